@@ -1,0 +1,49 @@
+// Collectives inside one node, over its arena. Peers' memory is read directly.
+//
+// Buffers as in transport_algorithms.h; indices are local ranks. Results are bitwise equal on all
+// ranks: contributions are combined in local rank order.
+#ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_ALGORITHMS_H_
+#define TFCOLLECTIVE_ALGORITHMS_ARENA_ALGORITHMS_H_
+
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/span.h"
+#include "base/status.h"
+#include "reduce/reduce.h"
+#include "shm/arena.h"
+
+namespace tfc {
+
+// One operation on one channel. `round` is the channel's running number of staging rounds: kept by
+// the caller between operations, equal on all local ranks.
+struct ArenaContext {
+  Arena& arena;
+  Waiter& waiter;
+  Deadline deadline;
+  uint32_t channel = 0;
+  uint64_t* round = nullptr;
+  uint64_t sequence = 0;   // of the operation in its channel
+  uint64_t signature = 0;  // hash of what the operation is; a peer with another one is a MISMATCH
+};
+
+// One-shot (stage, then every rank combines everything) for small buffers and for two ranks;
+// two-phase (stage, combine own slice, collect) else.
+Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
+                      const MutableSpans& output);
+// Local rank i gets bytes [offsets[i], offsets[i+1]) of the reduced input.
+Status ArenaReduceScatter(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
+                          const std::vector<size_t>& offsets, const MutableSpans& output);
+// Local rank i's input lands at bytes [offsets[i], offsets[i+1]) of everyone's output. Its own part
+// may be in place already.
+Status ArenaAllGather(const ArenaContext& context, const ConstSpans& input, const std::vector<size_t>& offsets,
+                      const MutableSpans& output);
+Status ArenaBroadcast(const ArenaContext& context, int root, const ConstSpans& input, const MutableSpans& output);
+// sizes[from * local_size + to]: bytes that `from` sends to `to`; the same matrix on all ranks.
+Status ArenaAllToAll(const ArenaContext& context, const std::vector<size_t>& sizes, const ConstSpans& input,
+                     const MutableSpans& output);
+Status ArenaBarrier(const ArenaContext& context);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ALGORITHMS_ARENA_ALGORITHMS_H_

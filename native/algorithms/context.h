@@ -1,0 +1,37 @@
+// What every collective algorithm over a transport gets: who takes part and which operation it is.
+#ifndef TFCOLLECTIVE_ALGORITHMS_CONTEXT_H_
+#define TFCOLLECTIVE_ALGORITHMS_CONTEXT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/deadline.h"
+#include "transport/transport.h"
+
+namespace tfc {
+
+// The ranks that take part, in the order of the algorithm, and this rank's place among them.
+struct Group {
+  std::vector<int> ranks;
+  int index = 0;
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  // The rank `distance` places further round the group.
+  int Neighbour(int distance) const { return ranks[static_cast<size_t>(((index + distance) % size() + size()) % size())]; }
+};
+
+struct TransportContext {
+  Transport& transport;
+  const Group& group;
+  Deadline deadline;
+  uint32_t channel = 0;
+  uint64_t sequence = 0;
+  uint64_t signature = 0;
+  uint32_t first_step = 0;  // a composition gives each part its own range of steps
+
+  Tag TagOf(uint32_t step) const { return Tag{channel, first_step + step, sequence, signature}; }
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ALGORITHMS_CONTEXT_H_

@@ -1,0 +1,50 @@
+// Collectives over a transport. Free functions: each returns when this rank's part is done.
+//
+// Buffers are lists of spans read and written as their concatenation. `input` and `output` may be
+// the very same memory (in place), never partly overlapping. Results are bitwise equal on all ranks.
+#ifndef TFCOLLECTIVE_ALGORITHMS_TRANSPORT_ALGORITHMS_H_
+#define TFCOLLECTIVE_ALGORITHMS_TRANSPORT_ALGORITHMS_H_
+
+#include <vector>
+
+#include "algorithms/context.h"
+#include "base/span.h"
+#include "base/status.h"
+#include "reduce/reduce.h"
+
+namespace tfc {
+
+// Reduce-scatter then all-gather round a ring (Patarasuk and Yuan 2009), segments pipelined so that
+// one is reduced while the next is on the wire. Best for large buffers.
+Status RingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                     const MutableSpans& output);
+
+// Recursive doubling (Thakur, Rabenseifner and Gropp 2005), any number of ranks. Best for small
+// buffers.
+Status RecursiveDoublingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                                  const MutableSpans& output);
+
+// Member i of the group gets bytes [offsets[i], offsets[i+1]) of the reduced input. Ring.
+Status RingReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                         const std::vector<size_t>& offsets, const MutableSpans& output);
+
+// Member i's input lands at bytes [offsets[i], offsets[i+1]) of everyone's output. Ring.
+// Its own part may be in place already.
+Status RingAllGather(const TransportContext& context, const ConstSpans& input, const std::vector<size_t>& offsets,
+                     const MutableSpans& output);
+
+// Binomial tree for small buffers, pipelined in segments for large ones. `root` is an index into the
+// group. At the root `input` is sent (and copied to `output` when that is other memory).
+Status BroadcastFrom(const TransportContext& context, int root, const ConstSpans& input, const MutableSpans& output);
+
+// Pairwise exchange. send_offsets / receive_offsets have size()+1 entries, in bytes: the part for
+// (from) member i lies at [offsets[i], offsets[i+1]) of the input (output).
+Status AllToAll(const TransportContext& context, const ConstSpans& input, const std::vector<size_t>& send_offsets,
+                const MutableSpans& output, const std::vector<size_t>& receive_offsets);
+
+// Dissemination barrier (Hensgen, Finkel and Manber 1988).
+Status DisseminationBarrier(const TransportContext& context);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ALGORITHMS_TRANSPORT_ALGORITHMS_H_

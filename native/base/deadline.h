@@ -1,0 +1,39 @@
+// A point in monotonic time until which a wait may last.
+#ifndef TFCOLLECTIVE_BASE_DEADLINE_H_
+#define TFCOLLECTIVE_BASE_DEADLINE_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace tfc {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline After(double seconds) {
+    const double capped = std::min(seconds, 1e9);  // about 30 years: beyond it the clock overflows
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(capped)));
+  }
+  static Deadline At(Clock::time_point when) { return Deadline(when); }
+
+  bool Passed() const { return Clock::now() >= when_; }
+  Clock::time_point when() const { return when_; }
+  // Seconds left, never negative.
+  double Left() const { return std::max(0.0, std::chrono::duration<double>(when_ - Clock::now()).count()); }
+  // For poll(2): milliseconds left rounded up, at most `cap`.
+  int LeftMillis(int cap) const {
+    const double millis = Left() * 1e3 + 0.999;
+    return millis >= cap ? cap : static_cast<int>(millis);
+  }
+  Deadline Earlier(Deadline other) const { return Deadline(std::min(when_, other.when_)); }
+
+ private:
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+  Clock::time_point when_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_BASE_DEADLINE_H_

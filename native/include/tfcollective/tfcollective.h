@@ -1,0 +1,244 @@
+/* tfcollective's C interface: the only public header of libtfcollective.so.
+ *
+ * Conventions
+ *  - Every fallible call returns a tfc_code and, when `error` is not NULL, fills it in.
+ *  - Handles are opaque. Who owns what is written at each function.
+ *  - Option structs start with `struct_size`; set it to sizeof(the struct). Fields beyond it are
+ *    taken as zero, so that an older caller keeps working.
+ *  - Times are seconds as double. A timeout of 0 means "the communicator's default".
+ *  - Counts are elements, sizes are bytes; both 64 bit.
+ *  - Callbacks run on a thread of the library, never under a lock. They must not block and must not
+ *    call tfc_communicator_shutdown or tfc_communicator_release.
+ */
+#ifndef TFCOLLECTIVE_TFCOLLECTIVE_H_
+#define TFCOLLECTIVE_TFCOLLECTIVE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TFC_ABI_VERSION 1
+#define TFC_MESSAGE_SIZE 4096
+#define TFC_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tfc_code {
+  TFC_OK = 0,
+  TFC_INVALID_ARGUMENT = 1,    /* bad local argument */
+  TFC_FAILED_PRECONDITION = 2, /* not initialised, closed */
+  TFC_MISMATCH = 3,            /* ranks disagree; the message shows every rank's view */
+  TFC_DEADLINE_EXCEEDED = 4,   /* names the operation, the phase and the missing ranks */
+  TFC_PEER_LOST = 5,           /* a peer's process or link ended; `peer` is its rank */
+  TFC_ABORTED = 6,             /* another rank asked us to stop; `peer` is that rank */
+  TFC_CANCELLED = 7,           /* cancelled on this rank */
+  TFC_IO = 8,                  /* a local system call failed; `sys_errno` says how */
+  TFC_DEVICE = 9,              /* CUDA or NCCL */
+  TFC_RESOURCE_EXHAUSTED = 10, /* memory, descriptors, ports, channels */
+  TFC_UNIMPLEMENTED = 11,      /* combination of type, operation and backend not supported */
+  TFC_PROTOCOL = 12,           /* magic, version, authentication */
+  TFC_INTERNAL = 13            /* an invariant of ours broke */
+} tfc_code;
+
+typedef enum tfc_dtype {
+  TFC_FLOAT16 = 0,
+  TFC_BFLOAT16 = 1,
+  TFC_FLOAT32 = 2,
+  TFC_FLOAT64 = 3,
+  TFC_INT8 = 4,
+  TFC_INT16 = 5,
+  TFC_INT32 = 6,
+  TFC_INT64 = 7,
+  TFC_UINT8 = 8,
+  TFC_UINT16 = 9,
+  TFC_UINT32 = 10,
+  TFC_UINT64 = 11,
+  TFC_BOOL = 12
+} tfc_dtype;
+
+typedef enum tfc_op { TFC_AVERAGE = 0, TFC_SUM = 1, TFC_MIN = 3, TFC_MAX = 4, TFC_PRODUCT = 5 } tfc_op;
+
+typedef enum tfc_collective {
+  TFC_ALLREDUCE = 0,
+  TFC_REDUCESCATTER = 1,
+  TFC_ALLGATHER = 2,
+  TFC_BROADCAST = 3,
+  TFC_ALLTOALL = 4,
+  TFC_BARRIER = 5
+} tfc_collective;
+
+typedef enum tfc_log_level { TFC_LOG_DEBUG = 10, TFC_LOG_INFO = 20, TFC_LOG_WARNING = 30, TFC_LOG_ERROR = 40 } tfc_log_level;
+
+typedef enum tfc_transport {
+  TFC_TRANSPORT_AUTO = 0, /* shared memory inside a node, TCP between nodes */
+  TFC_TRANSPORT_TCP = 1   /* TCP everywhere */
+} tfc_transport;
+
+typedef struct tfc_error {
+  size_t struct_size;
+  int32_t code;
+  int32_t peer;      /* the rank that the error is about, or -1 */
+  int32_t sys_errno; /* errno of the failed system call, or 0 */
+  int32_t reserved;
+  char message[TFC_MESSAGE_SIZE]; /* UTF-8, ends with NUL */
+} tfc_error;
+
+typedef struct tfc_listener tfc_listener;
+typedef struct tfc_communicator tfc_communicator;
+typedef struct tfc_plan tfc_plan;
+
+typedef void (*tfc_log_fn)(void* user, int32_t level, const char* message);
+typedef void (*tfc_done_fn)(void* user, const tfc_error* error); /* error is NULL on success */
+/* Gives the memory for a result whose size depends on the other ranks. `rows[r]` is the number of
+ * rows that come from rank r. Returns NULL when there is no memory. Runs before any data moves. */
+typedef void* (*tfc_allocate_fn)(void* user, const int64_t* rows, int32_t size);
+
+/* ---- library ---------------------------------------------------------------------------------- */
+
+TFC_EXPORT int32_t tfc_abi_version(void);
+TFC_EXPORT const char* tfc_version(void);                 /* static storage */
+TFC_EXPORT const char* tfc_code_name(int32_t code);       /* static storage; "UNKNOWN" if it is none */
+TFC_EXPORT size_t tfc_dtype_size(int32_t dtype);          /* bytes; 0 if it is none */
+
+/* ---- listener: the address that this process gives to its peers -------------------------------- */
+
+typedef struct tfc_listener_options {
+  size_t struct_size;
+  const char* bind_host; /* numeric IPv4 or IPv6 address of the interface to listen on */
+  const char* node_id;   /* ranks with equal node ids share memory */
+} tfc_listener_options;
+
+TFC_EXPORT tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener** listener, tfc_error* error);
+/* Writes the opaque address, NUL-terminated, into `buffer`. 512 bytes are always enough. */
+TFC_EXPORT tfc_code tfc_listener_address(const tfc_listener* listener, char* buffer, size_t capacity, tfc_error* error);
+TFC_EXPORT void tfc_listener_destroy(tfc_listener* listener); /* NULL is fine */
+
+/* ---- communicator: a connected world ----------------------------------------------------------- */
+
+typedef struct tfc_communicator_options {
+  size_t struct_size;
+  int32_t rank;
+  int32_t size;
+  const char* const* addresses; /* `size` addresses in rank order */
+  const uint8_t* key;           /* the job key: 16 to 64 bytes */
+  size_t key_size;
+  uint64_t generation;          /* frames of another generation are refused */
+  double connect_timeout_s;
+  double op_timeout_s;
+  double stall_warning_s;       /* 0: no warning */
+  int32_t transport;            /* tfc_transport */
+  int32_t spin_us;              /* spin this long before sleeping; -1: by cores and local ranks */
+  tfc_log_fn log;               /* may be NULL */
+  void* log_user;
+} tfc_communicator_options;
+
+/* Connects to the peers and returns when all of them are there. Takes the listener over, also on
+ * failure; `listener` may be NULL when size is 1. The caller releases the communicator. */
+TFC_EXPORT tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_options* options,
+                                            tfc_communicator** communicator, tfc_error* error);
+/* Tells all ranks to stop: their operations end with TFC_ABORTED and `cause`, ours with
+ * TFC_CANCELLED. Never blocks; the first abort wins. */
+TFC_EXPORT void tfc_communicator_abort(tfc_communicator* communicator, const char* cause);
+/* Leaves in order: says so to the peers, ends the threads, closes the sockets. Operations in
+ * flight here end with TFC_CANCELLED; peers that still need us get TFC_PEER_LOST. Rank 0 waits up
+ * to `timeout_s` for the others to leave. A second call does nothing. */
+TFC_EXPORT tfc_code tfc_communicator_shutdown(tfc_communicator* communicator, double timeout_s, tfc_error* error);
+/* Drops the caller's reference; the last one shuts down. NULL is fine. */
+TFC_EXPORT void tfc_communicator_release(tfc_communicator* communicator);
+
+typedef struct tfc_communicator_info {
+  size_t struct_size;
+  int32_t rank, size;
+  int32_t local_rank, local_size; /* among the ranks of this node, in rank order */
+  int32_t cross_rank, cross_size; /* among the nodes' ranks with this local_rank */
+  int32_t uses_shared_memory;
+  int32_t broken;                 /* 1 once an error has ended the communicator */
+  uint64_t completed;             /* operations that ended well here */
+  uint64_t pending;               /* operations that wait or run here */
+} tfc_communicator_info;
+
+TFC_EXPORT tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_communicator_info* info, tfc_error* error);
+
+/* ---- collectives ------------------------------------------------------------------------------- */
+
+/* One piece of an operation's data. Several pieces are treated as their concatenation and are never
+ * packed. `input` and `output` may be the same memory. */
+typedef struct tfc_span {
+  const void* input;
+  void* output;
+  int64_t count;
+} tfc_span;
+
+typedef struct tfc_request {
+  size_t struct_size;
+  int32_t collective; /* tfc_collective */
+  int32_t dtype;      /* tfc_dtype */
+  int32_t op;         /* tfc_op; all-reduce and reduce-scatter */
+  int32_t root;       /* broadcast */
+  double prescale;    /* inputs are multiplied by this ... */
+  double postscale;   /* ... and results by this; both 1.0 for none */
+  double timeout_s;
+  const char* name;   /* for matching (tfc_submit) and messages; copied */
+  /* all-reduce, broadcast: any number of spans.
+   * all-gather, all-to-all: one span; `output` is ignored, `allocate` gives it.
+   * reduce-scatter: one span with the whole input; `output` holds this rank's rows: rows/size of
+   * them, and one more on the first rows % size ranks.
+   * barrier: none. */
+  const tfc_span* spans;
+  size_t num_spans;
+  const int64_t* shape; /* of the input of one-span operations; needed where rows matter */
+  int32_t ndim;
+  const int64_t* splits; /* all-to-all: rows for each rank; NULL: equal parts */
+  tfc_allocate_fn allocate;
+  void* allocate_user;
+} tfc_request;
+
+/* Runs one collective and returns when it is done here. Ranks must call in the same order; a rank
+ * that calls something else ends the communicator with TFC_MISMATCH on all ranks. Calls of several
+ * threads run one after the other. */
+TFC_EXPORT tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc_error* error);
+
+/* Hands one collective over and returns at once. Ranks may submit in different orders: operations
+ * are matched by name. The memory behind the spans must live until `done` is called, which happens
+ * exactly once if and only if TFC_OK is returned. On a mismatch all ranks get TFC_MISMATCH and the
+ * communicator lives on. */
+TFC_EXPORT tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, tfc_done_fn done, void* user,
+                               tfc_error* error);
+
+/* ---- bucket plans: the fixed list of all-reduces of one training step --------------------------- */
+
+typedef struct tfc_plan_options {
+  size_t struct_size;
+  const char* name;      /* matched between ranks */
+  const char* signature; /* what the ranks must agree on, one line a tensor; shown on a mismatch */
+  int32_t num_buckets;
+  int32_t op;            /* tfc_op */
+  double prescale;
+  double postscale;
+  double timeout_s;
+} tfc_plan_options;
+
+/* Finds the plan of that name or makes it. Local; the ranks agree on it (one message each) when it
+ * is first started. The caller releases the plan. */
+TFC_EXPORT tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_plan_options* options, tfc_plan** plan,
+                                     tfc_error* error);
+/* Starts bucket `bucket` of the plan's current step, without any negotiation. Buckets run in
+ * ascending order; one that is started early waits its turn. `done` as in tfc_submit. */
+TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans, size_t num_spans,
+                                   tfc_done_fn done, void* user, tfc_error* error);
+TFC_EXPORT void tfc_plan_release(tfc_plan* plan); /* NULL is fine */
+
+/* ---- the worlds of this process: how TensorFlow's kernels find the communicator ---------------- */
+
+/* Makes `communicator` (or nothing: NULL) the world number `id` of this process. Takes a reference
+ * of its own. */
+TFC_EXPORT tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* error);
+/* The caller releases what it gets. TFC_FAILED_PRECONDITION if there is none. */
+TFC_EXPORT tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  /* TFCOLLECTIVE_TFCOLLECTIVE_H_ */

@@ -1,0 +1,63 @@
+// One node's shared memory: flags and staging slots that the ranks of the node read and write.
+//
+// Memory: a sparse memfd (nothing in the file system, nothing left after SIGKILL), mapped by every
+// local rank. It is divided into channels; each channel is an independent stream of operations with
+// flags and slots of its own. Flags have one writer each and only grow.
+#ifndef TFCOLLECTIVE_SHM_ARENA_H_
+#define TFCOLLECTIVE_SHM_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "shm/waiter.h"
+
+namespace tfc {
+
+struct ArenaShape {
+  int local_rank = 0;
+  int local_size = 1;
+  uint32_t channels = 64;
+};
+
+class Arena {
+ public:
+  // Who sleeps: the caller's thread (channel 0) or the progress thread (all other channels).
+  enum class Sleeper : int { kCaller = 0, kProgress = 1 };
+
+  // Makes the memory (leader) / maps what the leader made. Attach checks size, seals and header.
+  static Result<std::unique_ptr<Arena>> Create(const ArenaShape& shape);
+  static Result<std::unique_ptr<Arena>> Attach(const ArenaShape& shape, UniqueFd fd);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int fd() const;  // to hand to the peers; borrowed
+  const ArenaShape& shape() const;
+
+  // A waiter for one thread at a time: spins for `spin_us`, then sleeps on this rank's doorbell.
+  std::unique_ptr<Waiter> MakeWaiter(Sleeper sleeper, int spin_us);
+
+  // Wakes this rank's own sleeper: new work, or an interrupt. Any thread.
+  void Ring(Sleeper sleeper);
+  // Sleeps until this rank's doorbell rings, `ready` holds or the deadline. For the progress loop;
+  // `ready` is checked after the intent to sleep is published, so no ring is lost.
+  void SleepUntilRung(Sleeper sleeper, const Condition& ready, Deadline deadline);
+
+  // Ends all present and later waits of THIS rank with `status`; first one wins. Any thread.
+  void Interrupt(const Status& status);
+  Status interrupted() const;  // Ok while it is not
+
+ private:
+  friend class ArenaChannel;
+  struct Impl;
+  explicit Arena(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_SHM_ARENA_H_
