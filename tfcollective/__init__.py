@@ -1,0 +1,100 @@
+"""Synchronous data-parallel training for TensorFlow and Keras.
+
+The public names are resolved when they are used, so that ``import tfcollective`` is cheap and imports neither
+numpy nor an HTTP stack nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tfcollective._version import __version__
+
+if TYPE_CHECKING:
+    from tfcollective.communicator import Communicator as Communicator
+    from tfcollective.errors import CollectiveAbortedError as CollectiveAbortedError
+    from tfcollective.errors import CollectiveCancelledError as CollectiveCancelledError
+    from tfcollective.errors import CollectiveError as CollectiveError
+    from tfcollective.errors import CollectiveMismatchError as CollectiveMismatchError
+    from tfcollective.errors import CollectiveTimeoutError as CollectiveTimeoutError
+    from tfcollective.errors import ConfigError as ConfigError
+    from tfcollective.errors import CoordinatorError as CoordinatorError
+    from tfcollective.errors import DeviceError as DeviceError
+    from tfcollective.errors import InternalError as InternalError
+    from tfcollective.errors import InvalidArgumentError as InvalidArgumentError
+    from tfcollective.errors import LaunchError as LaunchError
+    from tfcollective.errors import PeerLostError as PeerLostError
+    from tfcollective.errors import ProtocolError as ProtocolError
+    from tfcollective.errors import RendezvousError as RendezvousError
+    from tfcollective.errors import ResourceExhaustedError as ResourceExhaustedError
+    from tfcollective.errors import StateError as StateError
+    from tfcollective.errors import TfCollectiveError as TfCollectiveError
+    from tfcollective.errors import TransportError as TransportError
+    from tfcollective.errors import UnsupportedError as UnsupportedError
+    from tfcollective.errors import WorkerFailedError as WorkerFailedError
+    from tfcollective.launch.api import run as run
+    from tfcollective.runtime import cross_rank as cross_rank
+    from tfcollective.runtime import cross_size as cross_size
+    from tfcollective.runtime import init as init
+    from tfcollective.runtime import is_initialized as is_initialized
+    from tfcollective.runtime import local_rank as local_rank
+    from tfcollective.runtime import local_size as local_size
+    from tfcollective.runtime import rank as rank
+    from tfcollective.runtime import shutdown as shutdown
+    from tfcollective.runtime import size as size
+
+_RUNTIME_NAMES = (
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+)
+_ERROR_NAMES = (
+    "CollectiveAbortedError",
+    "CollectiveCancelledError",
+    "CollectiveError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "ConfigError",
+    "CoordinatorError",
+    "DeviceError",
+    "InternalError",
+    "InvalidArgumentError",
+    "LaunchError",
+    "PeerLostError",
+    "ProtocolError",
+    "RendezvousError",
+    "ResourceExhaustedError",
+    "StateError",
+    "TfCollectiveError",
+    "TransportError",
+    "UnsupportedError",
+    "WorkerFailedError",
+)
+_HOMES = {
+    "Communicator": "tfcollective.communicator",
+    "run": "tfcollective.launch.api",
+    **dict.fromkeys(_RUNTIME_NAMES, "tfcollective.runtime"),
+    **dict.fromkeys(_ERROR_NAMES, "tfcollective.errors"),
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tfcollective' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value  # so that the next look-up costs nothing
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,81 @@
+"""Time as a value: clocks that can be replaced in tests, and absolute deadlines."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """Where time comes from. All values are seconds."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary fixed moment; never goes back."""
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC; may jump."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def monotonic(self) -> float:
+        """See :class:`Clock`."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """See :class:`Clock`."""
+        return time.time()
+
+
+class ManualClock:
+    """A clock that moves only when told to: for tests."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def monotonic(self) -> float:
+        """See :class:`Clock`."""
+        return self._now
+
+    def wall(self) -> float:
+        """See :class:`Clock`."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Moves the time forward by ``seconds`` (>= 0)."""
+        if seconds < 0:
+            raise ValueError("time does not go back")
+        self._now += seconds
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment on a monotonic clock after which a wait has to end."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
+        """The moment ``seconds`` from now."""
+        return cls(clock.monotonic() + seconds)
+
+    @classmethod
+    def never(cls) -> Deadline:
+        """A moment that does not come."""
+        return cls(math.inf)
+
+    def remaining(self, clock: Clock = SYSTEM_CLOCK) -> float:
+        """Seconds left, never below zero; infinite for :meth:`never`."""
+        return max(0.0, self.at - clock.monotonic())
+
+    def expired(self, clock: Clock = SYSTEM_CLOCK) -> bool:
+        """Whether the moment has come."""
+        return clock.monotonic() >= self.at

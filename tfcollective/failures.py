@@ -1,0 +1,213 @@
+"""Failure records: how a failed process tells what happened, and which failure came first. Values and pure rules.
+
+A worker writes its exception to the file named by ``TFCOLLECTIVE_FAILURE_FILE``; the agent adds what the operating
+system knows and sends the record to the coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+
+from tfcollective.errors import Code, CollectiveError
+from tfcollective.tasks import TaskKey
+
+__all__ = ["ExceptionRecord", "ExitRecord", "first_cause", "read_exception", "write_exception"]
+
+# Errors that another rank's failure brings about, by class name: TensorFlow's stand for the status codes that the
+# ops map ABORTED and PEER_LOST to, and a record must not need TensorFlow to be judged.
+_CONSEQUENCE_TYPES = frozenset(
+    {"AbortedError", "CollectiveAbortedError", "PeerLostError", "RendezvousError", "UnavailableError"}
+)
+_CONSEQUENCE_CODES = frozenset({Code.ABORTED, Code.PEER_LOST})
+_MAX_RECORD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ExceptionRecord:
+    """What a worker knows about its own failure.
+
+    Attributes:
+        type: the class name of the exception.
+        message: its text.
+        traceback: the formatted traceback.
+        time: seconds since 1970 when it was raised to the top.
+        consequence: whether another rank's failure brought it about.
+    """
+
+    type: str
+    message: str
+    traceback: str
+    time: float
+    consequence: bool
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """How one task's process ended.
+
+    Attributes:
+        task: its role, as text.
+        rank: its rank, or -1 for a task without one.
+        node: the name of its node.
+        pid: its process id.
+        exit_code: what it returned, or None when a signal ended it.
+        signal: the signal that ended it, or None.
+        time: seconds since 1970 when it failed: of its exception if known, else of its end.
+        stopped: whether the agent ended it (because another task failed, or on request).
+        stderr_tail: its last lines of stderr.
+        exception: what it said itself, if it did.
+    """
+
+    task: str
+    rank: int
+    node: str
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    time: float
+    stopped: bool = False
+    stderr_tail: tuple[str, ...] = ()
+    exception: ExceptionRecord | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the process ended with anything but exit code 0."""
+        return self.exit_code != 0
+
+    @property
+    def consequence(self) -> bool:
+        """Whether another task's failure, or a request to stop, brought this end about."""
+        return self.stopped or (self.exception is not None and self.exception.consequence)
+
+    @property
+    def status(self) -> int:
+        """The exit code that a shell would show: the code, or 128 + signal."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return self.exit_code if self.exit_code is not None else 1
+
+    @property
+    def how(self) -> str:
+        """In words: ``exited with code 3`` or ``was killed by SIGKILL``."""
+        if self.signal is None:
+            return f"exited with code {self.exit_code}"
+        try:
+            return f"was killed by {signal.Signals(self.signal).name}"
+        except ValueError:
+            return f"was killed by signal {self.signal}"
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object that :meth:`from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, object]) -> ExitRecord:
+        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
+        try:
+            TaskKey.parse(str(document["task"]))
+            return cls(
+                task=str(document["task"]),
+                rank=_integer(document["rank"]),
+                node=str(document["node"]),
+                pid=_integer(document["pid"]),
+                exit_code=_integer_or_none(document["exit_code"]),
+                signal=_integer_or_none(document["signal"]),
+                time=_number(document["time"]),
+                stopped=bool(document.get("stopped")),
+                stderr_tail=_lines(document.get("stderr_tail")),
+                exception=_exception_from_json(document.get("exception")),
+            )
+        except KeyError as error:
+            raise ValueError(f"an exit record without {error}") from error
+
+
+def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
+    """The earliest failure that is no consequence of another; else the earliest failure; None if nothing failed."""
+    failed = sorted((record for record in records if record.failed), key=lambda record: record.time)
+    causes = [record for record in failed if not record.consequence]
+    return next(iter(causes or failed), None)
+
+
+def write_exception(path: str, error: BaseException, *, now: float) -> None:
+    """Leaves the record of ``error`` in the file ``path`` (mode 0600), whole or not at all; OSError if it cannot.
+
+    The first record stays: what comes after it is a consequence.
+    """
+    if os.path.exists(path):
+        return
+    document = json.dumps(asdict(_describe(error, now))).encode()
+    partial = f"{path}.{os.getpid()}"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(document)
+    os.replace(partial, path)
+
+
+def read_exception(path: str) -> ExceptionRecord | None:
+    """The record in ``path``, or None when there is none that can be read."""
+    try:
+        with open(path, "rb") as file:
+            document = json.loads(file.read(_MAX_RECORD_BYTES))
+        return _exception_from_json(document)
+    except (OSError, ValueError):
+        return None  # a worker that was killed leaves nothing, or half a file of an older job
+
+
+def _describe(error: BaseException, now: float) -> ExceptionRecord:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return ExceptionRecord(
+        type=type(error).__name__,
+        message=str(error),
+        traceback=text[-(_MAX_RECORD_BYTES // 8) :],
+        time=now,
+        consequence=_is_consequence(error),
+    )
+
+
+def _is_consequence(error: BaseException) -> bool:
+    if isinstance(error, CollectiveError):
+        return error.code in _CONSEQUENCE_CODES
+    return any(base.__name__ in _CONSEQUENCE_TYPES for base in type(error).__mro__)
+
+
+def _exception_from_json(document: object) -> ExceptionRecord | None:
+    if document is None:
+        return None
+    if not isinstance(document, Mapping) or any(field.name not in document for field in fields(ExceptionRecord)):
+        raise ValueError("not an exception record")
+    return ExceptionRecord(
+        type=str(document["type"]),
+        message=str(document["message"]),
+        traceback=str(document["traceback"]),
+        time=_number(document["time"]),
+        consequence=bool(document["consequence"]),
+    )
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"not a whole number: {value!r}")
+    return value
+
+
+def _integer_or_none(value: object) -> int | None:
+    return None if value is None else _integer(value)
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"not a number: {value!r}")
+    return float(value)
+
+
+def _lines(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("not a list of lines")
+    return tuple(str(line) for line in value)

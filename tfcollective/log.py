@@ -1,0 +1,33 @@
+"""Logging: one logger a module below ``tfcollective``; only entry points configure."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+__all__ = ["LEVELS", "configure", "get_logger"]
+
+LEVELS = ("debug", "info", "warning", "error")
+_ROOT = "tfcollective"
+_FORMAT = "%(asctime)s tfcollective %(levelname)s: %(message)s"
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of a module; pass ``__name__``."""
+    return logging.getLogger(name)
+
+
+def configure(level: str) -> None:
+    """Sends tfcollective's records of ``level`` and above to stderr.
+
+    A program that has set up handlers of its own (on the root logger or on ``tfcollective``) keeps them; then only
+    the level is set. Calling it again changes the level.
+    """
+    logger = logging.getLogger(_ROOT)
+    logger.setLevel(level.upper())
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
+    logger.addHandler(handler)
+    logger.propagate = False

@@ -1,0 +1,171 @@
+"""Settings: the one reader of the environment.
+
+Every environment variable of tfcollective is one row of :data:`VARIABLES`. Entry points call :meth:`Settings.load`
+once; from there on settings travel as a value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfcollective.errors import ConfigError
+from tfcollective.log import LEVELS, get_logger
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
+
+__all__ = ["PREFIX", "VARIABLES", "Settings", "Variable", "environ_snapshot", "markdown_table", "variable"]
+
+PREFIX = "TFCOLLECTIVE_"
+_LOG = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable.
+
+    Attributes:
+        field: the attribute of :class:`Settings` that holds its value.
+        kind: what its text looks like, for the documentation.
+        parse: text -> value; raises ValueError (ConfigError is one) with a reason.
+        default: the value when the variable is unset or empty.
+        doc: one sentence.
+    """
+
+    field: str
+    kind: str
+    parse: Callable[[str], Any]
+    default: Any
+    doc: str
+
+    @property
+    def name(self) -> str:
+        """The name in the environment."""
+        return PREFIX + self.field.upper()
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError("it must be above 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("it must be 0 or more")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("it must be 1 or more")
+    return value
+
+
+def _descriptor(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("it must be 0 or more")
+    return value
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        value = text.lower()
+        if value not in choices:
+            raise ValueError("it must be one of " + ", ".join(choices))
+        return value
+
+    return parse
+
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens."),
+    Variable("key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal."),
+    Variable("key_fd", "number", _descriptor, None, "An inherited descriptor of such a file, instead of its path."),
+    Variable("job_id", "text", str, None, "The name of the job."),
+    Variable("task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3."),
+    Variable("size", "number", _count, None, "The number of processes that take part in collectives."),
+    Variable("node_id", "text", str, None, "Names this node; processes with equal node ids share memory."),
+    Variable("bind_host", "address", str, "127.0.0.1", "The address of the interface that peers connect to."),
+    Variable("op_timeout", "seconds", _positive, 300.0, "How long a collective may take."),
+    Variable("start_timeout", "seconds", _positive, 120.0, "How long the ranks wait for each other in `init()`."),
+    Variable("stall_warning", "seconds", _not_negative, 60.0, "When to warn of a slow collective; 0: never."),
+    Variable("transport", "auto or tcp", _one_of("auto", "tcp"), "auto", "How ranks of one node move data."),
+    Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception."),
+    Variable("log_level", "level", _one_of(*LEVELS), "warning", "What to log: debug, info, warning or error."),
+    Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
+    Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
+)
+_BY_FIELD = {row.field: row for row in VARIABLES}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of :data:`VARIABLES`; what each means stands there."""
+
+    coordinator: Endpoint | None = None
+    key_file: str | None = None
+    key_fd: int | None = None
+    job_id: str | None = None
+    task: TaskKey | None = None
+    size: int | None = None
+    node_id: str | None = None
+    bind_host: str = "127.0.0.1"
+    op_timeout: float = 300.0
+    start_timeout: float = 120.0
+    stall_warning: float = 60.0
+    transport: str = "auto"
+    failure_file: str | None = None
+    log_level: str = "warning"
+    library: str | None = None
+    runtime_dir: str | None = None
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Reads ``environ`` (default: this process's environment).
+
+        Raises ConfigError that names the variable when a value cannot be used. A variable with our prefix that is
+        not in the table is probably misspelt: it is logged.
+        """
+        source = environ_snapshot() if environ is None else environ
+        known = {row.name for row in VARIABLES}
+        for name in sorted(source):
+            if name.startswith(PREFIX) and name not in known:
+                _LOG.warning("the environment variable %s means nothing to tfcollective: is it misspelt?", name)
+        return cls(**{row.field: _value(row, source) for row in VARIABLES})
+
+
+def _value(row: Variable, source: Mapping[str, str]) -> Any:
+    text = source.get(row.name, "").strip()
+    if not text:
+        return row.default
+    try:
+        return row.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{row.name}={text!r} cannot be used: {error}") from error
+
+
+def variable(field: str) -> str:
+    """The name in the environment of a field of :class:`Settings`."""
+    return _BY_FIELD[field].name
+
+
+def environ_snapshot() -> dict[str, str]:
+    """A copy of this process's environment."""
+    return dict(os.environ)
+
+
+def markdown_table() -> str:
+    """The table of variables for the reference documentation."""
+    rows = ["| variable | value | default | meaning |", "|---|---|---|---|"]
+    for row in VARIABLES:
+        default = "" if row.default is None else f"`{row.default}`"
+        rows.append(f"| `{row.name}` | {row.kind} | {default} | {row.doc} |")
+    return "\n".join(rows) + "\n"

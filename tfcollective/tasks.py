@@ -1,0 +1,57 @@
+"""Tasks: the roles of a job's processes, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["CHIEF", "TRAINER_TYPES", "WORKER", "TaskKey", "trainers", "workers"]
+
+CHIEF = "chief"
+WORKER = "worker"
+TRAINER_TYPES = (CHIEF, WORKER)  # in rank order
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """A role in a job, for example ``worker:3``; it stays the same when the process is replaced."""
+
+    type: str
+    index: int
+
+    def __post_init__(self) -> None:
+        if not self.type.isidentifier() or self.type != self.type.lower():
+            raise ConfigError(f"a task type is a lower-case word, not {self.type!r}")
+        if self.index < 0:
+            raise ConfigError(f"the index of a task is 0 or more, not {self.index}")
+        if self.type == CHIEF and self.index != 0:
+            raise ConfigError(f"there is one chief, chief:0, not chief:{self.index}")
+
+    @classmethod
+    def parse(cls, text: str) -> TaskKey:
+        """Reads ``"worker:3"``; raises ConfigError for anything else."""
+        kind, colon, index = text.partition(":")
+        if not colon or not index.isascii() or not index.isdigit():
+            raise ConfigError(f"a task is written TYPE:INDEX, for example worker:3, not {text!r}")
+        return cls(kind, int(index))
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.index}"
+
+    @property
+    def is_trainer(self) -> bool:
+        """Whether the task takes part in collectives and so has a rank."""
+        return self.type in TRAINER_TYPES
+
+
+def trainers(tasks: Iterable[TaskKey]) -> tuple[TaskKey, ...]:
+    """The tasks that have a rank, in rank order: chief, then workers by index."""
+    chosen = [task for task in tasks if task.is_trainer]
+    return tuple(sorted(chosen, key=lambda task: (TRAINER_TYPES.index(task.type), task.index)))
+
+
+def workers(count: int) -> tuple[TaskKey, ...]:
+    """``worker:0`` to ``worker:count-1``."""
+    return tuple(TaskKey(WORKER, index) for index in range(count))

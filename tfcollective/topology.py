@@ -1,0 +1,153 @@
+"""Who is where: endpoints, members, worlds and placements. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from tfcollective.errors import ConfigError
+from tfcollective.tasks import TaskKey
+
+__all__ = ["SINGLE", "Endpoint", "Member", "Placement", "World"]
+
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A host and a TCP port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Reads ``host:port`` or ``[v6 address]:port``; raises ConfigError for anything else."""
+        host, colon, port = text.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        if bracketed:
+            host = host[1:-1]
+        if not colon or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
+            raise ConfigError(f"an endpoint is written HOST:PORT, not {text!r}")
+        if not 0 < int(port) <= _MAX_PORT:
+            raise ConfigError(f"a port is between 1 and {_MAX_PORT}, not {port}")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One rank's place in the world; the words as in Horovod."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+SINGLE = Placement(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process that takes part in collectives.
+
+    Attributes:
+        task: its role.
+        rank: its rank in this generation.
+        node: the id of its node; members of one node can share memory.
+        pid: its process id on that node.
+        address: where its peers reach it; opaque, from the native listener.
+    """
+
+    task: TaskKey
+    rank: int
+    node: str
+    pid: int
+    address: str
+
+
+@dataclass(frozen=True)
+class World:
+    """All members of one generation, in rank order."""
+
+    generation: int
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        if [member.rank for member in self.members] != list(range(len(self.members))):
+            raise ValueError("the members of a world stand in rank order, without gaps")
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.members)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All addresses in rank order."""
+        return tuple(member.address for member in self.members)
+
+    def member(self, task: TaskKey) -> Member:
+        """The member with this role; KeyError if there is none."""
+        for member in self.members:
+            if member.task == task:
+                return member
+        raise KeyError(str(task))
+
+    def placement(self, task: TaskKey) -> Placement:
+        """The place of ``task``. Nodes are counted in the order of their lowest ranks.
+
+        ``cross_rank`` and ``cross_size`` count the nodes that have a member of the same local rank.
+        """
+        me = self.member(task)
+        by_node = self._ranks_by_node()
+        local = by_node[me.node]
+        local_rank = local.index(me.rank)
+        cross = [node for node, ranks in by_node.items() if len(ranks) > local_rank]
+        return Placement(
+            rank=me.rank,
+            size=self.size,
+            local_rank=local_rank,
+            local_size=len(local),
+            cross_rank=cross.index(me.node),
+            cross_size=len(cross),
+        )
+
+    def _ranks_by_node(self) -> dict[str, list[int]]:
+        by_node: dict[str, list[int]] = {}
+        for member in self.members:
+            by_node.setdefault(member.node, []).append(member.rank)
+        return by_node
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object that :meth:`from_json` reads."""
+        members = [{**asdict(member), "task": str(member.task)} for member in self.members]
+        return {"generation": self.generation, "members": members}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, object]) -> World:
+        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
+        generation, members = document.get("generation"), document.get("members")
+        if not isinstance(generation, int) or not isinstance(members, Sequence):
+            raise ValueError("not a world")
+        return cls(generation, tuple(_member_from_json(member) for member in members))
+
+
+def _member_from_json(document: object) -> Member:
+    if not isinstance(document, Mapping):
+        raise ValueError("not a member")
+    try:
+        return Member(
+            task=TaskKey.parse(str(document["task"])),
+            rank=int(document["rank"]),
+            node=str(document["node"]),
+            pid=int(document["pid"]),
+            address=str(document["address"]),
+        )
+    except KeyError as error:
+        raise ValueError(f"a member without {error}") from error
