@@ -1,7 +1,10 @@
 // Collectives over a transport. Free functions: each returns when this rank's part is done.
 //
 // Buffers are lists of spans read and written as their concatenation. `input` and `output` may be
-// the very same memory (in place), never partly overlapping. Results are bitwise equal on all ranks.
+// the very same memory (in place), never partly overlapping. Every span holds whole elements. Results
+// are bitwise equal on all ranks. Scratch memory is bounded (4 MiB) whatever the length.
+//
+// After an error the output holds nothing of use and the transport is dead.
 #ifndef TFCOLLECTIVE_ALGORITHMS_TRANSPORT_ALGORITHMS_H_
 #define TFCOLLECTIVE_ALGORITHMS_TRANSPORT_ALGORITHMS_H_
 
@@ -14,17 +17,22 @@
 
 namespace tfc {
 
+// The better of the two below for this size and group.
+Status TransportAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                          const MutableSpans& output);
+
 // Reduce-scatter then all-gather round a ring (Patarasuk and Yuan 2009), segments pipelined so that
 // one is reduced while the next is on the wire. Best for large buffers.
 Status RingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                      const MutableSpans& output);
 
 // Recursive doubling (Thakur, Rabenseifner and Gropp 2005), any number of ranks. Best for small
-// buffers.
+// buffers. Every rank exchanges messages, even for an empty buffer.
 Status RecursiveDoublingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                                   const MutableSpans& output);
 
-// Member i of the group gets bytes [offsets[i], offsets[i+1]) of the reduced input. Ring.
+// Member i of the group gets bytes [offsets[i], offsets[i+1]) of the reduced input. Ring. `output` may be
+// that very part of the input.
 Status RingReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                          const std::vector<size_t>& offsets, const MutableSpans& output);
 
@@ -37,7 +45,8 @@ Status RingAllGather(const TransportContext& context, const ConstSpans& input, c
 // group. At the root `input` is sent (and copied to `output` when that is other memory).
 Status BroadcastFrom(const TransportContext& context, int root, const ConstSpans& input, const MutableSpans& output);
 
-// Pairwise exchange. send_offsets / receive_offsets have size()+1 entries, in bytes: the part for
+// Pairwise exchange. Where input and output share memory the whole input is copied first.
+// send_offsets / receive_offsets have size()+1 entries, in bytes: the part for
 // (from) member i lies at [offsets[i], offsets[i+1]) of the input (output).
 Status AllToAll(const TransportContext& context, const ConstSpans& input, const std::vector<size_t>& send_offsets,
                 const MutableSpans& output, const std::vector<size_t>& receive_offsets);

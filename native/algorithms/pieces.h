@@ -1,0 +1,82 @@
+// Finding, copying and reducing parts of span lists. Internal to algorithms/.
+//
+// Spans hold whole elements, and every part that an algorithm takes begins and ends between two
+// elements, so no element is ever split.
+#ifndef TFCOLLECTIVE_ALGORITHMS_PIECES_H_
+#define TFCOLLECTIVE_ALGORITHMS_PIECES_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "base/span.h"
+#include "reduce/reduce.h"
+
+namespace tfc {
+
+// A span list that finds byte ranges of its concatenation in logarithmic time. Borrows the list.
+template <typename Span>
+class SpanIndex {
+ public:
+  explicit SpanIndex(const std::vector<Span>& spans) : spans_(spans) {
+    ends_.reserve(spans.size());
+    for (const Span& span : spans) ends_.push_back(size() + span.size);
+  }
+
+  size_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+
+  std::vector<Span> Slice(size_t begin, size_t end) const {
+    std::vector<Span> result;
+    auto found = std::upper_bound(ends_.begin(), ends_.end(), begin);
+    for (; begin < end; ++found) {
+      const Span& span = spans_[static_cast<size_t>(found - ends_.begin())];
+      const size_t stop = std::min(*found, end);
+      if (stop > begin) result.push_back(Span{span.data + (begin - (*found - span.size)), stop - begin});
+      begin = stop;
+    }
+    return result;
+  }
+
+ private:
+  const std::vector<Span>& spans_;
+  std::vector<size_t> ends_;
+};
+
+// Visits two lists of equal total size piece by piece, a piece being contiguous in both:
+// visit(from, to, offset of the piece, size of the piece).
+template <typename Visitor>
+void ForEachPiece(const ConstSpans& from, const MutableSpans& to, const Visitor& visit) {
+  size_t from_index = 0, to_index = 0, from_used = 0, to_used = 0, offset = 0;
+  while (from_index < from.size() && to_index < to.size()) {
+    const ConstSpan& source = from[from_index];
+    const MutableSpan& target = to[to_index];
+    const size_t size = std::min(source.size - from_used, target.size - to_used);
+    if (size > 0) visit(source.data + from_used, target.data + to_used, offset, size);
+    offset += size;
+    from_used += size;
+    to_used += size;
+    if (from_used == source.size) ++from_index, from_used = 0;
+    if (to_used == target.size) ++to_index, to_used = 0;
+  }
+}
+
+// Copies `from` to `to` (equal total size); memory that is the same already is left alone.
+void CopySpans(const ConstSpans& from, const MutableSpans& to);
+
+// to = finish(from * prescale), element by element.
+void ScaleSpans(const Reduction& reduction, const ConstSpans& from, const MutableSpans& to);
+
+// to = finish(partial (x) own * prescale): `partial` comes from ranks that have scaled it already.
+// `to` may be `partial` or `own`.
+void CombineSpans(const Reduction& reduction, const std::byte* partial, const ConstSpans& own, const MutableSpans& to);
+
+// True if any byte lies in both lists.
+bool Overlap(const ConstSpans& left, const MutableSpans& right);
+
+// Byte offsets of `parts` nearly equal parts of `bytes` bytes: parts + 1 entries, every one a
+// multiple of `element` bytes; the first parts are one element longer where it does not divide.
+std::vector<size_t> EvenOffsets(size_t bytes, size_t element, int parts);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ALGORITHMS_PIECES_H_
