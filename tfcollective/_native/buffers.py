@@ -1,0 +1,121 @@
+"""numpy arrays as the native library wants them. Imported only when an array is used, so that importing
+tfcollective does not import numpy."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfcollective._native import abi
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
+
+Array = npt.NDArray[Any]
+
+_DTYPES: dict[str, abi.DType] = {member.name.lower(): member for member in abi.DType}
+
+
+def dtype_of(array: Array, argument: str) -> abi.DType:
+    """The native type of an array's elements.
+
+    Raises:
+        UnsupportedError: no such native type; names the argument and the types that there are.
+    """
+    found = _DTYPES.get(array.dtype.name)
+    if found is None:
+        raise UnsupportedError(f"{argument}: dtype {array.dtype} is not supported; use one of {', '.join(_DTYPES)}")
+    return found
+
+
+def as_input(value: npt.ArrayLike, argument: str) -> Array:
+    """`value` as a C-contiguous array in native byte order; copied only when it is not one already."""
+    array = np.asarray(value, order="C")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    dtype_of(array, argument)
+    return array
+
+
+def check_output(out: Array, like: Array, shape: Sequence[int]) -> Array:
+    """`out` if results can be written straight into it.
+
+    Raises:
+        InvalidArgumentError: another shape or dtype than the result, not contiguous, or read-only.
+    """
+    if not isinstance(out, np.ndarray):
+        raise InvalidArgumentError(f"out: expected a numpy array, got {type(out).__name__}")
+    if out.dtype != like.dtype or out.shape != tuple(shape):
+        raise InvalidArgumentError(
+            f"out: expected dtype {like.dtype} and shape {tuple(shape)}, got {out.dtype} and {out.shape}"
+        )
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise InvalidArgumentError("out: must be C-contiguous and writeable")
+    return out
+
+
+def apart(source: Array, out: Array) -> Array:
+    """`source`, copied if it overlaps `out` without being the same memory (in place is fine, overlap is not)."""
+    same = source.ctypes.data == out.ctypes.data and source.nbytes == out.nbytes
+    return source if same or not np.may_share_memory(source, out) else source.copy()
+
+
+def span(source: Array | None, out: Array | None, count: int) -> abi.Span:
+    """One native span over two arrays."""
+    return abi.Span(
+        input=None if source is None else source.ctypes.data,
+        output=None if out is None else out.ctypes.data,
+        count=count,
+    )
+
+
+def int64s(values: Sequence[int]) -> Any:
+    """A C array of int64."""
+    return (ctypes.c_int64 * max(len(values), 1))(*values)
+
+
+def as_splits(splits: npt.ArrayLike | None, size: int, rows: int) -> list[int] | None:
+    """Checked all-to-all splits: one count a rank, none negative, `rows` in all.
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if splits is None:
+        if rows % size:
+            raise InvalidArgumentError(f"splits: needed, as {rows} rows cannot be divided by {size} ranks")
+        return None
+    values = [int(v) for v in np.asarray(splits).reshape(-1)]
+    if len(values) != size or any(v < 0 for v in values) or sum(values) != rows:
+        raise InvalidArgumentError(
+            f"splits: expected {size} counts that are not negative and sum to {rows} rows, got {values}"
+        )
+    return values
+
+
+class ResultBuffer:
+    """Gives the library memory for a result whose number of rows depends on the other ranks."""
+
+    def __init__(self, dtype: np.dtype[Any], row_shape: Sequence[int]) -> None:
+        self._dtype = dtype
+        self._row_shape = tuple(row_shape)
+        self.array: Array | None = None
+        self.rows: list[int] = []
+        self.failure: MemoryError | None = None
+        self.callback = abi.AllocateFn(self._allocate)
+
+    def _allocate(self, _user: object, rows: Any, size: int) -> int | None:
+        self.rows = [int(rows[rank]) for rank in range(size)]
+        try:
+            self.array = np.empty((sum(self.rows), *self._row_shape), self._dtype)
+        except MemoryError as error:
+            self.failure = error
+            return None
+        return int(self.array.ctypes.data)
+
+    def result(self) -> Array:
+        """The array that the library has filled."""
+        if self.array is None:
+            raise MemoryError("no memory for the result") from self.failure
+        return self.array

@@ -1,0 +1,486 @@
+"""A connected world over numpy arrays: the smallest useful part of tfcollective.
+
+>>> import numpy as np, tfcollective
+>>> tfcollective.init()
+>>> world = tfcollective.communicator()
+>>> world.allreduce(np.ones(3), op=tfcollective.Sum)      # on 2 processes: array([2., 2., 2.])
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tfcollective._native import Library, abi, load
+from tfcollective._native.library import log_callback
+from tfcollective.errors import InvalidArgumentError, StateError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tfcollective._native.buffers import Array
+
+__all__ = [
+    "Average",
+    "Communicator",
+    "CommunicatorInfo",
+    "CommunicatorOptions",
+    "Listener",
+    "Max",
+    "Min",
+    "Op",
+    "Product",
+    "Sum",
+]
+
+Op = abi.Op
+Average = Op.AVERAGE
+Sum = Op.SUM
+Min = Op.MIN
+Max = Op.MAX
+Product = Op.PRODUCT
+
+_LOG = logging.getLogger("tfcollective.native")
+
+
+@dataclass(frozen=True)
+class CommunicatorOptions:
+    """How a communicator connects and waits. Times are seconds.
+
+    Attributes:
+        connect_timeout: until every peer must be connected.
+        op_timeout: of an operation that gives no timeout of its own.
+        stall_warning: log a warning when an operation has waited this long; 0 for none.
+        transport: "auto" (shared memory inside a node, TCP between nodes) or "tcp".
+        spin_us: spin this many microseconds before sleeping; -1 chooses by cores and local ranks.
+    """
+
+    connect_timeout: float = 60.0
+    op_timeout: float = 300.0
+    stall_warning: float = 60.0
+    transport: str = "auto"
+    spin_us: int = -1
+
+
+@dataclass(frozen=True)
+class CommunicatorInfo:
+    """A snapshot of a communicator's place and state.
+
+    `completed` and `pending` count operations of this rank; `broken` is true once an error has ended it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    uses_shared_memory: bool
+    broken: bool
+    completed: int
+    pending: int
+
+
+class Listener:
+    """Where this process accepts its peers' connections.
+
+    Args:
+        bind_host: numeric address of the interface to listen on.
+        node_id: ranks with equal node ids share memory.
+
+    Raises:
+        TransportError: the address cannot be bound.
+    """
+
+    def __init__(self, bind_host: str, node_id: str, *, library: Library | None = None) -> None:
+        self._library = library or load()
+        self._handle = ctypes.c_void_p()
+        options = abi.ListenerOptions(
+            struct_size=ctypes.sizeof(abi.ListenerOptions), bind_host=bind_host.encode(), node_id=node_id.encode()
+        )
+        self._library.call("tfc_listener_create", ctypes.byref(options), ctypes.byref(self._handle))
+        buffer = ctypes.create_string_buffer(abi.ADDRESS_SIZE)
+        self._library.call("tfc_listener_address", self._handle, buffer, abi.ADDRESS_SIZE)
+        self.address: str = buffer.value.decode()
+        """What the other ranks need to reach this one; opaque text."""
+
+    def _release(self) -> ctypes.c_void_p:
+        """Gives the native listener away."""
+        if not self._handle:
+            raise StateError("the listener is closed or in use by a communicator already")
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        return handle
+
+    def close(self) -> None:
+        """Stops listening. Does nothing if a communicator has taken the listener over."""
+        if self._handle:
+            self._library.function("tfc_listener_destroy")(self._release())
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+class Communicator:
+    """A connected world of `size` ranks. Made by :meth:`connect`, or by ``tfcollective.init()``.
+
+    All ranks must call the same collectives in the same order. Calls block until the result is there, release the
+    GIL, and may come from any thread; those of several threads run one after the other. Arrays may have any
+    number of dimensions and elements (none included) of float16, bfloat16 (with ``ml_dtypes``), float32, float64,
+    int8 to int64, uint8 to uint64 or bool; what is not C-contiguous is copied. Inputs are never changed unless given
+    as `out` too.
+
+    Every collective raises: InvalidArgumentError (bad argument here), CollectiveMismatchError (ranks disagree),
+    CollectiveTimeoutError, PeerLostError (a rank ended), CollectiveAbortedError (a rank asked all to stop),
+    UnsupportedError, StateError (closed). After any of them but the first and the last the communicator is dead.
+    """
+
+    def __init__(self, library: Library, handle: ctypes.c_void_p, keep_alive: object) -> None:
+        self._library = library
+        self._handle = handle
+        self._pid = os.getpid()
+        self._closed = False
+        self._info = self._read_info()
+        self._finalizer = weakref.finalize(self, _release, library, handle, self._pid, keep_alive)
+        self._finalizer.atexit = False
+
+    @classmethod
+    def connect(
+        cls,
+        listener: Listener | None,
+        *,
+        rank: int,
+        addresses: Sequence[str],
+        key: bytes,
+        generation: int = 0,
+        options: CommunicatorOptions | None = None,
+        library: Library | None = None,
+        log: Callable[[int, str], None] | None = None,
+    ) -> Communicator:
+        """Connects to the peers; returns when all of them are there.
+
+        Args:
+            listener: this rank's; taken over also on failure. May be None when there is one address.
+            rank: this process's place in `addresses`.
+            addresses: ``Listener.address`` of every rank, in rank order.
+            key: 16 to 64 bytes that all ranks share; connections without it are refused.
+            generation: number of the rendezvous round; all ranks must have the same.
+            log: takes (level of :mod:`logging`, message) of the native library.
+
+        Raises:
+            CollectiveTimeoutError: names the ranks that did not connect in time.
+            ProtocolError: another key, version or generation.
+        """
+        options = options or CommunicatorOptions()
+        try:
+            transport = abi.Transport[options.transport.upper()]
+        except KeyError:
+            raise InvalidArgumentError(f"transport: expected auto or tcp, got {options.transport!r}") from None
+        library = library or load()
+        callback = log_callback(log or _LOG.log)
+        native = abi.CommunicatorOptions(
+            struct_size=ctypes.sizeof(abi.CommunicatorOptions),
+            rank=rank,
+            size=len(addresses),
+            addresses=(ctypes.c_char_p * len(addresses))(*(a.encode() for a in addresses)),
+            key=(ctypes.c_uint8 * len(key)).from_buffer_copy(key),
+            key_size=len(key),
+            generation=generation,
+            connect_timeout_s=options.connect_timeout,
+            op_timeout_s=options.op_timeout,
+            stall_warning_s=options.stall_warning,
+            transport=transport,
+            spin_us=options.spin_us,
+            log=callback,
+        )
+        handle = ctypes.c_void_p()
+        taken = listener._release() if listener is not None else None
+        library.call("tfc_communicator_create", taken, ctypes.byref(native), ctypes.byref(handle))
+        return cls(library, handle, callback)
+
+    @classmethod
+    def alone(cls, *, library: Library | None = None) -> Communicator:
+        """A world of one rank: no socket, no listener, no key. Every collective works."""
+        return cls.connect(None, rank=0, addresses=[""], key=bytes(16), library=library)
+
+    # ---- place and state ----
+
+    @property
+    def rank(self) -> int:
+        """This process's rank, from 0 to size - 1."""
+        return self._info.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._info.size
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._closed
+
+    def info(self) -> CommunicatorInfo:
+        """A snapshot of place and state. Works on a broken or closed communicator too."""
+        self._check_process()
+        return self._read_info()
+
+    def _read_info(self) -> CommunicatorInfo:
+        info = abi.CommunicatorInfo(struct_size=ctypes.sizeof(abi.CommunicatorInfo))
+        self._library.call("tfc_communicator_get_info", self._handle, ctypes.byref(info))
+        return CommunicatorInfo(
+            rank=info.rank,
+            size=info.size,
+            local_rank=info.local_rank,
+            local_size=info.local_size,
+            cross_rank=info.cross_rank,
+            cross_size=info.cross_size,
+            uses_shared_memory=bool(info.uses_shared_memory),
+            broken=bool(info.broken),
+            completed=info.completed,
+            pending=info.pending,
+        )
+
+    # ---- collectives ----
+
+    def allreduce(
+        self,
+        array: npt.ArrayLike,
+        op: Op = Average,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Combines the ranks' arrays element by element; every rank gets the same bits.
+
+        Args:
+            array: any shape, the same on all ranks.
+            op: Average, Sum, Min, Max or Product.
+            prescale: inputs are multiplied by this ...
+            postscale: ... and results by this.
+            out: where the result goes; may be `array` itself. A new array if None.
+            name: shown in messages.
+            timeout: seconds; the communicator's default if None.
+
+        Returns:
+            An array of the shape and dtype of `array` (`out` if given).
+        """
+        buffers = _buffers()
+        source = buffers.as_input(array, "array")
+        result = buffers.np.empty_like(source) if out is None else buffers.check_output(out, source, source.shape)
+        source = buffers.apart(source, result)
+        request = self._request(abi.Collective.ALLREDUCE, source, name, timeout, op=op)
+        request.prescale, request.postscale = prescale, postscale
+        self._run(request, buffers.span(source, result, source.size))
+        return result
+
+    def reducescatter(
+        self,
+        array: npt.ArrayLike,
+        op: Op = Average,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Combines the ranks' arrays as :meth:`allreduce` does and gives each rank its rows of the result.
+
+        Args:
+            array: shape [n, ...], the same on all ranks.
+
+        Returns:
+            Shape [n // size, ...], with one row more on the first n % size ranks.
+        """
+        buffers = _buffers()
+        source = buffers.as_input(array, "array")
+        if source.ndim == 0:
+            raise InvalidArgumentError("array: reducescatter needs at least one dimension")
+        rows = source.shape[0] // self.size + (self.rank < source.shape[0] % self.size)
+        result = buffers.np.empty((rows, *source.shape[1:]), source.dtype)
+        request = self._request(abi.Collective.REDUCESCATTER, source, name, timeout, op=op)
+        request.prescale, request.postscale = prescale, postscale
+        self._run(request, buffers.span(source, result, source.size))
+        return result
+
+    def allgather(self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None) -> Array:
+        """Puts the ranks' arrays one after the other, in rank order.
+
+        Args:
+            array: shape [n_r, ...]; n_r may differ from rank to rank, the rest may not. A scalar counts as one row.
+
+        Returns:
+            Shape [sum of all n_r, ...].
+        """
+        buffers = _buffers()
+        source = buffers.as_input(array, "array")
+        source = source.reshape(1) if source.ndim == 0 else source
+        result = buffers.ResultBuffer(source.dtype, source.shape[1:])
+        request = self._request(abi.Collective.ALLGATHER, source, name, timeout)
+        request.allocate = result.callback
+        self._run(request, buffers.span(source, None, source.size))
+        return result.result()
+
+    def broadcast(
+        self,
+        array: npt.ArrayLike,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Gives every rank the array of rank `root`.
+
+        Args:
+            array: any shape, the same on all ranks; only its values on `root` matter.
+            out: where the result goes; may be `array` itself.
+        """
+        buffers = _buffers()
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
+        source = buffers.as_input(array, "array")
+        result = buffers.np.empty_like(source) if out is None else buffers.check_output(out, source, source.shape)
+        source = buffers.apart(source, result)
+        request = self._request(abi.Collective.BROADCAST, source, name, timeout)
+        request.root = root
+        self._run(request, buffers.span(source, result, source.size))
+        return result
+
+    def alltoall(
+        self,
+        array: npt.ArrayLike,
+        splits: npt.ArrayLike | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Array, list[int]]:
+        """Sends rows to every rank and receives rows from every rank.
+
+        Args:
+            array: shape [n, ...]; the first ``splits[0]`` rows go to rank 0, the next to rank 1, and so on.
+            splits: one count a rank, n in all; equal parts if None (n must then be a multiple of size).
+
+        Returns:
+            The received rows in rank order, and how many came from each rank.
+        """
+        buffers = _buffers()
+        source = buffers.as_input(array, "array")
+        if source.ndim == 0:
+            raise InvalidArgumentError("array: alltoall needs at least one dimension")
+        counts = buffers.as_splits(splits, self.size, source.shape[0])
+        result = buffers.ResultBuffer(source.dtype, source.shape[1:])
+        request = self._request(abi.Collective.ALLTOALL, source, name, timeout)
+        request.allocate = result.callback
+        if counts is not None:
+            request.splits = buffers.int64s(counts)
+        self._run(request, buffers.span(source, None, source.size))
+        return result.result(), result.rows
+
+    def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
+        """Returns when all ranks have called it."""
+        request = self._request(abi.Collective.BARRIER, None, name, timeout)
+        self._run(request, None)
+
+    # ---- end ----
+
+    def abort(self, cause: str) -> None:
+        """Tells all ranks to stop: their operations end with CollectiveAbortedError and `cause`, those of this rank
+        with CollectiveCancelledError. Never blocks; the first abort wins."""
+        self._check_process()
+        self._library.function("tfc_communicator_abort")(self._handle, cause.encode("utf-8", "replace"))
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Leaves the world in order. A peer that still waits for this rank gets PeerLostError. Rank 0 waits up to
+        `timeout` seconds for the others to leave. A second call does nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._library.call("tfc_communicator_shutdown", self._handle, ctypes.c_double(timeout))
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None) -> None:
+        if error is not None and not self._closed:
+            self.abort(f"{kind.__name__ if kind else 'error'}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<Communicator rank {self.rank} of {self.size}{state}>"
+
+    # ---- inside ----
+
+    def _set_as_world(self, world: int) -> None:
+        """Makes this the world that TensorFlow's kernels find under the number `world`."""
+        self._library.call("tfc_world_set", world, self._handle)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StateError(
+                f"this communicator belongs to process {self._pid} and cannot be used in its fork {os.getpid()}"
+            )
+
+    def _request(
+        self, collective: abi.Collective, array: Array | None, name: str | None, timeout: float | None, op: Op = Sum
+    ) -> abi.Request:
+        if timeout is not None and timeout <= 0:
+            raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
+        request = abi.Request(
+            struct_size=ctypes.sizeof(abi.Request),
+            collective=collective,
+            op=_checked_op(op),
+            prescale=1.0,
+            postscale=1.0,
+            timeout_s=timeout or 0.0,
+            name=(name or collective.name.lower()).encode(),
+        )
+        if array is not None:
+            buffers = _buffers()
+            request.dtype = buffers.dtype_of(array, "array")
+            request.shape = buffers.int64s(array.shape)
+            request.ndim = array.ndim
+        return request
+
+    def _run(self, request: abi.Request, span: abi.Span | None) -> None:
+        self._check_process()
+        if self._closed:
+            raise StateError("the communicator is closed")
+        if span is not None:
+            request.spans = ctypes.pointer(span)
+            request.num_spans = 1
+        self._library.call("tfc_run", self._handle, ctypes.byref(request))
+
+
+def _buffers() -> Any:
+    """The numpy side, imported when the first array comes."""
+    from tfcollective._native import buffers
+
+    return buffers
+
+
+def _checked_op(op: Op | int) -> Op:
+    try:
+        return Op(op)
+    except ValueError:
+        names = ", ".join(member.name.capitalize() for member in Op)
+        raise InvalidArgumentError(f"op: expected one of {names}, got {op!r}") from None
+
+
+def _release(library: Library, handle: ctypes.c_void_p, pid: int, keep_alive: object) -> None:
+    """Drops the native reference, unless this is a fork: the threads that the release would join are not here."""
+    del keep_alive  # the callbacks live as long as the finalizer holds them
+    if os.getpid() == pid:
+        library.function("tfc_communicator_release")(handle)

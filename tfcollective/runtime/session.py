@@ -1,0 +1,220 @@
+"""One membership of this process in a world: how it comes together and how it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from tfcollective._native import Library, load
+from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
+from tfcollective.errors import TfCollectiveError
+from tfcollective.identity import Identity
+from tfcollective.log import get_logger
+from tfcollective.runtime.crash import CrashHook
+from tfcollective.runtime.heartbeat import Heartbeat
+from tfcollective.runtime.interrupt import InterruptWatch
+from tfcollective.settings import Settings
+from tfcollective.topology import SINGLE, Placement, World
+
+if TYPE_CHECKING:
+    from tfcollective.coordinator.client import CoordinatorClient
+
+__all__ = ["Session", "open_session"]
+
+GLOBAL_WORLD = 0
+_LEAVE_TIMEOUT_S = 10.0
+_BROKEN_LEAVE_TIMEOUT_S = 0.5
+_LOG = get_logger(__name__)
+_Result = TypeVar("_Result")
+
+
+class Session:
+    """A process's place in a world, its communicator, and the threads that watch over it.
+
+    A world of one rank has no communicator until somebody asks for it, and no threads unless a launcher wants
+    its heartbeat.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        placement: Placement,
+        communicator: Communicator | None = None,
+        client: CoordinatorClient | None = None,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.placement = placement
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._communicator = communicator
+        self._client = client
+        self._crash = CrashHook(settings.failure_file, self.abort)
+        self._heartbeat: Heartbeat | None = None
+        self._interrupt: InterruptWatch | None = None
+
+    def start(self) -> None:
+        """Starts watching: crashes, heartbeat, Ctrl-C."""
+        self._crash.install()
+        if self._client is not None:
+            self._heartbeat = Heartbeat(self._client, self.identity.task, self._report, self._coordinator_lost)
+            self._heartbeat.start()
+        if self._communicator is not None:
+            self._interrupt = InterruptWatch(self._communicator.info, self.abort)
+            self._interrupt.start()
+
+    def communicator(self) -> Communicator:
+        """The communicator; made now if the world has one rank."""
+        with self._lock:
+            if self._communicator is None:
+                self._communicator = Communicator.alone(library=_library(self.settings))
+            return self._communicator
+
+    def abort(self, cause: str) -> None:
+        """Tells all ranks to stop, because of `cause`."""
+        communicator = self._communicator
+        if communicator is not None and not communicator.closed:
+            communicator.abort(cause)
+
+    def close(self) -> None:
+        """Leaves the world: no more watching, the communicator closed, the coordinator told."""
+        self._crash.remove()
+        if self._interrupt is not None:
+            self._interrupt.stop()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._close_communicator()
+        if self._client is not None:
+            self._leave(self._client)
+
+    def forget(self) -> None:
+        """In a forked child: give nothing back, it is the parent's."""
+        if self._interrupt is not None:
+            self._interrupt.forget()
+
+    def _close_communicator(self) -> None:
+        communicator = self._communicator
+        if communicator is None:
+            return
+        broken = communicator.info().broken
+        try:
+            if self.placement.size > 1:
+                _forget_world(_library(self.settings))
+            communicator.close(_BROKEN_LEAVE_TIMEOUT_S if broken else _LEAVE_TIMEOUT_S)
+        except TfCollectiveError as error:
+            _LOG.warning("leaving the world: %s", error)
+
+    def _leave(self, client: CoordinatorClient) -> None:
+        try:
+            client.leave(self.identity.task)
+        except TfCollectiveError as error:
+            _LOG.debug("the coordinator did not hear us leave: %s", error)
+        client.close()
+
+    def _report(self) -> tuple[str, Mapping[str, object]]:
+        communicator = self._communicator
+        if communicator is None:
+            return "running", {}
+        info = communicator.info()
+        state = "broken" if info.broken else "running"
+        return state, {"completed": info.completed, "pending": info.pending}
+
+    def _coordinator_lost(self, cause: str) -> None:
+        _LOG.error("%s", cause)
+        self.abort(cause)
+
+
+def open_session(settings: Settings, identity: Identity) -> Session:
+    """Joins the world that `identity` names, and connects to its ranks.
+
+    Raises:
+        RendezvousError: the ranks did not come together in time; names the missing tasks.
+        ConfigError: the native library does not load.
+    """
+    if identity.coordinator is None or identity.key is None:
+        return Session(settings, identity, SINGLE)
+    from tfcollective.coordinator.client import CoordinatorClient
+
+    client = CoordinatorClient(identity.coordinator, identity.key)
+    try:
+        if identity.world_size == 1:
+            world = _join(client, settings, identity, address="")
+            return Session(settings, identity, world.placement(identity.task), None, client)
+        return _open_connected(client, settings, identity)
+    except BaseException:
+        client.close()
+        raise
+
+
+def _open_connected(client: CoordinatorClient, settings: Settings, identity: Identity) -> Session:
+    library = _library(settings)
+    listener = Listener(settings.bind_host, identity.node_id, library=library)
+    try:
+        world = _join(client, settings, identity, listener.address)
+        placement = world.placement(identity.task)
+        communicator = _interruptibly(
+            lambda: Communicator.connect(
+                listener,
+                rank=placement.rank,
+                addresses=world.addresses,
+                key=identity.key or b"",
+                generation=world.generation,
+                options=_options(settings),
+                library=library,
+            )
+        )
+    except BaseException:
+        listener.close()
+        raise
+    communicator._set_as_world(GLOBAL_WORLD)
+    return Session(settings, identity, placement, communicator, client)
+
+
+def _join(client: CoordinatorClient, settings: Settings, identity: Identity, address: str) -> World:
+    return client.join(
+        identity.task,
+        size=identity.world_size,
+        node=identity.node_id,
+        pid=os.getpid(),
+        address=address,
+        timeout=settings.start_timeout,
+    )
+
+
+def _options(settings: Settings) -> CommunicatorOptions:
+    return CommunicatorOptions(
+        connect_timeout=settings.start_timeout,
+        op_timeout=settings.op_timeout,
+        stall_warning=settings.stall_warning,
+        transport=settings.transport,
+    )
+
+
+def _library(settings: Settings) -> Library:
+    return load(settings.library)
+
+
+def _forget_world(library: Library) -> None:
+    library.call("tfc_world_set", GLOBAL_WORLD, None)
+
+
+def _interruptibly(call: Callable[[], _Result]) -> _Result:
+    """Runs a native call that may block on another thread, so that Ctrl-C ends the wait for it at once."""
+    results: list[_Result] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # handed to the caller, whatever it is
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="tfcollective-connect", daemon=True)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
