@@ -44,23 +44,13 @@ if TYPE_CHECKING:
     from tfcollective.runtime import shutdown as shutdown
     from tfcollective.runtime import size as size
 
-_RUNTIME_NAMES = (
-    "cross_rank",
-    "cross_size",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "shutdown",
-    "size",
-)
-_ERROR_NAMES = (
+__all__ = [
     "CollectiveAbortedError",
     "CollectiveCancelledError",
     "CollectiveError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
+    "Communicator",
     "ConfigError",
     "CoordinatorError",
     "DeviceError",
@@ -76,21 +66,25 @@ _ERROR_NAMES = (
     "TransportError",
     "UnsupportedError",
     "WorkerFailedError",
-)
-_HOMES = {
-    "Communicator": "tfcollective.communicator",
-    "run": "tfcollective.launch.api",
-    **dict.fromkeys(_RUNTIME_NAMES, "tfcollective.runtime"),
-    **dict.fromkeys(_ERROR_NAMES, "tfcollective.errors"),
-}
-
-__all__ = ["__version__", *sorted(_HOMES)]
+    "__version__",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "run",
+    "shutdown",
+    "size",
+]
+_HOMES = {"Communicator": "tfcollective.communicator", "run": "tfcollective.launch.api"}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'tfcollective' has no attribute {name!r}")
+    home = "tfcollective.errors" if name.endswith("Error") else _HOMES.get(name, "tfcollective.runtime")
     value = getattr(import_module(home), name)
     globals()[name] = value  # so that the next look-up costs nothing
     return value

@@ -12,6 +12,7 @@ import signal
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 from tfcollective.errors import Code, CollectiveError
 from tfcollective.tasks import TaskKey
@@ -138,20 +139,19 @@ def write_exception(path: str, error: BaseException, *, now: float) -> None:
 
     The first record stays: what comes after it is a consequence.
     """
-    if os.path.exists(path):
+    if Path(path).exists():
         return
     document = json.dumps(asdict(_describe(error, now))).encode()
-    partial = f"{path}.{os.getpid()}"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
+    partial = Path(f"{path}.{os.getpid()}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(document)
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def read_exception(path: str) -> ExceptionRecord | None:
     """The record in ``path``, or None when there is none that can be read."""
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             document = json.loads(file.read(_MAX_RECORD_BYTES))
         return _exception_from_json(document)
     except (OSError, ValueError):

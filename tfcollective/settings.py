@@ -84,7 +84,6 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-
 VARIABLES: tuple[Variable, ...] = (
     Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens."),
     Variable("key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal."),

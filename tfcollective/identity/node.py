@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
+from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
 __all__ = ["current_node_id", "node_id"]
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_NETWORK_NAMESPACE = "/proc/self/ns/net"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 
 
 def node_id(boot_id: str, network_namespace: int) -> str:
@@ -23,8 +23,6 @@ def current_node_id(override: str | None = None) -> str:
     if override:
         return override
     try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            boot_id = file.read()
-        return node_id(boot_id, os.stat(_NETWORK_NAMESPACE).st_ino)
+        return node_id(_BOOT_ID.read_text("ascii"), _NETWORK_NAMESPACE.stat().st_ino)
     except OSError as error:
         raise ConfigError(f"cannot tell which node this is ({error}): set TFCOLLECTIVE_NODE_ID") from error

@@ -1,0 +1,221 @@
+"""The coordinator as ranks and agents see it: blocking calls with deadlines, safe to use from several threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tfcollective.clock import Deadline
+from tfcollective.coordinator import blobs
+from tfcollective.coordinator.auth import NONCE, SIGNATURE, Signer, Unauthenticated
+from tfcollective.coordinator.store import Entry
+from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint, World
+
+if TYPE_CHECKING:
+    import urllib3
+
+__all__ = ["MAX_BODY_BYTES", "CoordinatorClient"]
+
+MAX_BODY_BYTES = 4 << 20
+_CONNECT_TIMEOUT_S = 5.0
+_REPLY_TIMEOUT_S = 10.0
+_POLL_S = 20.0  # one long poll; a waiting call makes several
+_JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up this much later
+_CONNECTIONS = 4
+_CONFLICT = 409
+_OK = 200
+
+
+class CoordinatorClient:
+    """A connection to the coordinator of one job. Opens nothing before the first call.
+
+    Every call raises CoordinatorError when the coordinator cannot be reached, does not answer in time, does not
+    prove the job key, or refuses the request.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: bytes) -> None:
+        import urllib3
+
+        self._endpoint = endpoint
+        self._signer = Signer.from_job_key(key)
+        # A pool of its own, so that neither proxy variables nor a user's global pool come into it.
+        self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPConnectionPool(
+            endpoint.host, endpoint.port, maxsize=_CONNECTIONS, retries=False
+        )
+
+    def __enter__(self) -> CoordinatorClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens new ones."""
+        self._pool.close()
+
+    # ---- membership ------------------------------------------------------------------------------------------------
+
+    def join(self, task: TaskKey, *, size: int, node: str, pid: int, address: str, timeout: float) -> World:
+        """Joins the next world and blocks until all tasks have.
+
+        ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself. Raises
+        RendezvousError that names the missing tasks, or the task that ended before it had joined.
+        """
+        body = {"task": str(task), "size": size, "node": node, "pid": pid, "address": address}
+        deadline = Deadline.after(timeout + _JOIN_MARGIN_S)
+        while True:
+            reply = self._long_poll("/v1/join", body, deadline)
+            if "world" in reply:
+                return World.from_json(_mapping(reply["world"]))
+            missing = _texts(reply.get("missing"))
+            if "failure" in reply:
+                raise RendezvousError(str(reply["failure"]), missing=missing)
+            if deadline.expired():
+                raise RendezvousError(f"no world within {timeout:g} s; missing: {', '.join(missing)}", missing=missing)
+
+    def heartbeat(self, task: TaskKey, state: str, info: Mapping[str, object]) -> None:
+        """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
+        self._call("/v1/heartbeat", {"task": str(task), "activity": state, "info": dict(info)})
+
+    def leave(self, task: TaskKey) -> None:
+        """Says that the task leaves the world in order."""
+        self._call("/v1/leave", {"task": str(task)})
+
+    def started(self, task: TaskKey, *, node: str, pid: int) -> None:
+        """Says that the task's process runs: for agents."""
+        self._call("/v1/started", {"task": str(task), "node": node, "pid": pid})
+
+    def exited(self, record: Mapping[str, object]) -> None:
+        """Says how a task's process ended (``ExitRecord.to_json()``): for agents."""
+        self._call("/v1/exited", {"record": dict(record)})
+
+    def report_failure(self, task: TaskKey, record: Mapping[str, object]) -> None:
+        """Leaves a rank's own record of its failure in the store, under ``failure/TASK``."""
+        self.put(f"failure/{task}", dict(record))
+
+    def status(self) -> Mapping[str, object]:
+        """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
+        return self._call("/v1/status", {})
+
+    # ---- key-value store -------------------------------------------------------------------------------------------
+
+    def put(self, key: str, value: object) -> int:
+        """Sets a JSON value and returns its version."""
+        return _number(self._call("/v1/put", {"key": key, "value": value}).get("version"))
+
+    def get(self, key: str) -> Entry | None:
+        """The newest value of a key, or None."""
+        return _entry(self._call("/v1/get", {"key": key, "version": 0, "timeout": 0}))
+
+    def wait(self, key: str, *, timeout: float, newer_than: int = 0) -> Entry | None:
+        """The newest value of a key once its version is above ``newer_than``; None after ``timeout`` seconds."""
+        deadline = Deadline.after(timeout)
+        while True:
+            entry = _entry(self._long_poll("/v1/get", {"key": key, "version": newer_than}, deadline))
+            if entry is not None or deadline.expired():
+                return entry
+
+    def put_blob(self, name: str, data: bytes) -> None:
+        """Stores bytes of any length under ``name``."""
+        for key, value in blobs.encode(name, data):
+            self.put(key, value)
+
+    def get_blob(self, name: str, *, timeout: float) -> bytes | None:
+        """The bytes stored under ``name``; None when they are not there within ``timeout`` seconds."""
+        count = self.wait(blobs.count_key(name), timeout=timeout)
+        if count is None:
+            return None
+        segments = [self.get(blobs.segment_key(name, index)) for index in range(_number(count.value))]
+        return b"".join(blobs.decode(segment.value if segment else None) for segment in segments)
+
+    # ---- transport -------------------------------------------------------------------------------------------------
+
+    def _long_poll(self, path: str, body: Mapping[str, object], deadline: Deadline) -> Mapping[str, object]:
+        wait = min(_POLL_S, deadline.remaining())
+        return self._call(path, {**body, "timeout": wait}, wait=wait)
+
+    def _call(self, path: str, body: Mapping[str, object], *, wait: float = 0.0) -> Mapping[str, object]:
+        data = json.dumps(body, allow_nan=False).encode()
+        if len(data) > MAX_BODY_BYTES:
+            raise CoordinatorError(f"a message of {len(data)} bytes is too large; {MAX_BODY_BYTES} are allowed")
+        status, reply = self._exchange(path, data, wait)
+        document = _document(reply)
+        if status == _OK:
+            return document
+        reason = document.get("error", "no reason given")
+        if status == _CONFLICT and path == "/v1/join":
+            raise RendezvousError(str(reason))
+        raise CoordinatorError(f"the coordinator at {self._endpoint} refused {path}: {reason}")
+
+    def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
+        import urllib3
+
+        try:
+            try:
+                return self._attempt(path, data, wait)
+            except urllib3.exceptions.ProtocolError:
+                # A pooled connection that the other end has closed while it was idle: a fresh one tells the truth.
+                return self._attempt(path, data, wait)
+        except CoordinatorError:
+            raise  # is an OSError too, and says it better
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise CoordinatorError(f"no answer from the coordinator at {self._endpoint}: {error}") from error
+
+    def _attempt(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
+        import urllib3
+
+        headers = self._signer.request_headers("POST", path, data)
+        response = self._pool.urlopen(
+            "POST",
+            path,
+            body=data,
+            headers={**headers, "Content-Type": "application/json"},
+            timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=wait + _REPLY_TIMEOUT_S),
+            redirect=False,
+            preload_content=False,
+        )
+        reply = response.read(2 * MAX_BODY_BYTES)
+        response.release_conn()
+        self._check_reply(headers[NONCE], response, reply)
+        return response.status, reply
+
+    def _check_reply(self, nonce: str, response: urllib3.BaseHTTPResponse, reply: bytes) -> None:
+        try:
+            self._signer.check_reply(nonce, response.status, reply, response.headers.get(SIGNATURE, ""))
+        except Unauthenticated as error:
+            text = f"{self._endpoint} answered with status {response.status}, but {error}"
+            raise CoordinatorError(f"{text}: is it another job's coordinator?") from error
+
+
+def _document(data: bytes) -> Mapping[str, object]:
+    try:
+        return _mapping(json.loads(data))
+    except ValueError as error:
+        raise CoordinatorError("the coordinator's answer is no JSON object") from error
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise ValueError("not an object")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise CoordinatorError(f"the coordinator's answer holds {value!r} where a number was due")
+    return value
+
+
+def _entry(reply: Mapping[str, object]) -> Entry | None:
+    version = _number(reply.get("version"))
+    return Entry(reply.get("value"), version) if version > 0 else None
