@@ -1,0 +1,173 @@
+#include "reduce/block_reducer.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace tfc {
+namespace {
+
+constexpr size_t kBlockBytes = 4096;  // of the computing type; five of them fit the first-level cache
+constexpr size_t kMaxPrepared = 4;
+constexpr size_t kCacheLine = 64;
+
+bool IsHalf(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16; }
+
+// 16-bit floats are computed in float32, all others in themselves.
+Dtype ComputingType(Dtype dtype) { return IsHalf(dtype) ? Dtype::kFloat32 : dtype; }
+
+// One call of ReduceArrays. Works through the arrays in blocks; each block is prepared (widened,
+// prescaled) where needed, combined, finished and stored.
+class BlockReducer {
+ public:
+  BlockReducer(const KernelTable& kernels, const Reduction& reduction, bool stream)
+      : kernels_(kernels),
+        reduction_(reduction),
+        computing_(ComputingType(reduction.dtype)),
+        half_(IsHalf(reduction.dtype)),
+        stream_(stream),
+        size_(DtypeSize(reduction.dtype)),
+        computing_size_(DtypeSize(computing_)),
+        combine_(kernels.combine[static_cast<int>(computing_)][static_cast<int>(reduction.op)]) {}
+
+  void Run(const std::byte* const* inputs, size_t num_inputs, std::byte* output, size_t count);
+
+ private:
+  void ReduceBlock(const std::byte* const* inputs, size_t num_inputs, size_t offset, std::byte* output, size_t count);
+  const std::byte* Prepare(const std::byte* input, size_t index, size_t count);
+  void Finish(std::byte* block, size_t count);
+  void Store(std::byte* block, std::byte* output, size_t count);
+  void Multiply(std::byte* block, size_t count, double factor);
+  void Divide(std::byte* block, size_t count, int64_t divisor);
+  void Copy(const std::byte* from, std::byte* to, size_t bytes);
+
+  const KernelTable& kernels_;
+  const Reduction& reduction_;
+  const Dtype computing_;
+  const bool half_;
+  const bool stream_;
+  const size_t size_;
+  const size_t computing_size_;
+  const CombineKernel combine_;
+  alignas(kCacheLine) std::byte result_[kBlockBytes];
+  alignas(kCacheLine) std::byte prepared_[kMaxPrepared][kBlockBytes];
+};
+
+void BlockReducer::Run(const std::byte* const* inputs, size_t num_inputs, std::byte* output, size_t count) {
+  const size_t block = kBlockBytes / computing_size_;
+  size_t first = block;
+  if (stream_) {  // a short first block, so that the others begin on a cache line
+    const size_t past = reinterpret_cast<uintptr_t>(output) % kCacheLine;
+    if (past != 0) first = (kCacheLine - past) / size_;
+  }
+  for (size_t done = 0, n = std::min(first, count); done < count; done += n, n = std::min(block, count - done)) {
+    ReduceBlock(inputs, num_inputs, done * size_, output + done * size_, n);
+  }
+}
+
+// `offset` is where the block begins in the inputs, in bytes.
+void BlockReducer::ReduceBlock(const std::byte* const* inputs, size_t num_inputs, size_t offset, std::byte* output,
+                               size_t count) {
+  const size_t arity = MaxCombineInputs(computing_);
+  // Straight into the output where nothing is left to do with the result, unless later inputs might
+  // be the output.
+  const bool direct = !half_ && !stream_ && num_inputs <= arity;
+  std::byte* result = direct ? output : result_;
+  const std::byte* group[kMaxPrepared];
+  size_t taken = std::min(arity, num_inputs);
+  for (size_t i = 0; i < taken; ++i) group[i] = Prepare(inputs[i] + offset, i, count);
+  if (num_inputs == 1) {
+    if (group[0] != result) std::memcpy(result, group[0], count * computing_size_);
+  } else {
+    combine_(group, taken, result, count);
+  }
+  while (taken < num_inputs) {
+    group[0] = result;
+    size_t members = 1;
+    for (; members < arity && taken < num_inputs; ++members, ++taken) {
+      group[members] = Prepare(inputs[taken] + offset, members, count);
+    }
+    combine_(group, members, result, count);
+  }
+  Finish(result, count);
+  if (!direct) Store(result, output, count);
+}
+
+const std::byte* BlockReducer::Prepare(const std::byte* input, size_t index, size_t count) {
+  std::byte* block = prepared_[index];
+  if (half_) {
+    (reduction_.dtype == Dtype::kFloat16 ? kernels_.widen_float16 : kernels_.widen_bfloat16)(input, block, count);
+  } else if (!reduction_.scales_input()) {
+    return input;
+  } else {
+    std::memcpy(block, input, count * size_);
+  }
+  if (reduction_.scales_input()) Multiply(block, count, reduction_.prescale);
+  return block;
+}
+
+void BlockReducer::Finish(std::byte* block, size_t count) {
+  if (reduction_.postscale != 1.0) Multiply(block, count, reduction_.postscale);
+  if (reduction_.divisor != 1) Divide(block, count, reduction_.divisor);
+}
+
+// `block` may be overwritten.
+void BlockReducer::Store(std::byte* block, std::byte* output, size_t count) {
+  if (half_) {
+    std::byte* rounded = stream_ ? prepared_[0] : output;
+    (reduction_.dtype == Dtype::kFloat16 ? kernels_.round_float16 : kernels_.round_bfloat16)(block, rounded, count);
+    block = rounded;
+  }
+  if (block != output) Copy(block, output, count * size_);
+}
+
+void BlockReducer::Copy(const std::byte* from, std::byte* to, size_t bytes) {
+  if (stream_ && reinterpret_cast<uintptr_t>(to) % kCacheLine == 0) {
+    kernels_.stream_copy(from, to, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void BlockReducer::Multiply(std::byte* block, size_t count, double factor) {
+  if (computing_ == Dtype::kFloat32) return kernels_.multiply_float32(block, block, count, static_cast<float>(factor));
+  if (computing_ == Dtype::kFloat64) return kernels_.multiply_float64(block, block, count, factor);
+  ScaleIntegers(computing_, block, count, factor);
+}
+
+void BlockReducer::Divide(std::byte* block, size_t count, int64_t divisor) {
+  // Multiplying by a power of two is exact, and faster.
+  const bool power_of_two = (divisor & (divisor - 1)) == 0;
+  if (IsFloating(computing_) && power_of_two) return Multiply(block, count, 1.0 / static_cast<double>(divisor));
+  if (computing_ == Dtype::kFloat32) return kernels_.divide_float32(block, block, count, static_cast<float>(divisor));
+  if (computing_ == Dtype::kFloat64) return kernels_.divide_float64(block, block, count, static_cast<double>(divisor));
+  DivideIntegers(computing_, block, count, divisor);
+}
+
+}  // namespace
+
+void ReduceArraysWith(const KernelTable& kernels, const Reduction& reduction, const std::byte* const* inputs,
+                      size_t num_inputs, std::byte* output, size_t count, bool stream) {
+  if (count == 0) return;
+  const size_t size = DtypeSize(reduction.dtype);
+  const bool plain = !reduction.scales_input() && !reduction.scales_output();
+  // Lines can only be written whole if elements do not straddle them.
+  stream = stream && reinterpret_cast<uintptr_t>(output) % size == 0;
+  if (plain && !stream) {
+    if (num_inputs == 1) {
+      if (inputs[0] != output) std::memcpy(output, inputs[0], count * size);
+      return;
+    }
+    if (num_inputs == 2 && reduction.dtype == Dtype::kBfloat16) {
+      return kernels.combine_bfloat16[static_cast<int>(reduction.op)](inputs, output, count);
+    }
+    if (!IsHalf(reduction.dtype) && num_inputs <= MaxCombineInputs(reduction.dtype)) {
+      const CombineKernel combine = kernels.combine[static_cast<int>(reduction.dtype)][static_cast<int>(reduction.op)];
+      return combine(inputs, num_inputs, output, count);
+    }
+  }
+  BlockReducer(kernels, reduction, stream).Run(inputs, num_inputs, output, count);
+  if (stream) StreamFence();
+}
+
+}  // namespace tfc

@@ -1,0 +1,23 @@
+#include "reduce/kernels.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#define TFC_KERNELS baseline_kernels
+#include "reduce/kernel_loops.h"
+
+namespace tfc {
+
+const KernelTable* BaselineKernels() {
+  static constexpr KernelTable kTable = baseline_kernels::MakeTable("baseline");
+  return &kTable;
+}
+
+void StreamFence() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace tfc
