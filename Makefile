@@ -1,0 +1,174 @@
+# Builds, tests and shows tfcollective. `make help` lists the targets. Everything lands in .venv/, build/ and dist/.
+
+PYTHON ?= $(shell tools/find_python.sh 3.10 3.13)
+# TensorFlow 2.15.1 has no wheels for Python 3.12 and later.
+PYTHON_TF215 ?= $(shell tools/find_python.sh 3.10 3.11 $(PYTHON) python3.11 python3.10 python3)
+JOBS ?= $(shell nproc)
+SOAK ?= 50
+
+VENV := $(CURDIR)/.venv
+TOOLS := $(VENV)/tools
+NATIVE := build/native
+SOURCES := $(shell find native tfcollective launchers -type f \( -name '*.cc' -o -name '*.c' -o -name '*.h' -o -name '*.map' \
+             -o -name '*.py' -o -name py.typed \) 2>/dev/null) CMakeLists.txt pyproject.toml setup.py README.md LICENSE
+TENSORFLOW_tf221 := tensorflow-cpu==2.21.0
+TENSORFLOW_tf215 := tensorflow-cpu==2.15.1
+PYTHON_tf221 = $(PYTHON)
+PYTHON_tf215 = $(PYTHON_TF215)
+# What runs from the tools environment (cmake, ninja) must find its companions there.
+WITH_TOOLS := PATH="$(TOOLS)/bin:$$PATH"
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
+  test-soak bench-native googletest clean distclean
+
+help:            ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
+
+demo: .venv/tf221.installed  ## set up everything and train the digits example on 2 processes
+	$(call say,training examples/keras_digits.py on 2 processes)
+	@cd build && $(VENV)/tf221/bin/tfcollective run -np 2 $(VENV)/tf221/bin/python $(CURDIR)/examples/keras_digits.py \
+	  --model-dir $(CURDIR)/models
+
+test:            ## lint, native tests and Python tests under both TensorFlow versions
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-native
+	@$(MAKE) --no-print-directory test-python
+	$(call say,all tests passed)
+
+# ---- environments ---------------------------------------------------------------------------------------------------
+
+.venv/tools.made: pyproject.toml tools/requirements.py tools/make_venv.sh
+	$(call say,environment .venv/tools: build and lint tools)
+	@test -n "$(PYTHON)" || { echo "error: tfcollective needs Python 3.10 to 3.13, and none was found (set PYTHON=...)" >&2; exit 1; }
+	@tools/make_venv.sh "$(PYTHON)" $(TOOLS)
+	@$(TOOLS)/bin/python tools/requirements.py build run dev | $(TOOLS)/bin/python $(PIP_INSTALL) -r /dev/stdin
+	@touch $@
+
+.venv/%.made: pyproject.toml tools/requirements.py tools/make_venv.sh
+	$(call say,environment .venv/$*: $(TENSORFLOW_$*))
+	@test -n "$(PYTHON_$*)" || { echo "error: no Python for $(TENSORFLOW_$*) was found" >&2; exit 1; }
+	@tools/make_venv.sh "$(PYTHON_$*)" $(VENV)/$*
+	@$(VENV)/$*/bin/python tools/requirements.py run test | \
+	  $(VENV)/$*/bin/python $(PIP_INSTALL) -r /dev/stdin "$(TENSORFLOW_$*)"
+	@touch $@
+
+dist/wheel.made: .venv/tools.made $(SOURCES)
+	$(call say,wheel)
+	@rm -rf dist/*.whl build/lib build/bdist.*
+	@$(WITH_TOOLS) $(TOOLS)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  --wheel-dir dist .
+	@ls dist/*.whl
+	@touch $@
+
+# The same wheel goes into every environment.
+.venv/%.installed: .venv/%.made dist/wheel.made
+	@$(VENV)/$*/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
+	@touch $@
+
+wheel: dist/wheel.made  ## build the wheel into dist/
+
+develop: .venv/tf221.made .venv/tools.made  ## build the shared objects in place and link the source tree into .venv/tf221
+	@$(WITH_TOOLS) cmake -S . -B $(NATIVE) -G Ninja
+	@$(WITH_TOOLS) cmake --build $(NATIVE) --target wheel_libraries --parallel $(JOBS)
+	@$(WITH_TOOLS) cmake --install $(NATIVE) --component wheel --prefix .
+	@$(VENV)/tf221/bin/python $(PIP_INSTALL) $$($(TOOLS)/bin/python tools/requirements.py build)
+	@$(WITH_TOOLS) $(VENV)/tf221/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@rm -f .venv/tf221.installed
+
+# ---- lint -----------------------------------------------------------------------------------------------------------
+
+CXX_FILES = $$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c')
+
+lint: .venv/tools.made  ## ruff, mypy, import-linter, layers of the native code, clang-format
+	$(call say,lint)
+	@$(TOOLS)/bin/ruff check .
+	@$(TOOLS)/bin/ruff format --check .
+	@$(TOOLS)/bin/mypy
+	@$(TOOLS)/bin/lint-imports
+	@$(TOOLS)/bin/python tools/check_layers.py
+	@$(TOOLS)/bin/clang-format --dry-run --Werror $(CXX_FILES)
+
+format: .venv/tools.made  ## let ruff and clang-format write the files
+	@$(TOOLS)/bin/ruff check --fix-only --quiet .
+	@$(TOOLS)/bin/ruff format .
+	@$(TOOLS)/bin/clang-format -i $(CXX_FILES)
+
+# ---- native ---------------------------------------------------------------------------------------------------------
+
+googletest:
+	@tools/ensure_googletest.sh
+
+# $(1): build folder, $(2): CMake options, $(3): ctest options
+define native_tests
+	@$(WITH_TOOLS) cmake -S . -B $(1) -G Ninja -DTFC_TESTS=ON $(2) >build/$(notdir $(1)).log || { cat build/$(notdir $(1)).log; exit 1; }
+	@$(WITH_TOOLS) cmake --build $(1) --parallel $(JOBS)
+	@$(WITH_TOOLS) ctest --test-dir $(1) --output-on-failure --no-tests=error --progress --parallel $(JOBS) $(3) </dev/null
+endef
+
+test-native: .venv/tools.made googletest  ## native tests
+	$(call say,native tests)
+	@mkdir -p build
+	$(call native_tests,$(NATIVE),,)
+
+test-native-asan: .venv/tools.made googletest  ## native tests under the address and undefined-behaviour sanitizers
+	$(call say,native tests with the address sanitizer)
+	@mkdir -p build
+	$(call native_tests,build/asan,-DTFC_SANITIZE=address,)
+
+test-native-tsan: .venv/tools.made googletest  ## native tests under the thread sanitizer
+	$(call say,native tests with the thread sanitizer)
+	@mkdir -p build
+	$(call native_tests,build/tsan,-DTFC_SANITIZE=thread,)
+
+bench-native: .venv/tools.made  ## build and run the native benchmarks
+	@$(WITH_TOOLS) cmake -S . -B $(NATIVE) -G Ninja -DTFC_BENCHMARKS=ON
+	@$(WITH_TOOLS) cmake --build $(NATIVE) --parallel $(JOBS)
+	@for benchmark in $(NATIVE)/bench_*; do [ ! -x $$benchmark ] || { echo "== $$benchmark"; $$benchmark || exit 1; }; done
+
+# ---- Python ---------------------------------------------------------------------------------------------------------
+
+# pytest runs in a folder of its own, so that the installed package is tested and not the source tree.
+# $(1): environment, $(2): pytest options
+define python_tests
+	@mkdir -p build/tests-$(1)
+	@cd build/tests-$(1) && $(VENV)/$(1)/bin/pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-$(1)/cache \
+	  $(2) </dev/null
+endef
+
+test-python: test-tf221 test-tf215  ## Python tests under both TensorFlow versions
+
+test-tf221: .venv/tf221.installed
+	$(call say,Python tests with $(TENSORFLOW_tf221))
+	$(call python_tests,tf221,$(CURDIR)/tests $(PYTEST_ARGS))
+
+ifneq ($(PYTHON_TF215),)
+test-tf215: .venv/tf215.installed
+	$(call say,Python tests with $(TENSORFLOW_tf215) and the same wheel)
+	$(call python_tests,tf215,$(CURDIR)/tests $(PYTEST_ARGS))
+else
+test-tf215:
+	$(call say,skipped: $(TENSORFLOW_tf215) needs Python 3.10 or 3.11 and none was found)
+endif
+
+test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
+	$(call say,kill tests $(SOAK) times)
+	@for round in $$(seq $(SOAK)); do \
+	  echo "round $$round of $(SOAK)"; \
+	  $(MAKE) --no-print-directory soak-round || exit 1; \
+	done
+
+.PHONY: soak-round
+soak-round:
+	$(call python_tests,tf221,-q -m kill $(CURDIR)/tests)
+
+# ---- clean ----------------------------------------------------------------------------------------------------------
+
+clean:           ## remove what was built; the environments stay
+	rm -rf build dist models *.egg-info tfcollective/_native/*.so .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
+
+distclean: clean ## remove the environments, too
+	rm -rf .venv

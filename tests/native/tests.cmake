@@ -1,0 +1,28 @@
+# One executable for each room of tests/native and one for the contract suites; each test case is a ctest of its own.
+enable_testing()
+include(GoogleTest)
+
+set(_test_directories "${CMAKE_CURRENT_SOURCE_DIR}/tests/contract")
+file(GLOB _native_rooms CONFIGURE_DEPENDS LIST_DIRECTORIES true "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/*")
+list(APPEND _test_directories ${_native_rooms})
+
+set(_first_test "")
+foreach(directory ${_test_directories})
+  file(GLOB_RECURSE _sources CONFIGURE_DEPENDS "${directory}/*_test.cc")
+  if(NOT _sources)
+    continue()
+  endif()
+  get_filename_component(room "${directory}" NAME)
+  add_executable(${room}_test ${_sources})
+  target_include_directories(${room}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native")
+  target_link_libraries(${room}_test PRIVATE tfc_testing GTest::gtest_main)
+  target_compile_definitions(${room}_test PRIVATE TFC_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
+  # GoogleTest's headers cost more to compile than most tests.
+  if(_first_test)
+    target_precompile_headers(${room}_test REUSE_FROM ${_first_test})
+  else()
+    target_precompile_headers(${room}_test PRIVATE <gtest/gtest.h> <string> <vector>)
+    set(_first_test ${room}_test)
+  endif()
+  gtest_discover_tests(${room}_test TEST_PREFIX "${room}." PROPERTIES TIMEOUT 120 LABELS "${room}")
+endforeach()
