@@ -1,0 +1,195 @@
+// Fails transport call n of one rank, for every n of every collective: all ranks must end in time,
+// and none may report success with a wrong result.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "algorithms/pieces.h"
+#include "algorithms/transport_algorithms.h"
+#include "algorithms/values.h"
+#include "algorithms/worlds.h"
+#include "testing/faulty_transport.h"
+
+namespace tfc {
+namespace {
+
+constexpr int kSize = 3;
+constexpr double kPatience = 20.0;    // seconds: an operation's deadline where nothing is lost silently
+constexpr double kImpatience = 0.05;  // seconds: the deadline where a message is lost silently
+
+struct Ending {
+  Status status;
+  bool right = false;
+};
+
+// Runs one collective on one rank and compares its result.
+using Collective = std::function<Ending(const TransportContext&)>;
+
+struct Case {
+  const char* name;
+  Collective run;
+};
+
+Reduction SumOfFloats() { return Reduction{Dtype::kFloat32, Op::kSum, 1.0, 1.0, 1}; }
+
+template <typename Function>
+Collective AllReduceOf(Function all_reduce, size_t count) {
+  return [=](const TransportContext& context) {
+    const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.group.index, count);
+    Bytes output(input.size());
+    Ending ending;
+    ending.status = all_reduce(context, SumOfFloats(), {{input.data(), input.size()}}, {{output.data(), output.size()}});
+    ending.right = output == ExpectedBytes(Dtype::kFloat32, Op::kSum, kSize, count);
+    return ending;
+  };
+}
+
+Collective ReduceScatterOf(size_t count) {
+  return [=](const TransportContext& context) {
+    const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, kSize);
+    const auto index = static_cast<size_t>(context.group.index);
+    const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.group.index, count);
+    const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kSum, kSize, count);
+    Bytes output(offsets[index + 1] - offsets[index]);
+    Ending ending;
+    ending.status = RingReduceScatter(context, SumOfFloats(), {{input.data(), input.size()}}, offsets,
+                                   {{output.data(), output.size()}});
+    ending.right = std::memcmp(output.data(), expected.data() + offsets[index], output.size()) == 0;
+    return ending;
+  };
+}
+
+// Rank r's byte i of what it sends to everybody.
+std::byte Letter(int rank, size_t i) { return static_cast<std::byte>(static_cast<size_t>(rank) * 61 + i % 59 + 1); }
+
+Collective AllGatherOf(size_t bytes) {
+  return [=](const TransportContext& context) {
+    const std::vector<size_t> offsets = EvenOffsets(bytes * kSize, bytes, kSize);
+    Bytes input(bytes), output(bytes * kSize), expected(bytes * kSize);
+    for (size_t i = 0; i < bytes; ++i) input[i] = Letter(context.group.index, i);
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = Letter(static_cast<int>(i / bytes), i % bytes);
+    Ending ending;
+    ending.status = RingAllGather(context, {{input.data(), bytes}}, offsets, {{output.data(), output.size()}});
+    ending.right = output == expected;
+    return ending;
+  };
+}
+
+Collective BroadcastOf(size_t bytes) {
+  return [=](const TransportContext& context) {
+    Bytes data(bytes), expected(bytes);
+    for (size_t i = 0; i < bytes; ++i) expected[i] = Letter(1, i);
+    if (context.group.index == 1) data = expected;
+    Ending ending;
+    ending.status = BroadcastFrom(context, 1, {{data.data(), bytes}}, {{data.data(), bytes}});
+    ending.right = data == expected;
+    return ending;
+  };
+}
+
+Collective AllToAllOf(size_t bytes) {
+  return [=](const TransportContext& context) {
+    const std::vector<size_t> offsets = EvenOffsets(bytes * kSize, bytes, kSize);
+    Bytes input(bytes * kSize), output(bytes * kSize), expected(bytes * kSize);
+    for (size_t i = 0; i < input.size(); ++i) input[i] = Letter(context.group.index, i / bytes);
+    for (size_t i = 0; i < input.size(); ++i) expected[i] = Letter(static_cast<int>(i / bytes), static_cast<size_t>(context.group.index));
+    Ending ending;
+    ending.status = AllToAll(context, {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}}, offsets);
+    ending.right = output == expected;
+    return ending;
+  };
+}
+
+Ending RunBarrier(const TransportContext& context) { return Ending{DisseminationBarrier(context), true}; }
+
+struct Outcome {
+  std::vector<Ending> runs;
+  int64_t calls = 0;  // of the rank with the fault
+  double seconds = 0;
+};
+
+// What the communicator does with the first error: everybody else is told to stop.
+void TellTheOthers(const std::vector<std::unique_ptr<Transport>>& transports, int failed) {
+  for (int rank = 0; rank < kSize; ++rank) {
+    if (rank == failed) continue;
+    transports[static_cast<size_t>(rank)]->Interrupt(Status(Code::kAborted, "rank " + std::to_string(failed) + " failed", failed));
+  }
+}
+
+Outcome RunWithFault(const Collective& collective, int victim, const Fault& fault, double patience_s, bool tell) {
+  MemoryHub hub(MemoryHubOptions{kSize, 0});
+  std::vector<std::unique_ptr<Transport>> transports = hub.MakeAll();
+  Outcome outcome;
+  outcome.runs.resize(kSize);
+  const auto start = Deadline::Clock::now();
+  OnEveryRank(kSize, [&](int rank) {
+    FaultyTransport faulty(*transports[static_cast<size_t>(rank)], rank == victim ? fault : Fault());
+    const Group group = WholeGroup(kSize, rank);
+    Ending& run = outcome.runs[static_cast<size_t>(rank)];
+    run = collective(TransportContext{faulty, group, Deadline::After(patience_s), 1, 5, 9, 0});
+    if (rank == victim) outcome.calls = faulty.calls();
+    if (run.status.ok()) return;
+    if (tell) {
+      TellTheOthers(transports, rank);
+    } else {
+      hub.Close(rank);
+    }
+  });
+  outcome.seconds = std::chrono::duration<double>(Deadline::Clock::now() - start).count();
+  return outcome;
+}
+
+class FaultSweep : public ::testing::TestWithParam<Case> {};
+
+TEST_P(FaultSweep, EveryRankEndsWhateverCallFails) {
+  for (int victim = 0; victim < kSize; ++victim) {
+    const Outcome clean = RunWithFault(GetParam().run, victim, Fault(), kPatience, true);
+    for (const Ending& run : clean.runs) ASSERT_TRUE(run.status.ok() && run.right) << run.status.message();
+    ASSERT_GT(clean.calls, 0);
+    for (int64_t call = 0; call < clean.calls; ++call) {
+      for (bool tell : {true, false}) {  // the others are told, or see the connection end
+        const Fault fault{Fault::Kind::kFail, call, Status(Code::kIo, "injected"), 0};
+        const Outcome outcome = RunWithFault(GetParam().run, victim, fault, kPatience, tell);
+        const std::string where = "rank " + std::to_string(victim) + " call " + std::to_string(call);
+        ASSERT_EQ(outcome.runs[static_cast<size_t>(victim)].status.code(), Code::kIo) << where;
+        ASSERT_LT(outcome.seconds, kPatience / 2) << where;
+        for (const Ending& run : outcome.runs) ASSERT_TRUE(run.right || !run.status.ok()) << where;
+      }
+    }
+  }
+}
+
+TEST_P(FaultSweep, ALostMessageEndsAtTheDeadline) {
+  const Outcome clean = RunWithFault(GetParam().run, 1, Fault(), kPatience, true);
+  for (int64_t call = 0; call < clean.calls; ++call) {
+    const Outcome outcome = RunWithFault(GetParam().run, 1, Fault{Fault::Kind::kDrop, call, Status(), 0}, kImpatience, true);
+    ASSERT_LT(outcome.seconds, kPatience / 2) << call;
+    for (const Ending& run : outcome.runs) ASSERT_TRUE(run.right || !run.status.ok()) << call;
+  }
+}
+
+TEST_P(FaultSweep, ErrorsNameTheStep) {
+  const Fault fault{Fault::Kind::kFail, 0, Status(Code::kPeerLost, "injected", 2), 0};
+  const Outcome outcome = RunWithFault(GetParam().run, 0, fault, kPatience, true);
+  EXPECT_EQ(outcome.runs[0].status.code(), Code::kPeerLost);
+  EXPECT_EQ(outcome.runs[0].status.peer(), 2);
+  EXPECT_NE(outcome.runs[0].status.message().find(", step "), std::string::npos) << outcome.runs[0].status.message();
+  EXPECT_NE(outcome.runs[0].status.message().find("injected"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Collectives, FaultSweep,
+    ::testing::Values(Case{"ring_small", AllReduceOf(RingAllReduce, 17)},
+                      Case{"ring_segments", AllReduceOf(RingAllReduce, 60001)},
+                      Case{"doubling", AllReduceOf(RecursiveDoublingAllReduce, 17)},
+                      Case{"doubling_blocks", AllReduceOf(RecursiveDoublingAllReduce, 150001)},
+                      Case{"reducescatter", ReduceScatterOf(60001)}, Case{"allgather", AllGatherOf(70001)},
+                      Case{"broadcast_tree", BroadcastOf(1001)}, Case{"broadcast_chain", BroadcastOf(1300001)},
+                      Case{"alltoall", AllToAllOf(1001)}, Case{"barrier", RunBarrier}),
+    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tfc

@@ -1,0 +1,346 @@
+// The matrix: collective x world x type x operation x odd sizes, compared bit by bit.
+#include "algorithms/transport_algorithms.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "algorithms/pieces.h"
+#include "algorithms/values.h"
+#include "algorithms/worlds.h"
+
+namespace tfc {
+namespace {
+
+using AllReduceFunction = Status (*)(const TransportContext&, const Reduction&, const ConstSpans&, const MutableSpans&);
+
+struct World {
+  int size;
+  size_t eager_bytes;
+};
+
+const double kPatience = 60.0;  // seconds: only a broken algorithm ever waits this long
+
+
+bool Supported(const Reduction& reduction) { return CheckReduction(reduction).ok(); }
+
+class Matrix : public ::testing::TestWithParam<World> {
+ protected:
+  int size() const { return GetParam().size; }
+  // Calls body(context of one operation) on every rank; `sequence` counts operations.
+  void Run(const std::function<void(Transport&, const Group&)>& body) {
+    OnEveryTransport(size(), GetParam().eager_bytes,
+                     [&](Transport& transport) { body(transport, WholeGroup(size(), transport.rank())); });
+  }
+};
+
+TransportContext ContextOf(Transport& transport, const Group& group, uint64_t sequence) {
+  return TransportContext{transport, group, Deadline::After(kPatience), 1, sequence, 7, 0};
+}
+
+Reduction ReductionOf(Dtype dtype, Op op, int size) {
+  return Reduction{dtype, op == Op::kAverage ? Op::kSum : op, 1.0, 1.0, op == Op::kAverage ? size : 1};
+}
+
+const std::vector<Op>& AllOps() {
+  static const std::vector<Op> all = {Op::kSum, Op::kAverage, Op::kMin, Op::kMax, Op::kProduct};
+  return all;
+}
+
+// One all-reduce of one case; empty if the result is right.
+std::string CheckAllReduce(AllReduceFunction all_reduce, const TransportContext& context, Dtype dtype, Op op, size_t count) {
+  const int size = context.group.size(), rank = context.group.index;
+  const Reduction reduction = ReductionOf(dtype, op, size);
+  const size_t element = DtypeSize(dtype), seed = context.sequence % 3;
+  const bool in_place = context.sequence % 2 == 1;
+  Bytes input = InputBytes(dtype, op, size, rank, count);
+  const Bytes untouched = input;
+  Bytes output(in_place ? 0 : input.size(), std::byte{0x5a});
+  const ConstSpans from = AsConst(CutUp(input.data(), input.size(), element, seed));
+  const MutableSpans to =
+      in_place ? CutUp(input.data(), input.size(), element, seed) : CutUp(output.data(), output.size(), element, 2 * seed);
+  const Status status = all_reduce(context, reduction, from, to);
+  const std::string what = std::string(DtypeName(dtype)) + " " + OpName(op) + " x" + std::to_string(count) + " on rank " +
+                           std::to_string(rank) + (in_place ? " in place" : "");
+  if (!status.ok()) return what + ": " + status.message();
+  if ((in_place ? input : output) != ExpectedBytes(dtype, op, size, count)) return what + ": wrong result";
+  if (!in_place && input != untouched) return what + ": the input was changed";
+  return "";
+}
+
+void CheckAllReduceMatrix(AllReduceFunction all_reduce, Transport& transport, const Group& group) {
+  uint64_t sequence = 0;
+  for (size_t count : {0, 1, 2, 3, 7, 64, 1000}) {
+    for (Dtype dtype : AllDtypes()) {
+      for (Op op : AllOps()) {
+        if (!Supported(ReductionOf(dtype, op, group.size()))) continue;
+        for (int repeat = 0; repeat < 2; ++repeat) {  // in place and not
+          const std::string error = CheckAllReduce(all_reduce, ContextOf(transport, group, sequence++), dtype, op, count);
+          ASSERT_EQ(error, "");
+        }
+      }
+    }
+  }
+}
+
+void CheckLongAllReduce(AllReduceFunction all_reduce, Transport& transport, const Group& group) {
+  uint64_t sequence = 0;
+  for (Dtype dtype : {Dtype::kFloat32, Dtype::kInt8, Dtype::kBfloat16}) {
+    for (size_t count : {size_t{70001}, size_t{1300003}}) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        ASSERT_EQ(CheckAllReduce(all_reduce, ContextOf(transport, group, sequence++), dtype, Op::kSum, count), "");
+      }
+    }
+  }
+}
+
+TEST_P(Matrix, RingAllReduce) {
+  Run([](Transport& transport, const Group& group) { CheckAllReduceMatrix(RingAllReduce, transport, group); });
+}
+TEST_P(Matrix, RingAllReduceOfLongBuffers) {
+  Run([](Transport& transport, const Group& group) { CheckLongAllReduce(RingAllReduce, transport, group); });
+}
+TEST_P(Matrix, RecursiveDoubling) {
+  Run([](Transport& transport, const Group& group) { CheckAllReduceMatrix(RecursiveDoublingAllReduce, transport, group); });
+}
+TEST_P(Matrix, RecursiveDoublingOfLongBuffers) {
+  Run([](Transport& transport, const Group& group) { CheckLongAllReduce(RecursiveDoublingAllReduce, transport, group); });
+}
+
+// result = (sum of 2 x) / 4 per element: exact for these inputs.
+void CheckScaling(AllReduceFunction all_reduce, Transport& transport, const Group& group) {
+  uint64_t sequence = 0;
+  for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat64}) {
+    for (size_t count : {size_t{1}, size_t{777}, size_t{300001}}) {
+      const Reduction reduction{dtype, Op::kSum, 2.0, 0.5, group.size()};
+      Bytes data = InputBytes(dtype, Op::kAverage, group.size(), group.index, count);
+      Bytes output(data.size());
+      const Status status = all_reduce(ContextOf(transport, group, sequence++), reduction, {{data.data(), data.size()}},
+                                       {{output.data(), output.size()}});
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(output == ExpectedBytes(dtype, Op::kAverage, group.size(), count)) << DtypeName(dtype) << " x" << count;
+    }
+  }
+}
+
+TEST_P(Matrix, ScalesInputsAndResults) {
+  Run([](Transport& transport, const Group& group) { CheckScaling(RingAllReduce, transport, group); });
+  Run([](Transport& transport, const Group& group) { CheckScaling(RecursiveDoublingAllReduce, transport, group); });
+}
+
+// Sums that are not exact: every rank must still have the same bits.
+TEST_P(Matrix, RanksAgreeBitwiseOnInexactSums) {
+  for (AllReduceFunction all_reduce : {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
+    for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {
+      const size_t bytes = 50001 * DtypeSize(dtype);
+      std::vector<Bytes> results(static_cast<size_t>(size()), Bytes(bytes));
+      Run([&](Transport& transport, const Group& group) {
+        Bytes input(bytes);
+        uint32_t state = 12345u + static_cast<uint32_t>(group.index);  // any bit pattern: NaN and infinities too
+        for (std::byte& byte : input) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+        Bytes& output = results[static_cast<size_t>(group.index)];
+        const Reduction reduction{dtype, Op::kSum, 1.0, 1.0, group.size()};
+        const Status status = all_reduce(ContextOf(transport, group, 0), reduction, {{input.data(), bytes}}, {{output.data(), bytes}});
+        ASSERT_TRUE(status.ok()) << status.message();
+      });
+      for (int rank = 1; rank < size(); ++rank) {
+        EXPECT_TRUE(results[static_cast<size_t>(rank)] == results[0]) << DtypeName(dtype) << " rank " << rank;
+      }
+    }
+  }
+}
+
+// Ragged parts: member i has (i * step) % 5 rows of `row` bytes; some are empty.
+std::vector<size_t> RaggedOffsets(int size, size_t row, size_t step) {
+  std::vector<size_t> offsets{0};
+  for (int i = 0; i < size; ++i) offsets.push_back(offsets.back() + (static_cast<size_t>(i) * step) % 5 * row);
+  return offsets;
+}
+
+TEST_P(Matrix, RingReduceScatter) {
+  Run([](Transport& transport, const Group& group) {
+    uint64_t sequence = 0;
+    for (Dtype dtype : AllDtypes()) {
+      for (size_t rows : {size_t{0}, size_t{1}, size_t{37}, size_t{150001}}) {
+        for (size_t step : {size_t{1}, size_t{3}, size_t{5}}) {
+          if (rows > 1000 && dtype != Dtype::kFloat32) continue;
+          const Op op = dtype == Dtype::kBool ? Op::kMax : Op::kSum;
+          const size_t element = DtypeSize(dtype);
+          const std::vector<size_t> offsets = RaggedOffsets(group.size(), rows * element, step);
+          const size_t begin = offsets[static_cast<size_t>(group.index)], end = offsets[static_cast<size_t>(group.index) + 1];
+          Bytes input = InputBytes(dtype, op, group.size(), group.index, offsets.back() / element);
+          const Bytes expected = ExpectedBytes(dtype, op, group.size(), offsets.back() / element);
+          Bytes output(end - begin);
+          const bool in_place = sequence % 2 == 1;
+          const MutableSpans to = in_place ? MutableSpans{{input.data() + begin, end - begin}}
+                                           : CutUp(output.data(), output.size(), element, sequence % 3);
+          const Status status =
+              RingReduceScatter(ContextOf(transport, group, sequence), ReductionOf(dtype, op, group.size()),
+                                AsConst(CutUp(input.data(), input.size(), element, sequence % 4)), offsets, to);
+          ASSERT_TRUE(status.ok()) << status.message();
+          const std::byte* result = in_place ? input.data() + begin : output.data();
+          ASSERT_EQ(std::memcmp(result, expected.data() + begin, end - begin), 0) << DtypeName(dtype) << " rows " << rows;
+          ++sequence;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Matrix, RingReduceScatterScales) {
+  Run([](Transport& transport, const Group& group) {
+    uint64_t sequence = 0;
+    for (size_t count : {size_t{3}, size_t{1000}, size_t{1300003}}) {
+      const Reduction reduction{Dtype::kFloat32, Op::kSum, 2.0, 0.5, group.size()};
+      const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, group.size());
+      const size_t begin = offsets[static_cast<size_t>(group.index)], end = offsets[static_cast<size_t>(group.index) + 1];
+      const Bytes input = InputBytes(Dtype::kFloat32, Op::kAverage, group.size(), group.index, count);
+      const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kAverage, group.size(), count);
+      Bytes output(end - begin);
+      const Status status = RingReduceScatter(ContextOf(transport, group, sequence++), reduction,
+                                              {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}});
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(std::memcmp(output.data(), expected.data() + begin, end - begin), 0) << count;
+    }
+  });
+}
+
+Bytes Pattern(int rank, size_t bytes) {
+  Bytes pattern(bytes);
+  for (size_t i = 0; i < bytes; ++i) pattern[i] = static_cast<std::byte>(static_cast<size_t>(rank) * 37 + i * 11 + i / 251);
+  return pattern;
+}
+
+TEST_P(Matrix, RingAllGather) {
+  Run([](Transport& transport, const Group& group) {
+    uint64_t sequence = 0;
+    for (size_t row : {size_t{0}, size_t{1}, size_t{13}, size_t{4096}, size_t{600007}}) {
+      for (size_t step : {size_t{1}, size_t{3}, size_t{5}}) {
+        for (bool in_place : {false, true}) {
+          const std::vector<size_t> offsets = RaggedOffsets(group.size(), row, step);
+          Bytes expected;
+          for (int rank = 0; rank < group.size(); ++rank) {
+            const size_t bytes = offsets[static_cast<size_t>(rank) + 1] - offsets[static_cast<size_t>(rank)];
+            const Bytes part = Pattern(rank, bytes);
+            expected.insert(expected.end(), part.begin(), part.end());
+          }
+          const size_t begin = offsets[static_cast<size_t>(group.index)], end = offsets[static_cast<size_t>(group.index) + 1];
+          Bytes own = Pattern(group.index, end - begin), output(offsets.back());
+          if (in_place) std::copy(own.begin(), own.end(), output.begin() + static_cast<std::ptrdiff_t>(begin));
+          const ConstSpans from = in_place ? ConstSpans{{output.data() + begin, end - begin}}
+                                           : AsConst(CutUp(own.data(), own.size(), 1, sequence % 3));
+          const Status status = RingAllGather(ContextOf(transport, group, sequence), from, offsets,
+                                              CutUp(output.data(), output.size(), 1, sequence % 4));
+          ASSERT_TRUE(status.ok()) << status.message();
+          ASSERT_TRUE(output == expected) << "row " << row << " step " << step;
+          ++sequence;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Matrix, BroadcastFromEveryRoot) {
+  Run([](Transport& transport, const Group& group) {
+    uint64_t sequence = 0;
+    for (size_t bytes : {size_t{0}, size_t{1}, size_t{1001}, size_t{300000}, size_t{3000001}}) {
+      for (int root = 0; root < group.size(); ++root) {
+        const bool in_place = sequence % 2 == 1;
+        Bytes input = Pattern(group.index, bytes), output(bytes);
+        Bytes& result = in_place ? input : output;
+        const Status status = BroadcastFrom(ContextOf(transport, group, sequence), root,
+                                            AsConst(CutUp(input.data(), bytes, 1, sequence % 4)),
+                                            CutUp(result.data(), bytes, 1, sequence % 3));
+        ASSERT_TRUE(status.ok()) << status.message();
+        ASSERT_TRUE(result == Pattern(root, bytes)) << bytes << " bytes from " << root;
+        ++sequence;
+      }
+    }
+  });
+}
+
+// What `from` sends to `to`: (from + 2 to + 1) % 4 rows.
+size_t Rows(int from, int to) { return static_cast<size_t>((from + 2 * to + 1) % 4); }
+
+TEST_P(Matrix, AllToAllWithSplits) {
+  Run([](Transport& transport, const Group& group) {
+    uint64_t sequence = 0;
+    for (size_t row : {size_t{0}, size_t{1}, size_t{24}, size_t{100003}}) {
+      std::vector<size_t> sends{0}, receives{0};
+      Bytes input, expected;
+      for (int peer = 0; peer < group.size(); ++peer) {
+        const Bytes out = Pattern(group.index * 10 + peer, Rows(group.index, peer) * row);
+        const Bytes in = Pattern(peer * 10 + group.index, Rows(peer, group.index) * row);
+        input.insert(input.end(), out.begin(), out.end());
+        expected.insert(expected.end(), in.begin(), in.end());
+        sends.push_back(input.size());
+        receives.push_back(expected.size());
+      }
+      Bytes output(expected.size());
+      const Status status =
+          AllToAll(ContextOf(transport, group, sequence), AsConst(CutUp(input.data(), input.size(), 1, sequence)), sends,
+                   CutUp(output.data(), output.size(), 1, sequence), receives);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(output == expected) << "row " << row;
+      ++sequence;
+    }
+  });
+}
+
+TEST_P(Matrix, AllToAllInPlace) {
+  Run([](Transport& transport, const Group& group) {
+    const std::vector<size_t> offsets = EvenOffsets(1000 * static_cast<size_t>(group.size()), 1, group.size());
+    Bytes data, expected;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      const Bytes out = Pattern(group.index * 10 + peer, 1000), in = Pattern(peer * 10 + group.index, 1000);
+      data.insert(data.end(), out.begin(), out.end());
+      expected.insert(expected.end(), in.begin(), in.end());
+    }
+    const Status status = AllToAll(ContextOf(transport, group, 0), {{data.data(), data.size()}}, offsets,
+                                   {{data.data(), data.size()}}, offsets);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_TRUE(data == expected);
+  });
+}
+
+TEST_P(Matrix, BarrierHoldsEverybodyBack) {
+  std::atomic<int> arrived{0};
+  Run([&](Transport& transport, const Group& group) {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      const Status status = DisseminationBarrier(ContextOf(transport, group, static_cast<uint64_t>(round)));
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_GE(arrived.load(), round * group.size());
+    }
+  });
+}
+
+// Ranks 1 and 3 of a bigger world, in that order reversed: a group need not be everybody.
+TEST(Groups, WorkInsideABiggerWorld) {
+  OnEveryTransport(4, 0, [](Transport& transport) {
+    if (transport.rank() % 2 == 0) return;
+    const Group group{{3, 1}, transport.rank() == 3 ? 0 : 1};
+    for (AllReduceFunction all_reduce : {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
+      const uint64_t sequence = all_reduce == AllReduceFunction{RingAllReduce} ? 0 : 1;
+      float value = static_cast<float>(transport.rank());
+      const auto bytes = reinterpret_cast<std::byte*>(&value);
+      const Status status = all_reduce(ContextOf(transport, group, sequence), ReductionOf(Dtype::kFloat32, Op::kSum, 2),
+                                       {{bytes, 4}}, {{bytes, 4}});
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(value, 4.0f);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Matrix,
+                         ::testing::Values(World{1, 0}, World{2, 0}, World{2, 4096}, World{3, 0}, World{4, 0},
+                                           World{4, 1 << 20}, World{5, 0}, World{8, 4096}),
+                         [](const ::testing::TestParamInfo<World>& info) {
+                           return "size" + std::to_string(info.param.size) + "eager" + std::to_string(info.param.eager_bytes);
+                         });
+
+}  // namespace
+}  // namespace tfc
