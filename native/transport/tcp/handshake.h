@@ -80,8 +80,11 @@ class ServerHandshake {
   enum class State { kReadHello, kWriteChallenge, kReadProof, kWriteVerdict, kDone };
 
   Result<HandshakeWants> Step();
-  Status HandleHello();
-  Status HandleProof();
+  Result<HandshakeWants> Read();
+  Result<HandshakeWants> Write();
+  Status AnswerHello();
+  Status AnswerProof();
+  uint32_t Judge() const;
 
   UniqueFd fd_;
   SocketAddress from_;
@@ -92,7 +95,7 @@ class ServerHandshake {
   handshake_internal::Buffer buffer_;
   std::vector<uint8_t> transcript_;  // frames said so far
   Hello hello_;
-  Status verdict_;
+  uint32_t verdict_ = 0;  // handshake_internal::Verdict
 };
 
 // The connecting side. Fails with PEER_LOST (nobody there, connection ended), DEADLINE_EXCEEDED,
@@ -113,10 +116,13 @@ class ClientHandshake {
 
   ClientHandshake(UniqueFd fd, const SocketAddress& to, const Hello& hello, const JobKey& key, Deadline deadline);
   Result<HandshakeWants> Step();
-  Status FinishConnect();
-  Status HandleChallenge();
-  Status HandleVerdict();
-  std::string Peer() const;  // "rank 2 (10.0.0.7:3412)"
+  Result<HandshakeWants> FinishConnect();
+  Result<HandshakeWants> Read();
+  Result<HandshakeWants> Write();
+  Status SayHello();
+  Status AnswerChallenge();
+  Status ObeyVerdict();
+  Status Name(const Status& status) const;
 
   UniqueFd fd_;
   SocketAddress to_;
