@@ -1,0 +1,86 @@
+"""What an agent is told: a value that travels as one line of JSON over its stdin, never in argv."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["AgentConfig", "StopCommand", "WorkerConfig"]
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """One process to run: its task, its rank, its command and what to set in its environment."""
+
+    task: str
+    rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """One node's part of a job.
+
+    Attributes:
+        job_id: the name of the job.
+        coordinator: HOST:PORT.
+        key: the job key in hexadecimal.
+        workers: the processes to run.
+        scratch_dir: an existing private directory of this job on this node.
+        cwd: where the processes run; None: where the agent runs.
+        log_dir: keep every rank's output under ``log_dir/rank.N/``; None: do not.
+        prefix: whether lines of output start with ``[rank]<stdout>: ``.
+        node_id: overrides the node id.
+        log_level: what the agent logs.
+    """
+
+    job_id: str
+    coordinator: str
+    key: str = field(repr=False)
+    workers: tuple[WorkerConfig, ...]
+    scratch_dir: str
+    cwd: str | None = None
+    log_dir: str | None = None
+    prefix: bool = True
+    node_id: str | None = None
+    log_level: str = "warning"
+
+    def to_line(self) -> bytes:
+        """One line of JSON that :meth:`from_line` reads."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> AgentConfig:
+        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
+        try:
+            document = json.loads(line)
+            workers = tuple(
+                WorkerConfig(worker["task"], worker["rank"], tuple(worker["argv"]), worker["env"])
+                for worker in document.pop("workers")
+            )
+            return cls(workers=workers, **document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"the agent's configuration cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class StopCommand:
+    """A later line on the agent's stdin: end the processes, with this signal first."""
+
+    signal: int
+
+    def to_line(self) -> bytes:
+        """One line of JSON that :meth:`from_line` reads."""
+        return json.dumps({"stop": self.signal}).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> StopCommand:
+        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
+        try:
+            return cls(int(json.loads(line)["stop"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"the agent does not know this command: {line[:80]!r}") from error

@@ -1,0 +1,167 @@
+"""The agent's process: reads its configuration, then reacts to its processes, its launcher and signals."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tfcollective import log
+from tfcollective.agent.config import AgentConfig, StopCommand
+from tfcollective.agent.policy import StopCause
+from tfcollective.agent.processes import become_subreaper, end_descendants
+from tfcollective.agent.reporter import Reporter
+from tfcollective.agent.supervisor import Supervisor
+from tfcollective.clock import SYSTEM_CLOCK
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.errors import ConfigError
+from tfcollective.identity import current_node_id
+from tfcollective.settings import environ_snapshot, variable
+from tfcollective.topology import Endpoint
+
+__all__ = ["main"]
+
+_LOG = log.get_logger(__name__)
+_STDIN = 0
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_READ_BYTES = 1 << 16
+_REPORT_S = 5.0
+_DRAIN_S = 1.0
+_USAGE = 64
+# What a launcher of an outer job may have left in our environment: a worker of ours must not see it.
+_IDENTITY_FIELDS = ("coordinator", "key_file", "key_fd", "job_id", "task", "size", "failure_file", "node_id")
+
+
+def main() -> int:
+    """Runs the agent that stdin describes; returns 0 when all its processes have ended, whatever their results."""
+    lines = _LineReader(_STDIN)
+    try:
+        config = AgentConfig.from_line(lines.first())
+    except ConfigError as error:
+        _LOG.error("agent: %s", error)
+        return _USAGE
+    log.configure(config.log_level)
+    become_subreaper()
+    reporter = Reporter(CoordinatorClient(Endpoint.parse(config.coordinator), bytes.fromhex(config.key)))
+    node = current_node_id(config.node_id)
+    supervisor = Supervisor(config, _worker_environ(config, node), node, reporter)
+    with _WakeUp() as wake_up:
+        supervisor.start()
+        reporter.start()
+        _supervise(supervisor, lines, wake_up)
+    end_descendants()
+    supervisor.drain(_DRAIN_S)
+    reporter.close(_REPORT_S)
+    return 0
+
+
+def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:
+    """Our environment, without an outer job's identity, with what all workers of this node share."""
+    key_file = Path(config.scratch_dir) / "key"
+    with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(config.key)
+    environ = environ_snapshot()
+    for name in _IDENTITY_FIELDS:
+        environ.pop(variable(name), None)
+    environ[variable("coordinator")] = config.coordinator
+    environ[variable("key_file")] = str(key_file)
+    environ[variable("job_id")] = config.job_id
+    if config.node_id is not None:
+        environ[variable("node_id")] = node
+    return environ
+
+
+def _supervise(supervisor: Supervisor, lines: _LineReader, wake_up: _WakeUp) -> None:
+    """Until all processes have ended: waits for a child, a command, the end of the launcher, or the next signal."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(_STDIN, selectors.EVENT_READ, lambda: _obey(supervisor, lines, selector))
+        selector.register(wake_up.fileno(), selectors.EVENT_READ, lambda: _react(supervisor, wake_up))
+        supervisor.reap()
+        while not supervisor.done:
+            at = supervisor.wake_at
+            timeout = None if at is None else max(0.0, at - SYSTEM_CLOCK.monotonic())
+            for key, _ in selector.select(timeout):
+                act: Callable[[], None] = key.data
+                act()
+            supervisor.tick()
+
+
+def _obey(supervisor: Supervisor, lines: _LineReader, selector: selectors.BaseSelector) -> None:
+    for line in lines.read():
+        try:
+            supervisor.stop(StopCause.REQUEST, StopCommand.from_line(line).signal)
+        except ConfigError as error:
+            _LOG.warning("agent: %s", error)
+    if lines.ended:
+        selector.unregister(_STDIN)
+        supervisor.stop(StopCause.ABANDONED)
+
+
+def _react(supervisor: Supervisor, wake_up: _WakeUp) -> None:
+    for number in wake_up.read():
+        if number in _STOP_SIGNALS:
+            supervisor.stop(StopCause.REQUEST, number)
+    supervisor.reap()
+
+
+class _LineReader:
+    """Lines from a descriptor, without a buffer that a selector would not know of."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._rest = b""
+        self.ended = False
+
+    def first(self) -> bytes:
+        """Blocks for the first line; the launcher writes it at once."""
+        while b"\n" not in self._rest and not self.ended:
+            self._fill()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def read(self) -> Iterator[bytes]:
+        """The lines that one read completes; sets ``ended`` at the end of the stream."""
+        self._fill()
+        *complete, self._rest = self._rest.split(b"\n")
+        yield from complete
+
+    def _fill(self) -> None:
+        data = os.read(self._descriptor, _READ_BYTES)
+        self.ended = not data
+        self._rest += data
+
+
+class _WakeUp:
+    """Signals as bytes on a descriptor: children that ended, and requests to stop."""
+
+    def __enter__(self) -> _WakeUp:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *_STOP_SIGNALS):
+            signal.signal(number, _ignore)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        signal.set_wakeup_fd(-1)
+        self._reader.close()
+        self._writer.close()
+
+    def fileno(self) -> int:
+        """What to wait on."""
+        return self._reader.fileno()
+
+    def read(self) -> bytes:
+        """The numbers of the signals that came."""
+        try:
+            return self._reader.recv(_READ_BYTES)
+        except BlockingIOError:
+            return b""
+
+
+def _ignore(number: int, frame: object) -> None:
+    """The wake-up descriptor carries the signal; a handler must exist for that."""

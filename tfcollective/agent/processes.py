@@ -1,0 +1,84 @@
+"""Starting processes so that they cannot outlive us, and ending them with all that they started. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
+
+__all__ = ["become_subreaper", "describe_status", "end_descendants", "signal_group", "spawn"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_GRACE_S = 0.5
+_SWEEP_KILL_S = 2.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Makes orphans among our descendants our children, so that :func:`end_descendants` finds them."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own; the kernel kills it when the calling thread ends.
+
+    Its stdin is empty; its stdout and stderr are pipes. Raises OSError when it cannot be started. Must be called
+    from the main thread, while no other thread runs Python code that holds locks a child would need.
+    """
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(env),
+        cwd=cwd,
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509  it makes two system calls and takes no lock
+    )
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def arm() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os._exit(1)
+
+    return arm
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Sends a signal to the process group that ``pid`` leads; nothing if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def describe_status(status: int) -> tuple[int | None, int | None]:
+    """(exit code, signal) of a status of ``waitpid``; one of them is None."""
+    code = os.waitstatus_to_exitcode(status)
+    return (code, None) if code >= 0 else (None, -code)
+
+
+def end_descendants() -> None:
+    """Ends every process below this one: SIGTERM, a moment, SIGKILL. Reaps them."""
+    descendants = psutil.Process().children(recursive=True)
+    _signal_all(descendants, signal.SIGTERM)
+    _, alive = psutil.wait_procs(descendants, _SWEEP_GRACE_S)
+    # Again from the root: one of them may have started another meanwhile.
+    for _ in range(2):
+        alive = psutil.Process().children(recursive=True)
+        _signal_all(alive, signal.SIGKILL)
+        psutil.wait_procs(alive, _SWEEP_KILL_S)
+
+
+def _signal_all(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)

@@ -1,0 +1,50 @@
+"""Tells the coordinator what the agent sees, in a thread of its own, so that a slow network holds up nothing."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.errors import TfCollectiveError
+from tfcollective.failures import ExitRecord
+from tfcollective.log import get_logger
+from tfcollective.tasks import TaskKey
+
+__all__ = ["Reporter"]
+
+_LOG = get_logger(__name__)
+
+
+class Reporter:
+    """Sends reports in order. A report that cannot be delivered is logged and dropped."""
+
+    def __init__(self, client: CoordinatorClient) -> None:
+        self._client = client
+        self._reports: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tfc-reporter", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; reports made before are sent first."""
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Sends what is left, for at most ``timeout`` seconds."""
+        self._reports.put(None)
+        self._thread.join(timeout)
+
+    def started(self, task: str, node: str, pid: int) -> None:
+        """The task's process runs."""
+        self._reports.put(lambda: self._client.started(TaskKey.parse(task), node=node, pid=pid))
+
+    def exited(self, record: ExitRecord) -> None:
+        """The task's process has ended."""
+        self._reports.put(lambda: self._client.exited(record.to_json()))
+
+    def _run(self) -> None:
+        while (send := self._reports.get()) is not None:
+            try:
+                send()
+            except TfCollectiveError as error:
+                _LOG.warning("agent: %s", error)

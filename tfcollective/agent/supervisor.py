@@ -1,0 +1,181 @@
+"""Supervises the processes of one node from their start to the end of the last descendant."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.output import Console, OutputPump, Tail
+from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
+from tfcollective.agent.processes import describe_status, signal_group, spawn
+from tfcollective.agent.reporter import Reporter
+from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.failures import ExitRecord, read_exception
+from tfcollective.log import get_logger
+from tfcollective.settings import variable
+
+__all__ = ["Supervisor"]
+
+_LOG = get_logger(__name__)
+_CANNOT_RUN = 126
+_NOT_FOUND = 127
+_DRAIN_S = 0.3
+
+
+@dataclass
+class _Worker:
+    config: WorkerConfig
+    process: subprocess.Popen[bytes]
+    failure_file: Path
+    tail: Tail
+    pumps: list[OutputPump] = field(default_factory=list)
+
+
+class Supervisor:
+    """The processes of one agent. All methods are for one thread and none of them waits for a process."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        environ: Mapping[str, str],
+        node: str,
+        reporter: Reporter,
+        limits: Limits | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._node = node
+        self._reporter = reporter
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._consoles = {"stdout": Console(1), "stderr": Console(2)}
+        self._running: dict[int, _Worker] = {}
+        self._ended: list[_Worker] = []
+        self._stop: Stop | None = None
+        self._schedule: list[tuple[float, int]] = []
+        self._signalled_at: float | None = None  # wall clock
+
+    @property
+    def done(self) -> bool:
+        """Whether all processes have ended."""
+        return not self._running
+
+    @property
+    def wake_at(self) -> float | None:
+        """When :meth:`tick` has something to do (monotonic), or None."""
+        return self._schedule[0][0] if self._schedule else None
+
+    def start(self) -> None:
+        """Starts all processes, then the threads that read them (a fork must not meet a thread)."""
+        for worker in self._config.workers:
+            self._start(worker)
+        for running in self._running.values():
+            for pump in running.pumps:
+                pump.start()
+
+    def reap(self) -> None:
+        """Takes note of every process that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            worker = self._running.pop(pid, None)
+            if worker is not None:  # else an orphan that became our child
+                self._ended.append(worker)
+                self._record_exit(worker, status)
+
+    def stop(self, cause: StopCause, number: int = signal.SIGTERM) -> None:
+        """Decides to end what runs. A second request kills at once; otherwise the first decision stands."""
+        if self._stop is not None and cause is StopCause.REQUEST and self._stop.cause is StopCause.REQUEST:
+            number = signal.SIGKILL
+        elif self._stop is not None and cause is StopCause.FAILURE:
+            return
+        self._stop = Stop(cause, self._clock.monotonic(), number)
+        self._schedule = list(stop_schedule(self._stop, self._limits))
+        self.tick()
+
+    def tick(self) -> None:
+        """Sends the signals that are due."""
+        while self._schedule and self._schedule[0][0] <= self._clock.monotonic():
+            _, number = self._schedule.pop(0)
+            for pid in self._running:
+                _LOG.info("agent: sending signal %d to process %d", number, pid)
+                signal_group(pid, number)
+            self._signalled_at = self._signalled_at or self._clock.wall()
+
+    def drain(self, timeout: float) -> None:
+        """Waits until all output is shown, at most ``timeout`` seconds."""
+        deadline = self._clock.monotonic() + timeout
+        for worker in self._ended:
+            for pump in worker.pumps:
+                pump.join(max(0.0, deadline - self._clock.monotonic()))
+
+    def _start(self, config: WorkerConfig) -> None:
+        failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.replace(':', '-')}.json"
+        env = {**self._environ, **config.env, variable("failure_file"): str(failure_file)}
+        try:
+            process = spawn(config.argv, env, self._config.cwd)
+        except OSError as error:
+            self._record_spawn_failure(config, error)
+            return
+        worker = _Worker(config, process, failure_file, Tail())
+        self._running[process.pid] = worker
+        self._reporter.started(config.task, self._node, process.pid)
+        for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
+            if source is not None:
+                worker.pumps.append(self._pump(config.rank, name, source, tail))
+
+    def _pump(self, rank: int, name: str, source: IO[bytes], tail: Tail | None) -> OutputPump:
+        prefix = f"[{rank}]<{name}>: ".encode() if self._config.prefix else b""
+        return OutputPump(source, self._consoles[name], prefix, self._open_copy(rank, name), tail)
+
+    def _open_copy(self, rank: int, name: str) -> BinaryIO | None:
+        if self._config.log_dir is None:
+            return None
+        directory = Path(self._config.log_dir) / f"rank.{rank}"
+        directory.mkdir(parents=True, exist_ok=True)
+        return (directory / name).open("wb", buffering=0)
+
+    def _record_exit(self, worker: _Worker, status: int) -> None:
+        worker.process.returncode = os.waitstatus_to_exitcode(status)
+        for pump in worker.pumps:
+            pump.join(_DRAIN_S)  # its last words; a descendant may hold the pipe open
+        code, number = describe_status(status)
+        exception = read_exception(str(worker.failure_file)) if code != 0 else None
+        time = exception.time if exception is not None else self._clock.wall()
+        self._report(
+            ExitRecord(
+                task=worker.config.task,
+                rank=worker.config.rank,
+                node=self._node,
+                pid=worker.process.pid,
+                exit_code=code,
+                signal=number,
+                time=time,
+                stopped=self._signalled_at is not None and time >= self._signalled_at,
+                stderr_tail=worker.tail.lines(),
+                exception=exception,
+            )
+        )
+
+    def _record_spawn_failure(self, config: WorkerConfig, error: OSError) -> None:
+        text = f"cannot run {config.argv[0]!r}: {error.strerror}"
+        self._consoles["stderr"].write(f"[{config.rank}]<stderr>: {text}\n".encode())
+        code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
+        now = self._clock.wall()
+        self._report(ExitRecord(config.task, config.rank, self._node, 0, code, None, now, stderr_tail=(text,)))
+
+    def _report(self, record: ExitRecord) -> None:
+        self._reporter.exited(record)
+        if record.failed:
+            self.stop(StopCause.FAILURE)
