@@ -1,0 +1,164 @@
+"""Records of this user's running jobs: how ``tfcollective status`` finds their coordinators.
+
+One private directory a job, in one private directory a user. A record holds the job key, so nobody else may read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tfcollective.errors import ConfigError
+from tfcollective.log import get_logger
+from tfcollective.topology import Endpoint
+
+__all__ = ["JobDirectory", "JobRecord", "running_jobs", "runtime_directory"]
+
+_LOG = get_logger(__name__)
+_RECORD = "record.json"
+_CREATED_TOLERANCE_S = 1.0
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A running job.
+
+    Attributes:
+        job_id: its name.
+        coordinator: where its coordinator listens.
+        key: the job key.
+        pid: the process that runs the coordinator.
+        created: when that process started (seconds since 1970), so that a reused pid is not taken for it.
+        command: what the job runs, for people.
+    """
+
+    job_id: str
+    coordinator: Endpoint
+    key: bytes = field(repr=False)
+    pid: int
+    created: float
+    command: tuple[str, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process that runs the coordinator still exists."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.created) < _CREATED_TOLERANCE_S
+        except psutil.Error:
+            return False
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object that :meth:`from_json` reads."""
+        return {
+            "job": self.job_id,
+            "coordinator": str(self.coordinator),
+            "key": self.key.hex(),
+            "pid": self.pid,
+            "created": self.created,
+            "command": list(self.command),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, object]) -> JobRecord:
+        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
+        command = document.get("command")
+        pid, created = document.get("pid"), document.get("created")
+        if not isinstance(command, list) or not isinstance(pid, int) or not isinstance(created, float):
+            raise ValueError("not a job record")
+        return cls(
+            job_id=str(document.get("job")),
+            coordinator=Endpoint.parse(str(document.get("coordinator"))),
+            key=bytes.fromhex(str(document.get("key"))),
+            pid=pid,
+            created=created,
+            command=tuple(str(word) for word in command),
+        )
+
+
+def runtime_directory(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
+    """The directory of this user's jobs: ``override``, ``$XDG_RUNTIME_DIR/tfcollective``, or one below ``temporary``.
+
+    Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
+    """
+    path = _choose(override, environ, temporary)
+    try:
+        path.mkdir(mode=0o700, parents=override is not None, exist_ok=True)
+        _check_private(path)
+    except OSError as error:
+        raise ConfigError(f"cannot use {path} for the records of running jobs: {error}") from error
+    return path
+
+
+def _choose(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
+    if override:
+        return Path(override)
+    xdg = environ.get("XDG_RUNTIME_DIR", "")
+    if xdg and os.access(xdg, os.W_OK | os.X_OK):
+        return Path(xdg) / "tfcollective"
+    return Path(temporary) / f"tfcollective-{os.getuid()}"
+
+
+def _check_private(path: Path) -> None:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(f"{path} must be a directory of your own with mode 700: remove it, or set its mode")
+
+
+class JobDirectory:
+    """The private directory of one job; removed by :meth:`close`. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, parent: Path, job_id: str) -> JobDirectory:
+        """Makes the directory; clears away what dead jobs have left."""
+        for record_path in parent.glob(f"*/{_RECORD}"):
+            _read(record_path)
+        path = parent / job_id
+        path.mkdir(mode=0o700)
+        return cls(path)
+
+    def __enter__(self) -> JobDirectory:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def publish(self, record: JobRecord) -> None:
+        """Writes the record, whole or not at all, with mode 0600."""
+        partial = self.path / f"{_RECORD}.new"
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            json.dump(record.to_json(), file)
+        partial.replace(self.path / _RECORD)
+
+    def close(self) -> None:
+        """Removes the directory. A second call does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def running_jobs(parent: Path) -> Iterator[JobRecord]:
+    """The jobs that run, oldest first. Removes the directories of those that do not."""
+    records = [record for path in parent.glob(f"*/{_RECORD}") if (record := _read(path)) is not None]
+    yield from sorted(records, key=lambda record: record.created)
+
+
+def _read(path: Path) -> JobRecord | None:
+    """The record in ``path`` if its job runs; else removes its directory."""
+    try:
+        record = JobRecord.from_json(json.loads(path.read_text("utf-8")))
+        if record.alive:
+            return record
+    except FileNotFoundError:
+        return None  # its job has ended just now
+    except (OSError, ValueError) as error:
+        _LOG.warning("removing the unreadable record %s: %s", path, error)
+    shutil.rmtree(path.parent, ignore_errors=True)
+    return None

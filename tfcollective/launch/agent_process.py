@@ -1,0 +1,55 @@
+"""An agent on this machine, as the launcher holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+from tfcollective.agent.config import AgentConfig, StopCommand
+from tfcollective.errors import LaunchError
+
+__all__ = ["AgentProcess"]
+
+
+class AgentProcess:
+    """A child that runs ``python -m tfcollective.agent``; its stdin stays open as long as this process lives."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @classmethod
+    def start(cls, config: AgentConfig) -> AgentProcess:
+        """Starts it in a session of its own (a Ctrl-C at the terminal is for us to pass on) and configures it."""
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tfcollective.agent"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot start the agent: {error}") from error
+        agent = cls(process)
+        agent._send(config.to_line())
+        return agent
+
+    def stop(self, number: int) -> None:
+        """Asks it to stop its processes with this signal first. May be called from a signal handler."""
+        self._send(StopCommand(number).to_line())
+
+    def wait(self) -> str | None:
+        """Blocks until it has ended; what happened when it did not end its work in order, else None."""
+        code = self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if code == 0:
+            return None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return f"the agent (pid {self._process.pid}) {how}; its processes have been ended"
+
+    def _send(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        # Bare writes: a handler may run in the middle of anything, and an agent that is gone needs no telling.
+        with contextlib.suppress(BrokenPipeError):
+            while line:
+                line = line[os.write(self._process.stdin.fileno(), line) :]

@@ -1,0 +1,87 @@
+"""``tfcollective.run``: call a function on several processes and get what each returned."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from tfcollective import payload
+from tfcollective.errors import ConfigError, LaunchError, UnsupportedError, WorkerFailedError
+from tfcollective.failures import first_cause
+from tfcollective.launch.function import make_call
+from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.registry import find_launcher
+from tfcollective.launch.report import render
+from tfcollective.launch.spec import JobSpec
+
+__all__ = ["run"]
+
+_NOT_OPTIONS = {"command", "num_proc", "call"}
+_OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    *,
+    launcher: str = "local",
+    task_specs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Calls ``fn(*args, **kwargs)`` in ``np`` new processes and returns the list of the results, in rank order.
+
+    The function, its arguments and its results are pickled with cloudpickle. It calls ``tfcollective.init()`` itself,
+    as a script does. Works from any thread; Ctrl-C in the main thread ends the processes and raises KeyboardInterrupt.
+
+    Args:
+        fn: what to call on every rank.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        np: the number of processes; 1 when omitted.
+        launcher: the platform to run on; ``local`` is this machine.
+        task_specs: resources of the tasks; not supported yet.
+        **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
+            ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``log_dir``, ``prefix``, ``log_level``.
+
+    Raises:
+        WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
+        LaunchError: the job could not be started.
+        ConfigError: an option that is unknown or cannot be used.
+        InvalidArgumentError: the function cannot be pickled.
+        UnsupportedError: ``task_specs`` is not None.
+    """
+    if task_specs is not None:
+        raise UnsupportedError("task_specs are not supported by this version: use np")
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
+    spec = JobSpec(
+        command=(sys.executable, "-m", "tfcollective.launch.function"),
+        num_proc=1 if np is None else np,
+        call=make_call(fn, args, kwargs or {}, sys.path),
+        **options,
+    )
+    main_thread = threading.current_thread() is threading.main_thread()
+    outcome = find_launcher(launcher).run(spec, stop_signals=(signal.SIGINT,) if main_thread else ())
+    return _results(outcome, spec.num_proc)
+
+
+def _results(outcome: JobOutcome, count: int) -> list[Any]:
+    if outcome.stopped_by is not None:
+        raise KeyboardInterrupt
+    cause = first_cause(outcome.exits)
+    if cause is not None:
+        failed = sorted((record for record in outcome.exits if record.failed), key=lambda record: record.time)
+        raise WorkerFailedError(
+            render(outcome), failures=[record.to_json() for record in failed], first=cause.to_json()
+        )
+    if outcome.agent_failure is not None or len(outcome.results) != count:
+        raise LaunchError(outcome.agent_failure or "a rank ended without leaving its result")
+    tasks = sorted(outcome.exits, key=lambda record: record.rank)
+    return [payload.loads(outcome.results[record.task]) for record in tasks]

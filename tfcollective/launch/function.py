@@ -1,0 +1,88 @@
+"""Calling a function on every rank: the launcher's half, and ``python -m tfcollective.launch.function``, the rank's.
+
+Function and results are user objects: they travel pickled, through the coordinator, over requests that both ends have
+proved the job key for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfcollective import failures, payload
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.errors import CoordinatorError
+from tfcollective.identity import discover
+from tfcollective.launch.spec import FunctionCall
+from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.tasks import TaskKey
+
+if TYPE_CHECKING:
+    from tfcollective.coordinator.server import CoordinatorServer
+
+__all__ = ["collect", "make_call", "publish"]
+
+_FUNCTION = "call/function"
+_SYS_PATH = "call/sys_path"
+_FETCH_S = 30.0
+
+
+def make_call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], sys_path: Sequence[str]
+) -> FunctionCall:
+    """Pickles a call; InvalidArgumentError when it cannot be."""
+    data = payload.dumps((fn, tuple(args), dict(kwargs)), f"the function {getattr(fn, '__name__', fn)!r}")
+    return FunctionCall(data, tuple(sys_path))
+
+
+def publish(call: FunctionCall, coordinator: CoordinatorServer) -> None:
+    """Makes the call available to the ranks."""
+    coordinator.put_blob(_SYS_PATH, json.dumps(list(call.sys_path)).encode())
+    coordinator.put_blob(_FUNCTION, call.payload)
+
+
+def collect(tasks: Sequence[TaskKey], coordinator: CoordinatorServer) -> dict[str, bytes]:
+    """The results that the ranks have left, pickled, by task."""
+    found = ((str(task), coordinator.get_blob(_result(task))) for task in tasks)
+    return {task: data for task, data in found if data is not None}
+
+
+def main() -> int:
+    """Fetches the call, makes it, and leaves its result; an exception leaves its record and ends the process."""
+    settings = Settings.load()
+    try:
+        _call(settings)
+    except BaseException as error:
+        if settings.failure_file is not None and not isinstance(error, SystemExit):
+            failures.write_exception(settings.failure_file, error, now=time.time())
+        raise
+    return 0
+
+
+def _call(settings: Settings) -> None:
+    identity = discover(settings, environ_snapshot())
+    if identity.coordinator is None or identity.key is None:
+        raise CoordinatorError("only tfcollective.run() starts this module")
+    with CoordinatorClient(identity.coordinator, identity.key) as client:
+        sys.path[:0] = [entry for entry in json.loads(_fetch(client, _SYS_PATH)) if entry not in sys.path]
+        fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))
+        result = fn(*args, **kwargs)
+        client.put_blob(_result(identity.task), payload.dumps(result, f"the result of {identity.task}"))
+
+
+def _fetch(client: CoordinatorClient, name: str) -> bytes:
+    data = client.get_blob(name, timeout=_FETCH_S)
+    if data is None:
+        raise CoordinatorError(f"the launcher has not stored {name}")
+    return data
+
+
+def _result(task: TaskKey) -> str:
+    return f"result/{task}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

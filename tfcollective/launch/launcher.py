@@ -1,0 +1,58 @@
+"""What a launcher is, and what it gives back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tfcollective.failures import ExitRecord
+from tfcollective.launch.planner import Plan
+from tfcollective.launch.spec import JobSpec
+
+__all__ = ["JobOutcome", "Launcher", "StartFailure"]
+
+
+@dataclass(frozen=True)
+class StartFailure:
+    """The ranks could not meet: why, and whether the start timeout was the reason."""
+
+    message: str
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended.
+
+    Attributes:
+        exits: the records of the tasks that ended, in rank order.
+        initialised: whether any rank called ``init()``.
+        start_failure: why the ranks could not meet, or None.
+        stopped_by: the signal that asked the launcher to stop, or None.
+        agent_failure: what happened to an agent that did not do its work to the end, or None.
+        results: what function calls returned, pickled, by task.
+    """
+
+    exits: tuple[ExitRecord, ...]
+    initialised: bool
+    start_failure: StartFailure | None = None
+    stopped_by: int | None = None
+    agent_failure: str | None = None
+    results: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Launcher(ABC):
+    """Runs jobs on one kind of platform. Found by name in the entry-point group ``tfcollective.launchers``."""
+
+    @abstractmethod
+    def plan(self, spec: JobSpec) -> Plan:
+        """What :meth:`run` would do; changes nothing."""
+
+    @abstractmethod
+    def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
+        """Runs the job to its end and leaves nothing behind.
+
+        ``stop_signals`` are handled for that time: each asks the ranks to stop. They need the main thread. Raises
+        LaunchError or ConfigError when the job could not be started; what happens to the ranks is in the outcome.
+        """

@@ -1,0 +1,29 @@
+"""Launchers by name."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.launch.launcher import Launcher
+
+__all__ = ["GROUP", "find_launcher"]
+
+GROUP = "tfcollective.launchers"
+_BUILT_IN = {"local": "tfcollective.launch.local:LocalLauncher"}
+
+
+def find_launcher(name: str) -> Launcher:
+    """The launcher called ``name``; ConfigError lists the known ones, LaunchError says why it cannot be loaded."""
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    known.update({built_in: EntryPoint(built_in, target, GROUP) for built_in, target in _BUILT_IN.items()})
+    point = known.get(name)
+    if point is None:
+        raise ConfigError(f"there is no launcher {name!r}; known: {', '.join(sorted(known))}")
+    try:
+        launcher = point.load()()
+    except ImportError as error:
+        raise LaunchError(f"the launcher {name!r} cannot be loaded: {error}") from error
+    if not isinstance(launcher, Launcher):
+        raise LaunchError(f"the launcher {name!r} ({point.value}) is no tfcollective launcher")
+    return launcher

@@ -1,0 +1,75 @@
+"""What to tell people about a job's end, and the exit code: pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from tfcollective.failures import ExitRecord, first_cause
+from tfcollective.launch.launcher import JobOutcome
+
+__all__ = ["EXIT_INTERNAL", "EXIT_NOT_STARTED", "exit_code", "render"]
+
+EXIT_NOT_STARTED = 69
+EXIT_INTERNAL = 70
+_SIGNAL_BASE = 128
+
+
+def exit_code(outcome: JobOutcome) -> int:
+    """0, the first failed rank's code (128 + n for signal n), or the code of what kept the job from running."""
+    if outcome.stopped_by is not None:
+        return _SIGNAL_BASE + outcome.stopped_by
+    if outcome.start_failure is not None and outcome.start_failure.timed_out:
+        return EXIT_NOT_STARTED
+    if outcome.agent_failure is not None:
+        return EXIT_INTERNAL
+    cause = first_cause(outcome.exits)
+    return 0 if cause is None else cause.status
+
+
+def render(outcome: JobOutcome) -> str:
+    """The report: empty when there is nothing to tell."""
+    return "\n".join(_lines(outcome))
+
+
+def _lines(outcome: JobOutcome) -> Iterator[str]:
+    if outcome.stopped_by is not None:
+        yield f"stopped by {signal.Signals(outcome.stopped_by).name}"
+        return
+    if outcome.agent_failure is not None:
+        yield outcome.agent_failure
+    if outcome.start_failure is not None:
+        yield f"the ranks could not meet: {outcome.start_failure.message}"
+    cause = first_cause(outcome.exits)
+    if cause is not None:
+        yield from _cause_lines(cause)
+        others = [record for record in outcome.exits if record.failed and record is not cause]
+        yield from (f"  then {_who(record)} {_how(record)}" for record in sorted(others, key=lambda one: one.time))
+    if not outcome.initialised:
+        yield "warning: no rank called tfcollective.init(): the processes ran independently of each other"
+
+
+def _cause_lines(record: ExitRecord) -> Iterator[str]:
+    yield f"the job failed: {_who(record)} {record.how}"
+    traceback = () if record.exception is None else tuple(record.exception.traceback.rstrip().splitlines())
+    known = {line.strip() for line in traceback}
+    tail = [line for line in record.stderr_tail if line.strip() not in known]
+    if tail:
+        yield "  the last lines of its stderr:"
+        yield from (f"    {line}" for line in tail)
+    if traceback:
+        yield "  its traceback:"
+        yield from (f"    {line}" for line in traceback)
+
+
+def _who(record: ExitRecord) -> str:
+    return f"rank {record.rank} ({record.task}, pid {record.pid})"
+
+
+def _how(record: ExitRecord) -> str:
+    if record.stopped:
+        return "was stopped"
+    if record.exception is None:
+        return record.how
+    first_line = record.exception.message.partition("\n")[0]
+    return f"{record.how} ({record.exception.type}: {first_line})"
