@@ -1,7 +1,17 @@
 // Collectives inside one node, over its arena. Peers' memory is read directly.
 //
 // Buffers as in transport_algorithms.h; indices are local ranks. Results are bitwise equal on all
-// ranks: contributions are combined in local rank order.
+// ranks: contributions are combined in local rank order, 16-bit floats in float32 and rounded once.
+//
+// All ranks must agree on everything that their signatures stand for: lengths, offsets, root. Every
+// operation begins with one round in which each rank waits for all others and compares signatures,
+// before any byte is used; an operation on no bytes only says that it took place, and waits for
+// nobody.
+//
+// Errors: MISMATCH with the first local rank that runs something else; DEADLINE_EXCEEDED with the
+// first local rank that is missing, all of them in the text; whatever the arena was interrupted with;
+// INVALID_ARGUMENT when a buffer has another size than the arguments say. After an error the channel
+// is out of step for good.
 #ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_ALGORITHMS_H_
 #define TFCOLLECTIVE_ALGORITHMS_ARENA_ALGORITHMS_H_
 
@@ -26,6 +36,9 @@ struct ArenaContext {
   uint64_t sequence = 0;   // of the operation in its channel
   uint64_t signature = 0;  // hash of what the operation is; a peer with another one is a MISMATCH
 };
+
+// The local ranks for whom the operation that ended with DEADLINE_EXCEEDED waits.
+std::vector<int> MissingLocalRanks(const ArenaContext& context);
 
 // One-shot (stage, then every rank combines everything) for small buffers and for two ranks;
 // two-phase (stage, combine own slice, collect) else.

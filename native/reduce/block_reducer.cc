@@ -144,6 +144,19 @@ void BlockReducer::Divide(std::byte* block, size_t count, int64_t divisor) {
   DivideIntegers(computing_, block, count, divisor);
 }
 
+void CopyArray(const KernelTable& kernels, const std::byte* from, std::byte* to, size_t bytes, bool stream) {
+  if (from == to) return;
+  if (!stream) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const size_t past = reinterpret_cast<uintptr_t>(to) % kCacheLine;
+  const size_t head = std::min(past == 0 ? 0 : kCacheLine - past, bytes);
+  std::memcpy(to, from, head);
+  kernels.stream_copy(from + head, to + head, bytes - head);
+  StreamFence();
+}
+
 }  // namespace
 
 void ReduceArraysWith(const KernelTable& kernels, const Reduction& reduction, const std::byte* const* inputs,
@@ -153,11 +166,8 @@ void ReduceArraysWith(const KernelTable& kernels, const Reduction& reduction, co
   const bool plain = !reduction.scales_input() && !reduction.scales_output();
   // Lines can only be written whole if elements do not straddle them.
   stream = stream && reinterpret_cast<uintptr_t>(output) % size == 0;
+  if (plain && num_inputs == 1) return CopyArray(kernels, inputs[0], output, count * size, stream);
   if (plain && !stream) {
-    if (num_inputs == 1) {
-      if (inputs[0] != output) std::memcpy(output, inputs[0], count * size);
-      return;
-    }
     if (num_inputs == 2 && reduction.dtype == Dtype::kBfloat16) {
       return kernels.combine_bfloat16[static_cast<int>(reduction.op)](inputs, output, count);
     }

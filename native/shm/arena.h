@@ -2,7 +2,8 @@
 //
 // Memory: a sparse memfd (nothing in the file system, nothing left after SIGKILL), mapped by every
 // local rank. It is divided into channels; each channel is an independent stream of operations with
-// flags and slots of its own. Flags have one writer each and only grow.
+// flags and slots of its own (see arena_channel.h). Flags have one writer each and only grow. A
+// channel that is never used takes no memory.
 #ifndef TFCOLLECTIVE_SHM_ARENA_H_
 #define TFCOLLECTIVE_SHM_ARENA_H_
 
@@ -27,10 +28,13 @@ class Arena {
  public:
   // Who sleeps: the caller's thread (channel 0) or the progress thread (all other channels).
   enum class Sleeper : int { kCaller = 0, kProgress = 1 };
+  static constexpr int kNumSleepers = 2;
 
   // Makes the memory (leader) / maps what the leader made. Attach checks size, seals and header.
   static Result<std::unique_ptr<Arena>> Create(const ArenaShape& shape);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaShape& shape, UniqueFd fd);
+  // The same mapping as another local rank, for ranks that are threads of one process.
+  static Result<std::unique_ptr<Arena>> Share(const Arena& other, int local_rank);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -38,18 +42,21 @@ class Arena {
   int fd() const;  // to hand to the peers; borrowed
   const ArenaShape& shape() const;
 
-  // A waiter for one thread at a time: spins for `spin_us`, then sleeps on this rank's doorbell.
+  // A waiter for one thread at a time: spins for `spin_us`, then sleeps on this rank's doorbell. At
+  // most one thread may sleep as each Sleeper. The arena must outlive the waiter.
   std::unique_ptr<Waiter> MakeWaiter(Sleeper sleeper, int spin_us);
 
   // Wakes this rank's own sleeper: new work, or an interrupt. Any thread.
   void Ring(Sleeper sleeper);
-  // Sleeps until this rank's doorbell rings, `ready` holds or the deadline. For the progress loop;
-  // `ready` is checked after the intent to sleep is published, so no ring is lost.
+  // Sleeps until this rank's doorbell rings, `ready` holds or the deadline, or a little less. For
+  // the progress loop; `ready` is checked after the intent to sleep is published, so no ring is
+  // lost. An interrupt rings once: a loop that must end then has it in `ready`.
   void SleepUntilRung(Sleeper sleeper, const Condition& ready, Deadline deadline);
 
   // Ends all present and later waits of THIS rank with `status`; first one wins. Any thread.
   void Interrupt(const Status& status);
   Status interrupted() const;  // Ok while it is not
+  bool is_interrupted() const;
 
  private:
   friend class ArenaChannel;

@@ -7,11 +7,18 @@
 
 namespace tfc {
 
-// A condition over the arena's flags: cheap, without side effects, true for ever once true.
+// A condition over the arena's flags: cheap, without side effects, true for ever once true. Reads
+// the flags with sequential consistency (as ArenaChannel does): the proof that no wake-up is lost
+// needs it.
 class Condition {
  public:
+  static constexpr int kAnyRank = -1;
+
   virtual ~Condition() = default;
   virtual bool Holds() const = 0;
+  // A local rank without which the condition cannot hold, while it does not; the waiter then sleeps
+  // through what other ranks publish.
+  virtual int AwaitedRank() const { return kAnyRank; }
 };
 
 class Waiter {

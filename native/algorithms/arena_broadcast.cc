@@ -1,0 +1,53 @@
+#include <algorithm>
+
+#include "algorithms/arena_algorithms.h"
+#include "algorithms/arena_buffers.h"
+#include "algorithms/pieces.h"
+#include "algorithms/span_cursor.h"
+#include "algorithms/staging_rounds.h"
+
+namespace tfc {
+namespace {
+
+// After the first round the root runs ahead of the others by as many segments as there are slots.
+Status Send(StagingRounds* rounds, ConstCursor input, size_t bytes) {
+  for (size_t done = 0; done < bytes; done += rounds->segment_size()) {
+    TFC_RETURN_IF_ERROR(rounds->Open());
+    input.CopyTo(rounds->slot(), std::min(bytes - done, rounds->segment_size()));
+    rounds->Publish();
+    if (done == 0) TFC_RETURN_IF_ERROR(rounds->AwaitStaged());
+    rounds->Close();
+  }
+  return Status::Ok();
+}
+
+Status Receive(StagingRounds* rounds, int root, MutableCursor output, size_t bytes) {
+  for (size_t done = 0; done < bytes; done += rounds->segment_size()) {
+    TFC_RETURN_IF_ERROR(rounds->Open());
+    rounds->Publish();
+    TFC_RETURN_IF_ERROR(rounds->AwaitStaged(root));
+    CopyOut(rounds->peer_slot(root), &output, std::min(bytes - done, rounds->segment_size()), bytes >= kStreamFrom);
+    rounds->Close();
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ArenaBroadcast(const ArenaContext& context, int root, const ConstSpans& input, const MutableSpans& output) {
+  StagingRounds rounds(context);
+  if (root < 0 || root >= rounds.local_size()) {
+    return Status(Code::kInvalidArgument, "there is no local rank " + std::to_string(root));
+  }
+  const size_t bytes = TotalSize(output);
+  if (root != rounds.local_rank()) {
+    return bytes == 0 ? rounds.Pass() : Receive(&rounds, root, MutableCursor(output), bytes);
+  }
+  TFC_RETURN_IF_ERROR(CheckSize("the input", TotalSize(input), bytes));
+  if (bytes == 0) return rounds.Pass();
+  TFC_RETURN_IF_ERROR(Send(&rounds, ConstCursor(input), bytes));
+  CopySpans(input, output);
+  return Status::Ok();
+}
+
+}  // namespace tfc

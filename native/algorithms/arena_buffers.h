@@ -1,0 +1,87 @@
+// Helpers of the arena's algorithms. Internal to algorithms/.
+#ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_
+#define TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "algorithms/span_cursor.h"
+#include "base/span.h"
+#include "base/status.h"
+#include "reduce/reduce.h"
+
+namespace tfc {
+
+// Results of this size and more bypass the cache: they do not fit it next to what is staged.
+inline constexpr size_t kStreamFrom = size_t{8} << 20;
+
+// The inputs of one ReduceArrays call, one for each local rank; on the stack for few ranks.
+class InputList {
+ public:
+  explicit InputList(int local_size) {
+    if (static_cast<size_t>(local_size) <= kFew) return;
+    many_.resize(static_cast<size_t>(local_size));
+    data_ = many_.data();
+  }
+  InputList(const InputList&) = delete;
+  InputList& operator=(const InputList&) = delete;
+
+  const std::byte*& operator[](int local_rank) { return data_[local_rank]; }
+  const std::byte* const* data() const { return data_; }
+
+ private:
+  static constexpr size_t kFew = 16;
+  const std::byte* few_[kFew];
+  std::vector<const std::byte*> many_;
+  const std::byte** data_ = few_;
+};
+
+// Copies contiguous bytes; memory that is the same is left alone.
+inline void CopyBytes(const std::byte* from, std::byte* to, size_t size, bool stream) {
+  Reduction copy;
+  copy.dtype = Dtype::kUint8;
+  ReduceArrays(copy, &from, 1, to, size, stream);
+}
+
+inline void CopyOut(const std::byte* from, MutableCursor* to, size_t size, bool stream) {
+  to->Visit(size, [from, stream](std::byte* data, size_t offset, size_t piece) {
+    CopyBytes(from + offset, data, piece, stream);
+  });
+}
+
+inline Status CheckSize(const char* what, size_t actual, size_t expected) {
+  if (actual == expected) return Status::Ok();
+  return Status(Code::kInvalidArgument, std::string(what) + " has " + std::to_string(actual) + " bytes instead of " +
+                                            std::to_string(expected));
+}
+
+// Spans of reductions hold whole elements.
+inline Status CheckElements(const ConstSpans& spans, size_t element) {
+  for (const ConstSpan& span : spans) {
+    if (span.size % element != 0) return Status(Code::kInvalidArgument, "a span holds no whole number of elements");
+  }
+  return Status::Ok();
+}
+
+inline Status CheckElements(const MutableSpans& spans, size_t element) {
+  for (const MutableSpan& span : spans) {
+    if (span.size % element != 0) return Status(Code::kInvalidArgument, "a span holds no whole number of elements");
+  }
+  return Status::Ok();
+}
+
+// Byte offsets of one part for each local rank.
+inline Status CheckOffsets(const std::vector<size_t>& offsets, int local_size) {
+  if (offsets.size() != static_cast<size_t>(local_size) + 1 || offsets.front() != 0) {
+    return Status(Code::kInvalidArgument, "offsets must begin at 0 and have one entry more than there are ranks");
+  }
+  for (size_t i = 1; i < offsets.size(); ++i) {
+    if (offsets[i] < offsets[i - 1]) return Status(Code::kInvalidArgument, "offsets must not decrease");
+  }
+  return Status::Ok();
+}
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_

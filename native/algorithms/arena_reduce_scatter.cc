@@ -1,0 +1,96 @@
+#include <algorithm>
+
+#include "algorithms/arena_algorithms.h"
+#include "algorithms/arena_buffers.h"
+#include "algorithms/span_cursor.h"
+#include "algorithms/staging_rounds.h"
+
+namespace tfc {
+namespace {
+
+// The part of one rank: where the next piece of it begins in the input, and its end.
+struct Part {
+  ConstCursor input;
+  size_t left;
+};
+
+std::vector<Part> PartsOf(const ConstSpans& input, const std::vector<size_t>& offsets) {
+  std::vector<Part> parts;
+  ConstCursor cursor(input);
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    parts.push_back(Part{cursor, offsets[i + 1] - offsets[i]});
+    cursor.Skip(offsets[i + 1] - offsets[i]);
+  }
+  return parts;
+}
+
+// Each slot is divided into equal lots, one for each rank's part.
+class ReduceScatter {
+ public:
+  ReduceScatter(StagingRounds* rounds, const Reduction& reduction, std::vector<Part> parts, const MutableSpans& output)
+      : rounds_(*rounds),
+        reduction_(reduction),
+        parts_(std::move(parts)),
+        output_(output),
+        stream_(parts_[static_cast<size_t>(rounds->local_rank())].left >= kStreamFrom),
+        lot_size_(rounds->segment_size() / parts_.size() / kLineSize * kLineSize) {}
+
+  Status Run() {
+    while (std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.left > 0; })) {
+      TFC_RETURN_IF_ERROR(rounds_.Open());
+      const size_t own_size = std::min(own().left, lot_size_);
+      Stage();
+      rounds_.Publish();
+      TFC_RETURN_IF_ERROR(rounds_.AwaitStaged());
+      Combine(own_size);
+      rounds_.Close();
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Part& own() { return parts_[static_cast<size_t>(rounds_.local_rank())]; }
+
+  void Stage() {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const size_t size = std::min(parts_[i].left, lot_size_);
+      parts_[i].input.CopyTo(rounds_.slot() + i * lot_size_, size);
+      parts_[i].left -= size;
+    }
+  }
+
+  void Combine(size_t size) {
+    const size_t lot = static_cast<size_t>(rounds_.local_rank()) * lot_size_;
+    const size_t element = DtypeSize(reduction_.dtype);
+    InputList inputs(rounds_.local_size());
+    output_.Visit(size, [&](std::byte* data, size_t offset, size_t piece) {
+      for (int rank = 0; rank < rounds_.local_size(); ++rank) inputs[rank] = rounds_.peer_slot(rank) + lot + offset;
+      ReduceArrays(reduction_, inputs.data(), static_cast<size_t>(rounds_.local_size()), data, piece / element, stream_);
+    });
+  }
+
+  StagingRounds& rounds_;
+  const Reduction& reduction_;
+  std::vector<Part> parts_;
+  MutableCursor output_;
+  const bool stream_;
+  const size_t lot_size_;
+};
+
+}  // namespace
+
+Status ArenaReduceScatter(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
+                          const std::vector<size_t>& offsets, const MutableSpans& output) {
+  StagingRounds rounds(context);
+  const size_t element = DtypeSize(reduction.dtype);
+  const size_t own = static_cast<size_t>(rounds.local_rank());
+  TFC_RETURN_IF_ERROR(CheckOffsets(offsets, rounds.local_size()));
+  TFC_RETURN_IF_ERROR(CheckSize("the input", TotalSize(input), offsets.back()));
+  TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), offsets[own + 1] - offsets[own]));
+  TFC_RETURN_IF_ERROR(CheckElements(input, element));
+  TFC_RETURN_IF_ERROR(CheckElements(output, element));
+  if (offsets.back() == 0) return rounds.Pass();
+  return ReduceScatter(&rounds, reduction, PartsOf(input, offsets), output).Run();
+}
+
+}  // namespace tfc

@@ -1,0 +1,88 @@
+#include "algorithms/staging_rounds.h"
+
+#include <string>
+#include <vector>
+
+namespace tfc {
+namespace {
+
+using Phase = PhaseDone::Phase;
+
+// A rank that skipped an operation of the same kind differs too.
+uint64_t SignatureInSequence(const ArenaContext& context) {
+  return context.signature ^ (context.sequence * 0x9e3779b97f4a7c15u);
+}
+
+std::string Describe(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "local rank " : "local ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+const char* WhatIsMissing(Phase phase) {
+  switch (phase) {
+    case Phase::kReusable:
+      return " did not finish the operation before this one";
+    case Phase::kStaged:
+      return " sent nothing";
+    default:
+      return " did not finish its part";
+  }
+}
+
+Status Missing(const PhaseDone& done, Phase phase) {
+  const std::vector<int> missing = done.Missing();
+  if (missing.empty()) return Status(Code::kDeadlineExceeded, "the peers came too late");
+  return Status(Code::kDeadlineExceeded, Describe(missing) + WhatIsMissing(phase), missing.front());
+}
+
+}  // namespace
+
+StagingRounds::StagingRounds(const ArenaContext& context)
+    : context_(context),
+      channel_(context.arena, context.channel),
+      first_round_(*context.round),
+      signature_(SignatureInSequence(context)) {}
+
+Status StagingRounds::Open() { return Await(Phase::kReusable, PhaseDone::kAllRanks); }
+
+Status StagingRounds::AwaitStaged(int local_rank) {
+  if (round() != first_round_) return Await(Phase::kStaged, local_rank);
+  TFC_RETURN_IF_ERROR(Await(Phase::kStaged, PhaseDone::kAllRanks));
+  return CompareSignatures();
+}
+
+Status StagingRounds::AwaitReduced() { return Await(Phase::kReduced, PhaseDone::kAllRanks); }
+
+Status StagingRounds::Pass() {
+  TFC_RETURN_IF_ERROR(Open());
+  Publish();
+  Close();
+  return Status::Ok();
+}
+
+Status StagingRounds::Await(Phase phase, int local_rank) {
+  const PhaseDone done(channel_, phase, round(), local_rank);
+  if (done.Holds()) return Status::Ok();
+  Status status = context_.waiter.WaitFor(done, context_.deadline);
+  if (status.code() == Code::kDeadlineExceeded) return Missing(done, phase);
+  return status;
+}
+
+Status StagingRounds::CompareSignatures() const {
+  for (int rank = 0; rank < local_size(); ++rank) {
+    if (channel_.Signature(rank, round()) != signature_) {
+      return Status(Code::kMismatch, "local rank " + std::to_string(rank) + " runs another operation", rank);
+    }
+  }
+  return Status::Ok();
+}
+
+std::vector<int> MissingLocalRanks(const ArenaContext& context) {
+  const ArenaChannel channel(context.arena, context.channel);
+  std::vector<int> missing = PhaseDone(channel, Phase::kStaged, *context.round).Missing();
+  if (missing.empty()) missing = PhaseDone(channel, Phase::kReduced, *context.round).Missing();
+  return missing;
+}
+
+}  // namespace tfc

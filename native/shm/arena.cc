@@ -1,0 +1,183 @@
+#include "shm/arena.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "shm/arena_impl.h"
+#include "shm/futex.h"
+
+#ifndef F_ADD_SEALS
+#define F_ADD_SEALS 1033
+#define F_GET_SEALS 1034
+#define F_SEAL_SEAL 0x0001
+#define F_SEAL_SHRINK 0x0002
+#define F_SEAL_GROW 0x0004
+#endif
+
+namespace tfc {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+size_t RoundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+Status CheckShape(const ArenaShape& shape) {
+  if (shape.local_size < 1 || shape.local_size > kMaxLocalSize) {
+    return Status(Code::kInvalidArgument, "an arena takes 1 to " + std::to_string(kMaxLocalSize) + " local ranks, not " +
+                                              std::to_string(shape.local_size));
+  }
+  if (shape.local_rank < 0 || shape.local_rank >= shape.local_size) {
+    return Status(Code::kInvalidArgument, "local rank " + std::to_string(shape.local_rank) + " is not one of " +
+                                              std::to_string(shape.local_size));
+  }
+  if (shape.channels < 1 || shape.channels > kMaxChannels) {
+    return Status(Code::kInvalidArgument, "an arena has 1 to " + std::to_string(kMaxChannels) + " channels, not " +
+                                              std::to_string(shape.channels));
+  }
+  return Status::Ok();
+}
+
+ArenaHeader HeaderOf(const ArenaShape& shape) {
+  const ArenaLayout layout(shape);
+  ArenaHeader header = {};
+  header.magic = ArenaHeader::kMagic;
+  header.local_size = static_cast<uint32_t>(shape.local_size);
+  header.channels = shape.channels;
+  header.slots = static_cast<uint32_t>(layout.slots);
+  header.segment_size = static_cast<uint32_t>(layout.segment_size);
+  header.total_size = layout.total_size;
+  return header;
+}
+
+// A file that can neither shrink nor grow cannot make a peer's access fail (SIGBUS).
+Result<UniqueFd> MakeSealedMemory(size_t size) {
+  UniqueFd fd(static_cast<int>(syscall(SYS_memfd_create, "tfcollective", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  if (!fd.valid()) return Status::FromErrno("memfd_create", errno);
+  if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return Status::FromErrno("ftruncate", errno);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return Status::FromErrno("fcntl(F_ADD_SEALS)", errno);
+  return fd;
+}
+
+Status CheckSealedMemory(int fd, size_t size) {
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return Status::FromErrno("fstat", errno);
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
+    return Status(Code::kProtocol, "the shared memory is not sealed against resizing");
+  }
+  if (info.st_size < 0 || static_cast<size_t>(info.st_size) != size) {
+    return Status(Code::kProtocol, "the shared memory has " + std::to_string(info.st_size) + " bytes instead of " +
+                                       std::to_string(size));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+ArenaLayout::ArenaLayout(const ArenaShape& shape)
+    : ranks(static_cast<size_t>(shape.local_size)),
+      slots(4),
+      segment_size(256 * 1024),
+      slot_stride(RoundUp(sizeof(SlotFlags) + segment_size, kPageSize)),
+      first_channel(RoundUp(doorbell(static_cast<Arena::Sleeper>(Arena::kNumSleepers), 0), kPageSize)),
+      total_size(slot(shape.channels, 0, 0)) {}
+
+Result<std::shared_ptr<ArenaMapping>> ArenaMapping::Map(UniqueFd fd, size_t size) {
+  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (base == MAP_FAILED) return Status::FromErrno("mmap", errno);
+  madvise(base, size, MADV_DONTDUMP);  // staged gradients only make a core file large
+  return std::shared_ptr<ArenaMapping>(new ArenaMapping(std::move(fd), static_cast<std::byte*>(base), size));
+}
+
+ArenaMapping::~ArenaMapping() { munmap(base_, size_); }
+
+Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Arena::~Arena() = default;
+
+Result<std::unique_ptr<Arena>> Arena::Create(const ArenaShape& shape) {
+  TFC_RETURN_IF_ERROR(CheckShape(shape));
+  const ArenaHeader header = HeaderOf(shape);
+  Result<UniqueFd> fd = MakeSealedMemory(header.total_size);
+  if (!fd.ok()) return fd.status();
+  Result<std::shared_ptr<ArenaMapping>> mapping = ArenaMapping::Map(fd.Take(), header.total_size);
+  if (!mapping.ok()) return mapping.status();
+  std::memcpy(mapping.value()->base(), &header, sizeof(header));
+  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(shape, mapping.Take())));
+}
+
+Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaShape& shape, UniqueFd fd) {
+  TFC_RETURN_IF_ERROR(CheckShape(shape));
+  const ArenaHeader expected = HeaderOf(shape);
+  TFC_RETURN_IF_ERROR(CheckSealedMemory(fd.get(), expected.total_size));
+  Result<std::shared_ptr<ArenaMapping>> mapping = ArenaMapping::Map(std::move(fd), expected.total_size);
+  if (!mapping.ok()) return mapping.status();
+  if (std::memcmp(mapping.value()->base(), &expected, sizeof(expected)) != 0) {
+    return Status(Code::kProtocol, "the shared memory was made for another number of ranks or another version");
+  }
+  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(shape, mapping.Take())));
+}
+
+Result<std::unique_ptr<Arena>> Arena::Share(const Arena& other, int local_rank) {
+  ArenaShape shape = other.shape();
+  shape.local_rank = local_rank;
+  TFC_RETURN_IF_ERROR(CheckShape(shape));
+  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(shape, other.impl_->mapping)));
+}
+
+int Arena::fd() const { return impl_->mapping->fd(); }
+const ArenaShape& Arena::shape() const { return impl_->shape; }
+
+// The bell is counted up even if nobody sleeps: what the caller wrote before is then seen by whoever
+// reads the new count, and whoever has read the old one does not fall asleep.
+void Arena::Ring(Sleeper sleeper) {
+  Doorbell& own = impl_->doorbell(sleeper, impl_->shape.local_rank);
+  own.bell.fetch_add(1);
+  if (own.sleeping.load() != Doorbell::kAwake) FutexWakeAll(own.bell);
+}
+
+// The publisher has stored its flag and then loads `sleeping`; the sleeper stores `sleeping` and then
+// loads the flag; all sequentially consistent, so at least one of them sees the other.
+void RingIfAwaited(Doorbell& doorbell, int local_rank) {
+  uint32_t sleeping = doorbell.sleeping.load();
+  if (sleeping == Doorbell::kAwake) return;
+  if (sleeping != Doorbell::kForAny && sleeping != static_cast<uint32_t>(local_rank) + 1) return;
+  if (!doorbell.sleeping.compare_exchange_strong(sleeping, Doorbell::kAwake)) return;  // others ring, or it is awake
+  doorbell.bell.fetch_add(1);
+  FutexWakeAll(doorbell.bell);
+}
+
+void Arena::SleepUntilRung(Sleeper sleeper, const Condition& ready, Deadline deadline) {
+  Doorbell& own = impl_->doorbell(sleeper, impl_->shape.local_rank);
+  const uint32_t rung = own.bell.load();
+  const int awaited = ready.AwaitedRank();
+  own.sleeping.store(awaited == Condition::kAnyRank ? Doorbell::kForAny : static_cast<uint32_t>(awaited) + 1);
+  // The awaited rank may have published just before it could see that it is waited for.
+  if (!ready.Holds() && ready.AwaitedRank() == awaited) FutexWait(own.bell, rung, deadline);
+  own.sleeping.store(Doorbell::kAwake);
+}
+
+void Arena::Interrupt(const Status& status) {
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->interrupted.load()) return;
+    impl_->cause = status;
+    impl_->interrupted.store(true);
+  }
+  Ring(Sleeper::kCaller);
+  Ring(Sleeper::kProgress);
+}
+
+bool Arena::is_interrupted() const { return impl_->interrupted.load(); }
+
+Status Arena::interrupted() const { return is_interrupted() ? impl_->cause : Status::Ok(); }
+
+}  // namespace tfc

@@ -1,0 +1,114 @@
+// One channel of an arena: staging rounds.
+//
+// In round k every local rank may write its slot of that round and then publishes it (also when it
+// had nothing to write); peers that have seen the flag read the slot. A second flag says that the
+// rank's part of the slot has been replaced by a reduced one. A rank publishes round k + 1 only when
+// it has finished reading round k, so once all peers have published round k - kSlots + 1, the slot of
+// round k - kSlots may be written again as that of round k.
+//
+// A view without state: cheap to make and to copy. Rounds count up from 0. What peers write is never
+// used as a length or a position.
+#ifndef TFCOLLECTIVE_SHM_ARENA_CHANNEL_H_
+#define TFCOLLECTIVE_SHM_ARENA_CHANNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "shm/arena.h"
+#include "shm/arena_layout.h"
+#include "shm/waiter.h"
+
+namespace tfc {
+
+class ArenaChannel {
+ public:
+  // `channel` must be one of the arena's.
+  ArenaChannel(Arena& arena, uint32_t channel);
+
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  size_t segment_size() const { return segment_size_; }  // bytes of a slot; a multiple of 4096
+
+  std::byte* slot(uint64_t round) const { return bytes(local_rank_, round); }  // to write, before publishing
+  const std::byte* peer_slot(int local_rank, uint64_t round) const { return bytes(local_rank, round); }
+
+  // Makes what was written to the slot visible; wakes peers that sleep for it. `signature` says what
+  // this rank takes the round for.
+  void PublishStaged(uint64_t round, uint64_t signature) const;
+  void PublishReduced(uint64_t round) const;
+
+  bool IsStaged(int local_rank, uint64_t round) const { return flags(local_rank, round).staged.load() > round; }
+  bool IsReduced(int local_rank, uint64_t round) const { return flags(local_rank, round).reduced.load() > round; }
+  // Valid once the rank has staged the round and until this rank publishes the next one.
+  uint64_t Signature(int local_rank, uint64_t round) const { return flags(local_rank, round).signature.load(); }
+  // True if no peer can still read what this rank wrote kSlots rounds ago.
+  bool IsReusable(int local_rank, uint64_t round) const {
+    return round < num_slots_ || IsStaged(local_rank, round - num_slots_ + 1);
+  }
+
+ private:
+  std::byte* at(int local_rank, uint64_t round) const {
+    return base_ + (static_cast<size_t>(local_rank) * num_slots_ + round % num_slots_) * slot_stride_;
+  }
+  SlotFlags& flags(int local_rank, uint64_t round) const {
+    return *reinterpret_cast<SlotFlags*>(at(local_rank, round));
+  }
+  std::byte* bytes(int local_rank, uint64_t round) const { return at(local_rank, round) + sizeof(SlotFlags); }
+  void WakePeers() const;
+
+  Arena& arena_;
+  std::byte* base_;  // of this channel
+  size_t num_slots_;
+  size_t slot_stride_;
+  size_t segment_size_;
+  int local_rank_;
+  int local_size_;
+  Arena::Sleeper sleeper_;
+};
+
+// Holds once all ranks of interest have done the phase of the round.
+class PhaseDone : public Condition {
+ public:
+  enum class Phase { kReusable, kStaged, kReduced };
+  static constexpr int kAllRanks = -1;
+
+  PhaseDone(const ArenaChannel& channel, Phase phase, uint64_t round, int local_rank = kAllRanks)
+      : channel_(channel),
+        phase_(phase),
+        round_(round),
+        next_(local_rank == kAllRanks ? 0 : local_rank),
+        end_(local_rank == kAllRanks ? channel.local_size() : local_rank + 1) {}
+
+  bool Holds() const override {
+    while (next_ < end_ && Done(next_)) ++next_;
+    return next_ == end_;
+  }
+  int AwaitedRank() const override {
+    return Holds() ? kAnyRank : next_;
+  }
+  // Those that are missing now, in ascending order.
+  std::vector<int> Missing() const;
+
+ private:
+  bool Done(int local_rank) const {
+    switch (phase_) {
+      case Phase::kReusable:
+        return channel_.IsReusable(local_rank, round_);
+      case Phase::kStaged:
+        return channel_.IsStaged(local_rank, round_);
+      default:
+        return channel_.IsReduced(local_rank, round_);
+    }
+  }
+
+  const ArenaChannel& channel_;
+  const Phase phase_;
+  const uint64_t round_;
+  mutable int next_;  // all before it are done, for ever
+  const int end_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_SHM_ARENA_CHANNEL_H_
