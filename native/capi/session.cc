@@ -1,0 +1,164 @@
+#include "capi/session.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tfc {
+namespace {
+
+constexpr char kAddressVersion[] = "1";
+// Longer than an operation on a few kilobytes, shorter than a scheduler's time slice.
+constexpr int kCallerSpinMicros = 100;
+constexpr int kProgressSpinMicros = 50;
+constexpr double kShutdownSeconds = 2.0;
+
+int CpusAllowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+Topology TopologyOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+  std::vector<std::string> nodes;
+  for (const PeerAddress& peer : peers) nodes.push_back(peer.node_id);
+  if (nodes.empty()) nodes.assign(1, "");
+  return MakeTopology(options.rank, nodes);
+}
+
+EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+  EngineOptions engine;
+  engine.topology = TopologyOf(options, peers);
+  for (size_t rank = 0; rank < peers.size(); ++rank)
+    engine.peers.push_back("rank " + std::to_string(rank) + " (" + peers[rank].tcp.ToString() + ")");
+  engine.op_timeout_s = options.op_timeout_s;
+  engine.stall_warning_s = options.stall_warning_s;
+  engine.log = options.log;
+  // Whoever spins while a peer has no core keeps that peer from answering.
+  const bool crowded = engine.topology.local_size() > CpusAllowed();
+  engine.caller_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kCallerSpinMicros);
+  engine.progress_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kProgressSpinMicros);
+  return engine;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Meeting>> Meeting::Create(const std::string& host, const std::string& node_id) {
+  auto tcp = TcpListener::Create(host);
+  if (!tcp.ok()) return tcp.status();
+  auto fds = FdServer::Create();
+  if (!fds.ok()) return fds.status();
+  return std::make_unique<Meeting>(Meeting{tcp.Take(), fds.Take(), node_id});
+}
+
+std::string Meeting::Address() const {
+  return std::string(kAddressVersion) + ";" + tcp.address().ToString() + ";" + fds.name() + ";" + node_id;
+}
+
+Result<PeerAddress> PeerAddress::Parse(const std::string& text) {
+  const size_t first = text.find(';');
+  const size_t second = first == std::string::npos ? first : text.find(';', first + 1);
+  const size_t third = second == std::string::npos ? second : text.find(';', second + 1);
+  if (third == std::string::npos || text.substr(0, first) != kAddressVersion)
+    return Status(Code::kInvalidArgument, "'" + text + "' is no address of a listener of this version");
+  auto tcp = SocketAddress::Parse(text.substr(first + 1, second - first - 1));
+  if (!tcp.ok()) return tcp.status();
+  return PeerAddress{tcp.Take(), text.substr(second + 1, third - second - 1), text.substr(third + 1)};
+}
+
+Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meeting, const SessionOptions& options) {
+  std::vector<PeerAddress> peers;
+  for (const std::string& text : options.addresses) {
+    if (options.size() == 1) break;
+    auto peer = PeerAddress::Parse(text);
+    if (!peer.ok()) return peer.status();
+    peers.push_back(peer.Take());
+  }
+  std::shared_ptr<Session> session(new Session());
+  if (options.size() == 1) {
+    session->engine_ = std::make_unique<Engine>(EngineOptionsOf(options, peers));
+    TFC_RETURN_IF_ERROR(session->engine_->Start({}, nullptr, nullptr));
+    return session;
+  }
+  if (meeting == nullptr) return Status(Code::kInvalidArgument, "a world of more than one rank needs a listener");
+  TFC_RETURN_IF_ERROR(session->Connect(std::move(meeting), options, peers));
+  return session;
+}
+
+Session::~Session() {
+  if (engine_ != nullptr) engine_->Shutdown(kShutdownSeconds);
+}
+
+Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+  const Deadline deadline = Deadline::After(options.connect_timeout_s);
+  auto cancel = EventFd::Create();
+  if (!cancel.ok()) return cancel.status();
+  cancel_ = cancel.Take();
+  EngineOptions engine_options = EngineOptionsOf(options, peers);
+  engine_options.on_failure = [this] { cancel_.Signal(); };
+  engine_ = std::make_unique<Engine>(std::move(engine_options));
+  StarOptions star_options;
+  star_options.self = Identity{options.rank, options.size(), options.generation};
+  star_options.root = peers[0].tcp;
+  star_options.key = options.key;
+  star_options.log = options.log;
+  auto star = Star::Create(star_options, std::move(meeting->tcp), engine_.get());
+  if (!star.ok()) return star.status();
+  star_ = star.Take();
+  engine_->Attach(star_.get());
+  TFC_RETURN_IF_ERROR(star_->Start(deadline));
+  if (options.shared_memory) {
+    const Status shared = ShareMemory(&meeting->fds, options, peers, deadline);
+    if (!shared.ok()) return engine_->failure().failed() ? engine_->failure().Get() : shared.WithContext("shared memory");
+  }
+  TFC_RETURN_IF_ERROR(StartEngine(options, peers));
+  return engine_->Synchronise(deadline);
+}
+
+Status Session::ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers, Deadline deadline) {
+  const Topology& topology = engine_->topology();
+  const bool useful = std::any_of(topology.node_ranks.begin(), topology.node_ranks.end(), [](const auto& ranks) { return ranks.size() > 1; });
+  if (!useful) return Status::Ok();
+  ArenaShape shape;
+  shape.local_rank = topology.local_rank;
+  shape.local_size = topology.local_size();
+  if (topology.local_rank == 0) {
+    auto arena = Arena::Create(shape);
+    if (!arena.ok()) return arena.status();
+    arena_ = arena.Take();
+    return server->Serve(arena_->fd(), topology.local_size() - 1, options.key, cancel_.fd(), deadline);
+  }
+  const auto leader = static_cast<size_t>(topology.local_ranks.front());
+  auto fd = FetchFd(peers[leader].fd_server, options.key, cancel_.fd(), deadline);
+  if (!fd.ok()) return fd.status();
+  auto arena = Arena::Attach(shape, fd.Take());
+  if (!arena.ok()) return arena.status();
+  arena_ = arena.Take();
+  return Status::Ok();
+}
+
+Status Session::StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+  TcpTransportOptions tcp;
+  tcp.self = Identity{options.rank, options.size(), options.generation};
+  tcp.key = options.key;
+  for (const PeerAddress& peer : peers) tcp.addresses.push_back(peer.tcp);
+  tcp.connect_seconds = options.connect_timeout_s;
+  tcp.log = options.log;
+  auto transport = TcpTransport::Create(tcp);
+  if (!transport.ok()) return transport.status();
+  transport_ = transport.Take();
+  PolledTransport polled;
+  polled.transport = transport_.get();
+  // A transport that has failed says so to whoever waits in it; the poll's own result adds nothing.
+  polled.poll = [t = transport_.get()](Deadline deadline) { (void)t->Poll(deadline); };
+  polled.wake = [t = transport_.get()] { t->Wake(); };
+  const auto add = [t = transport_.get(), log = options.log](int peer, UniqueFd fd) {
+    const Status added = t->AddConnection(peer, std::move(fd));
+    if (!added.ok()) log.Warning("a data connection of rank " + std::to_string(peer) + " was refused: " + added.message());
+  };
+  return engine_->Start(std::move(polled), arena_.get(), add);
+}
+
+}  // namespace tfc

@@ -1,0 +1,85 @@
+// Builds the object graph of one communicator: the only place that knows the concrete transport.
+#ifndef TFCOLLECTIVE_CAPI_SESSION_H_
+#define TFCOLLECTIVE_CAPI_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_fd.h"
+#include "base/log.h"
+#include "control/star.h"
+#include "engine/engine.h"
+#include "shm/arena.h"
+#include "shm/fd_exchange.h"
+#include "transport/tcp/tcp_listener.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace tfc {
+
+// What a process listens on, and how it tells its peers.
+struct Meeting {
+  TcpListener tcp;
+  FdServer fds;
+  std::string node_id;
+
+  static Result<std::unique_ptr<Meeting>> Create(const std::string& host, const std::string& node_id);
+  // "1;<host:port>;<name of the Unix socket>;<node id>".
+  std::string Address() const;
+};
+
+// One peer's address, taken apart.
+struct PeerAddress {
+  SocketAddress tcp;
+  std::string fd_server;
+  std::string node_id;
+
+  static Result<PeerAddress> Parse(const std::string& text);
+};
+
+struct SessionOptions {
+  int rank = 0;
+  std::vector<std::string> addresses;
+  JobKey key;
+  uint64_t generation = 0;
+  double connect_timeout_s = 120;
+  double op_timeout_s = 300;
+  double stall_warning_s = 60;
+  bool shared_memory = true;
+  int spin_us = -1;
+  Log log;
+
+  int size() const { return static_cast<int>(addresses.size()); }
+};
+
+class Session {
+ public:
+  // Returns when all ranks are connected. `meeting` may be nullptr in a world of one.
+  static Result<std::shared_ptr<Session>> Create(std::unique_ptr<Meeting> meeting, const SessionOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
+  bool uses_shared_memory() const { return arena_ != nullptr; }
+
+ private:
+  Session() = default;
+  Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options, const std::vector<PeerAddress>& peers);
+  Status ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers, Deadline deadline);
+  Status StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
+
+  // Destroyed from the last to the first: the engine uses everything above it, the star calls it.
+  EventFd cancel_;  // readable once the engine has failed
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<Star> star_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_CAPI_SESSION_H_

@@ -1,0 +1,263 @@
+#include "communicator/execute.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "algorithms/arena_algorithms.h"
+#include "algorithms/hierarchical.h"
+#include "algorithms/select.h"
+#include "algorithms/transport_algorithms.h"
+
+namespace tfc {
+namespace {
+
+// An operation with sizes that only the peers know has two parts: the sizes, then the data.
+constexpr uint32_t kDataStep = 1u << 20;
+
+// Everything that one run needs, so that the functions below take one argument.
+struct Run {
+  const Topology& topology;
+  const Operation& operation;
+  const Resources& resources;
+  Deadline deadline;
+  Channel* channel;
+  uint64_t sequence;
+  uint64_t signature;
+
+  int size() const { return topology.size; }
+  bool arena_only() const { return UsesArenaOnly(topology, resources); }
+};
+
+Layout LayoutOf(const Topology& topology, const Resources& resources) {
+  Layout layout;
+  layout.size = topology.size;
+  layout.nodes = topology.nodes();
+  layout.min_local_size = topology.size;
+  for (const auto& ranks : topology.node_ranks) {
+    layout.min_local_size = std::min(layout.min_local_size, static_cast<int>(ranks.size()));
+    layout.max_local_size = std::max(layout.max_local_size, static_cast<int>(ranks.size()));
+  }
+  layout.shared_memory = resources.arena != nullptr;
+  return layout;
+}
+
+Group WorldGroup(const Topology& topology) {
+  Group group;
+  for (int rank = 0; rank < topology.size; ++rank) group.ranks.push_back(rank);
+  group.index = topology.rank;
+  return group;
+}
+
+TransportContext OverTransport(const Run& run, const Group& group, uint32_t first_step = 0) {
+  return TransportContext{*run.resources.transport, group, run.deadline, run.channel->index, run.sequence, run.signature, first_step};
+}
+
+ArenaContext OverArena(const Run& run) {
+  return ArenaContext{*run.resources.arena, *run.resources.waiter, run.deadline, run.channel->index,
+                      &run.channel->round,  run.sequence,          run.signature};
+}
+
+Status AllGatherBytes(const Run& run, const ConstSpans& input, const std::vector<size_t>& offsets, const MutableSpans& output,
+                      uint32_t first_step) {
+  if (run.arena_only()) return ArenaAllGather(OverArena(run), input, offsets, output);
+  const Group group = WorldGroup(run.topology);
+  return RingAllGather(OverTransport(run, group, first_step), input, offsets, output);
+}
+
+// Every rank's `mine`, in rank order.
+Result<std::vector<int64_t>> ExchangeNumbers(const Run& run, const std::vector<int64_t>& mine) {
+  const size_t bytes = mine.size() * sizeof(int64_t);
+  std::vector<int64_t> all(mine.size() * static_cast<size_t>(run.size()));
+  std::vector<size_t> offsets;
+  for (int rank = 0; rank <= run.size(); ++rank) offsets.push_back(static_cast<size_t>(rank) * bytes);
+  const ConstSpans input{{reinterpret_cast<const std::byte*>(mine.data()), bytes}};
+  const MutableSpans output{{reinterpret_cast<std::byte*>(all.data()), all.size() * sizeof(int64_t)}};
+  TFC_RETURN_IF_ERROR(AllGatherBytes(run, input, offsets, output, 0));
+  return all;
+}
+
+// Where each rank's rows begin in the concatenation, in bytes. Row numbers come from the peers, so
+// they are checked before they are used.
+Result<std::vector<size_t>> RowOffsets(const std::vector<int64_t>& rows, size_t row_bytes) {
+  std::vector<size_t> offsets{0};
+  for (int64_t count : rows) {
+    const auto limit = static_cast<size_t>(std::numeric_limits<int64_t>::max()) - offsets.back();
+    if (count < 0 || (row_bytes != 0 && static_cast<size_t>(count) > limit / row_bytes))
+      return Status(Code::kProtocol, "a peer announced " + std::to_string(count) + " rows");
+    offsets.push_back(offsets.back() + static_cast<size_t>(count) * row_bytes);
+  }
+  return offsets;
+}
+
+Result<MutableSpans> AllocateOutput(const Operation& operation, const std::vector<int64_t>& rows, size_t bytes) {
+  std::byte* memory = operation.allocate(rows);
+  if (memory == nullptr && bytes != 0)
+    return Status(Code::kResourceExhausted, "no memory for a result of " + std::to_string(bytes) + " bytes");
+  return MutableSpans{{memory, bytes}};
+}
+
+Status RunHierarchical(const Run& run, const Reduction& reduction) {
+  const Operation& operation = run.operation;
+  const int lanes = SelectLanes(TotalSize(operation.input), LayoutOf(run.topology, run.resources));
+  Group group;  // the ranks with this local rank, one a node; not looked at beyond the lanes
+  group.ranks = run.topology.cross_ranks;
+  group.index = run.topology.cross_rank;
+  return HierarchicalAllReduce(OverArena(run), OverTransport(run, group), lanes, reduction, operation.input, operation.output);
+}
+
+Status RunAllReduce(const Run& run) {
+  const Operation& operation = run.operation;
+  const Reduction reduction = operation.ReductionFor(run.size());
+  switch (SelectAllReduce(LayoutOf(run.topology, run.resources))) {
+    case Algorithm::kArena:
+      return ArenaAllReduce(OverArena(run), reduction, operation.input, operation.output);
+    case Algorithm::kHierarchical:
+      return RunHierarchical(run, reduction);
+    case Algorithm::kAlone:
+    case Algorithm::kFlat:
+      break;
+  }
+  const Group group = WorldGroup(run.topology);
+  return TransportAllReduce(OverTransport(run, group), reduction, operation.input, operation.output);
+}
+
+Status RunReduceScatter(const Run& run) {
+  const Operation& operation = run.operation;
+  const auto rows = DealRows(operation.rows(), run.size());
+  std::vector<size_t> offsets;
+  for (int64_t row : rows) offsets.push_back(static_cast<size_t>(row) * operation.RowBytes());
+  const Reduction reduction = operation.ReductionFor(run.size());
+  if (run.arena_only()) return ArenaReduceScatter(OverArena(run), reduction, operation.input, offsets, operation.output);
+  const Group group = WorldGroup(run.topology);
+  return RingReduceScatter(OverTransport(run, group), reduction, operation.input, offsets, operation.output);
+}
+
+Status RunAllGather(const Run& run) {
+  const Operation& operation = run.operation;
+  auto rows = ExchangeNumbers(run, {operation.rows()});
+  if (!rows.ok()) return rows.status();
+  auto offsets = RowOffsets(rows.value(), operation.RowBytes());
+  if (!offsets.ok()) return offsets.status();
+  auto output = AllocateOutput(operation, rows.value(), offsets.value().back());
+  if (!output.ok()) return output.status();
+  return AllGatherBytes(run, operation.input, offsets.value(), output.value(), kDataStep);
+}
+
+Status RunBroadcast(const Run& run) {
+  const Operation& operation = run.operation;
+  if (run.arena_only()) return ArenaBroadcast(OverArena(run), operation.root, operation.input, operation.output);
+  const Group group = WorldGroup(run.topology);
+  return BroadcastFrom(OverTransport(run, group), operation.root, operation.input, operation.output);
+}
+
+std::vector<int64_t> SplitsOf(const Operation& operation, int size) {
+  return operation.splits.empty() ? std::vector<int64_t>(static_cast<size_t>(size), operation.rows() / size) : operation.splits;
+}
+
+Status RunAllToAll(const Run& run) {
+  const Operation& operation = run.operation;
+  const auto size = static_cast<size_t>(run.size());
+  const size_t row_bytes = operation.RowBytes();
+  const std::vector<int64_t> mine = SplitsOf(operation, run.size());
+  auto matrix = ExchangeNumbers(run, mine);
+  if (!matrix.ok()) return matrix.status();
+  auto everything = RowOffsets(matrix.value(), row_bytes);  // checks every entry
+  if (!everything.ok()) return everything.status();
+  std::vector<int64_t> received;
+  for (size_t from = 0; from < size; ++from) received.push_back(matrix.value()[from * size + static_cast<size_t>(run.topology.rank)]);
+  auto receive_offsets = RowOffsets(received, row_bytes);
+  if (!receive_offsets.ok()) return receive_offsets.status();
+  auto output = AllocateOutput(operation, received, receive_offsets.value().back());
+  if (!output.ok()) return output.status();
+  if (run.arena_only()) {
+    std::vector<size_t> sizes;
+    for (int64_t rows : matrix.value()) sizes.push_back(static_cast<size_t>(rows) * row_bytes);
+    return ArenaAllToAll(OverArena(run), sizes, operation.input, output.value());
+  }
+  auto send_offsets = RowOffsets(mine, row_bytes);
+  if (!send_offsets.ok()) return send_offsets.status();
+  const Group group = WorldGroup(run.topology);
+  return AllToAll(OverTransport(run, group, kDataStep), operation.input, send_offsets.value(), output.value(), receive_offsets.value());
+}
+
+Status RunBarrier(const Run& run) {
+  if (run.arena_only()) return ArenaBarrier(OverArena(run));
+  const Group group = WorldGroup(run.topology);
+  return DisseminationBarrier(OverTransport(run, group));
+}
+
+Status Dispatch(const Run& run) {
+  switch (run.operation.collective) {
+    case Collective::kAllReduce:
+      return RunAllReduce(run);
+    case Collective::kReduceScatter:
+      return RunReduceScatter(run);
+    case Collective::kAllGather:
+      return RunAllGather(run);
+    case Collective::kBroadcast:
+      return RunBroadcast(run);
+    case Collective::kAllToAll:
+      return RunAllToAll(run);
+    case Collective::kBarrier:
+      return RunBarrier(run);
+  }
+  return Status(Code::kInternal, "no such collective");
+}
+
+void CopySpans(const ConstSpans& input, const MutableSpans& output) {
+  size_t begin = 0;
+  for (const MutableSpan& piece : output) {
+    size_t at = 0;
+    for (const ConstSpan& part : Slice(input, begin, begin + piece.size)) {
+      if (part.size != 0) std::memmove(piece.data + at, part.data, part.size);
+      at += part.size;
+    }
+    begin += piece.size;
+  }
+}
+
+// A world of one: the result is the (scaled) input.
+Status RunAlone(const Operation& operation) {
+  if (operation.collective == Collective::kBarrier) return Status::Ok();
+  if (operation.collective == Collective::kAllGather || operation.collective == Collective::kAllToAll) {
+    auto output = AllocateOutput(operation, {operation.rows()}, TotalSize(operation.input));
+    if (!output.ok()) return output.status();
+    CopySpans(operation.input, output.value());
+    return Status::Ok();
+  }
+  CopySpans(operation.input, operation.output);
+  if (operation.collective == Collective::kBroadcast) return Status::Ok();
+  const Reduction reduction = operation.ReductionFor(1);
+  if (!reduction.scales_input() && !reduction.scales_output()) return Status::Ok();
+  for (const MutableSpan& piece : operation.output) {
+    const std::byte* input = piece.data;
+    ReduceArrays(reduction, &input, 1, piece.data, piece.size / DtypeSize(operation.dtype));
+  }
+  return Status::Ok();
+}
+
+Status Explain(const Run& run, const Status& status, double seconds) {
+  if (status.ok()) return status;
+  if (status.code() != Code::kDeadlineExceeded) return status.WithContext(run.operation.Title());
+  return Status(Code::kDeadlineExceeded,
+                run.operation.Title() + " timed out after " + std::to_string(static_cast<int>(seconds + 0.5)) + " s: " + status.message(),
+                status.peer());
+}
+
+}  // namespace
+
+bool UsesArenaOnly(const Topology& topology, const Resources& resources) {
+  return SelectOther(LayoutOf(topology, resources)) == Algorithm::kArena;
+}
+
+Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel) {
+  const double seconds = deadline.Left();
+  const Run run{topology, operation, resources, deadline, channel, channel->sequence++, operation.Signature()};
+  if (topology.size == 1) return RunAlone(operation);
+  return Explain(run, Dispatch(run), seconds);
+}
+
+}  // namespace tfc

@@ -1,0 +1,41 @@
+// Runs one operation on one channel: chooses the algorithm and calls it. No thread, no state beyond
+// the channel's counters.
+#ifndef TFCOLLECTIVE_COMMUNICATOR_EXECUTE_H_
+#define TFCOLLECTIVE_COMMUNICATOR_EXECUTE_H_
+
+#include <cstdint>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "communicator/operation.h"
+#include "communicator/topology.h"
+#include "shm/arena.h"
+#include "transport/transport.h"
+
+namespace tfc {
+
+// The counters of one independent stream of operations; equal on all ranks.
+struct Channel {
+  uint32_t index = 0;
+  uint64_t sequence = 0;  // operations begun
+  uint64_t round = 0;     // staging rounds used in the arena
+};
+
+// What the calling thread may use. Without an arena everything goes over the transport; with one and
+// a single node the transport is not touched and may be nullptr.
+struct Resources {
+  Transport* transport = nullptr;
+  Arena* arena = nullptr;
+  Waiter* waiter = nullptr;
+};
+
+// Blocks until this rank's part is done. Counts the operation on the channel whatever comes of it.
+Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline,
+               Channel* channel);
+
+// True if Execute would use the arena only.
+bool UsesArenaOnly(const Topology& topology, const Resources& resources);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_COMMUNICATOR_EXECUTE_H_

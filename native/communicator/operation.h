@@ -1,0 +1,68 @@
+// One collective as a value: what is asked for, on which memory.
+#ifndef TFCOLLECTIVE_COMMUNICATOR_OPERATION_H_
+#define TFCOLLECTIVE_COMMUNICATOR_OPERATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/span.h"
+#include "base/status.h"
+#include "reduce/reduce.h"
+
+namespace tfc {
+
+enum class Collective : int {
+  kAllReduce = 0,
+  kReduceScatter = 1,
+  kAllGather = 2,
+  kBroadcast = 3,
+  kAllToAll = 4,
+  kBarrier = 5,
+};
+
+const char* CollectiveName(Collective collective);
+
+// Gives the memory for a result once the rows that each rank contributes are known; nullptr: none left.
+using Allocate = std::function<std::byte*(const std::vector<int64_t>& rows)>;
+
+struct Operation {
+  Collective collective = Collective::kBarrier;
+  Dtype dtype = Dtype::kFloat32;
+  Op op = Op::kSum;
+  int root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  double timeout_s = 0.0;
+  std::string name;
+  std::vector<int64_t> shape;   // of the input; empty where only the count matters
+  std::vector<int64_t> splits;  // all-to-all: rows for each rank
+  ConstSpans input;
+  MutableSpans output;
+  Allocate allocate;
+
+  // Checks what one rank can check alone.
+  Status Check(int world_size) const;
+  // The reduction that `size` ranks compute.
+  Reduction ReductionFor(int size) const;
+  int64_t rows() const { return shape.empty() ? 0 : shape[0]; }
+  // Bytes of one row: everything behind the first dimension.
+  size_t RowBytes() const;
+
+  // Equal on all ranks exactly when the ranks ask for the same thing.
+  uint64_t Signature() const;
+  // For people: "allreduce 'dense/kernel' float32[3,4] sum".
+  std::string Describe() const;
+  // "allreduce 'dense/kernel'".
+  std::string Title() const;
+};
+
+// First and past-the-last row of each rank when `rows` rows are dealt out: the first rows % size
+// ranks get one more. size + 1 entries.
+std::vector<int64_t> DealRows(int64_t rows, int size);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_COMMUNICATOR_OPERATION_H_

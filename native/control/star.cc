@@ -1,0 +1,349 @@
+#include "control/star.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/event_fd.h"
+#include "transport/tcp/acceptor.h"
+
+namespace tfc {
+namespace {
+
+// Views of bucket plans with thousands of tensors are the longest messages.
+constexpr uint32_t kMaxMessage = 16u << 20;
+constexpr size_t kHeader = sizeof(uint32_t) + sizeof(uint8_t);
+constexpr int kAcceptorKey = -1;
+constexpr int kWakeKey = -2;
+
+// One end of a connection of the star: what is queued to go out and what has come in so far.
+struct Link {
+  UniqueFd fd;
+  std::string incoming;
+  std::deque<std::string> outgoing;
+  size_t sent_of_front = 0;
+  bool write_closed = false;
+};
+
+std::string Frame(uint8_t type, const std::string& payload) {
+  std::string frame(kHeader, '\0');
+  const auto size = static_cast<uint32_t>(payload.size());
+  std::memcpy(frame.data(), &size, sizeof(size));
+  frame[sizeof(size)] = static_cast<char>(type);
+  return frame + payload;
+}
+
+}  // namespace
+
+struct Star::Impl {
+  StarOptions options;
+  StarHandler* handler = nullptr;
+  std::unique_ptr<Acceptor> acceptor;
+  UniqueFd epoll;
+  EventFd wake;
+  EventFd cancel;  // ends a connect that is under way when the star stops
+  std::thread thread;
+
+  // Monitor thread only.
+  std::map<int, Link> links;  // by rank
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> tasks;
+  int connected = 0;
+  bool stopping = false;
+  Deadline stop_deadline = Deadline::After(0);
+
+  bool is_root() const { return options.self.rank == 0; }
+
+  void PostTask(std::function<void()> task) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      tasks.push_back(std::move(task));
+    }
+    wake.Signal();
+  }
+
+  Status Watch(int fd, int key, uint32_t events, int operation) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = static_cast<uint64_t>(static_cast<int64_t>(key));
+    if (::epoll_ctl(epoll.get(), operation, fd, &event) != 0) return Status::FromErrno("epoll_ctl", errno);
+    return Status::Ok();
+  }
+
+  void AddLink(int rank, UniqueFd fd) {
+    if (links.count(rank) != 0) {
+      options.log.Warning("a second control connection of rank " + std::to_string(rank) + " was refused");
+      return;
+    }
+    const Status watched = Watch(fd.get(), rank, EPOLLIN, EPOLL_CTL_ADD);
+    if (!watched.ok()) {
+      handler->OnClosed(rank, watched);
+      return;
+    }
+    links[rank].fd = std::move(fd);
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      ++connected;
+    }
+    changed.notify_all();
+  }
+
+  void CloseLink(int rank, const Status& why) {
+    const auto link = links.find(rank);
+    if (link == links.end()) return;
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, link->second.fd.get(), nullptr);
+    links.erase(link);
+    handler->OnClosed(rank, why);
+  }
+
+  void SendNow(int to, uint8_t type, const std::string& payload) {
+    if (to == options.self.rank) {
+      handler->OnMessage(to, type, payload);
+      return;
+    }
+    const auto link = links.find(to);
+    if (link == links.end() || link->second.write_closed) return;  // gone: OnClosed has said so
+    link->second.outgoing.push_back(Frame(type, payload));
+    Flush(to);
+  }
+
+  // Sends what the kernel takes now, and asks to be told when it takes more.
+  void Flush(int rank) {
+    const auto found = links.find(rank);
+    if (found == links.end()) return;
+    Link& link = found->second;
+    while (!link.outgoing.empty()) {
+      const std::string& front = link.outgoing.front();
+      const ssize_t sent = ::send(link.fd.get(), front.data() + link.sent_of_front, front.size() - link.sent_of_front, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (sent < 0) {
+        // What has arrived already (the reason for the loss, perhaps) is read first.
+        const Status why = Status::FromErrno("send", errno, rank);
+        ReadLink(rank);
+        CloseLink(rank, why);
+        return;
+      }
+      link.sent_of_front += static_cast<size_t>(sent);
+      if (link.sent_of_front == front.size()) {
+        link.outgoing.pop_front();
+        link.sent_of_front = 0;
+      }
+    }
+    const uint32_t events = link.outgoing.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
+    const Status watched = Watch(link.fd.get(), rank, events, EPOLL_CTL_MOD);
+    if (!watched.ok()) CloseLink(rank, watched);
+  }
+
+  void ReadLink(int rank) {
+    std::array<char, 65536> buffer;
+    while (true) {
+      const auto found = links.find(rank);
+      if (found == links.end()) return;
+      const ssize_t got = ::recv(found->second.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got < 0) return CloseLink(rank, Status::FromErrno("recv", errno, rank));
+      if (got == 0) return CloseLink(rank, Status(Code::kPeerLost, "closed its control connection", rank));
+      found->second.incoming.append(buffer.data(), static_cast<size_t>(got));
+      const Status delivered = Deliver(rank, &found->second);
+      if (!delivered.ok()) return CloseLink(rank, delivered);
+    }
+  }
+
+  // Hands on every complete message.
+  Status Deliver(int rank, Link* link) {
+    size_t at = 0;
+    std::string incoming = std::move(link->incoming);
+    link->incoming.clear();
+    while (incoming.size() - at >= kHeader) {
+      uint32_t size = 0;
+      std::memcpy(&size, incoming.data() + at, sizeof(size));
+      if (size > kMaxMessage) return Status(Code::kProtocol, "sent a control message of " + std::to_string(size) + " bytes", rank);
+      if (incoming.size() - at - kHeader < size) break;
+      const auto type = static_cast<uint8_t>(incoming[at + sizeof(size)]);
+      handler->OnMessage(rank, type, incoming.substr(at + kHeader, size));
+      at += kHeader + size;
+    }
+    // The handler may have closed the link, but never reads it: ours is the only reader.
+    const auto found = links.find(rank);
+    if (found != links.end()) found->second.incoming = incoming.substr(at);
+    return Status::Ok();
+  }
+
+  void AcceptPeers() {
+    auto accepted = acceptor->Advance();
+    if (!accepted.ok()) {
+      options.log.Error("no further peers can connect: " + accepted.status().message());
+      ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, acceptor->fd(), nullptr);
+      return;
+    }
+    for (Accepted& peer : accepted.value()) {
+      const int rank = peer.hello.sender;
+      if (peer.hello.purpose == Purpose::kData) {
+        handler->OnDataConnection(rank, std::move(peer.fd));
+      } else if (is_root()) {
+        AddLink(rank, std::move(peer.fd));
+      } else {
+        options.log.Warning("rank " + std::to_string(rank) + " made a control connection to this rank, which is not 0: refused");
+      }
+    }
+  }
+
+  void RunTasks() {
+    std::deque<std::function<void()>> todo;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      todo.swap(tasks);
+    }
+    for (auto& task : todo) task();
+  }
+
+  int SleepMillis() {
+    const auto next = handler->OnTick(Deadline::Clock::now());
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!tasks.empty()) return 0;
+    int millis = next ? Deadline::At(*next).LeftMillis(1 << 30) : -1;
+    if (stopping) {
+      const int left = stop_deadline.LeftMillis(1 << 30);
+      millis = millis < 0 ? left : std::min(millis, left);
+    }
+    return millis;
+  }
+
+  // True once nothing remains to be sent or heard.
+  bool Finished() {
+    std::unique_lock<std::mutex> lock(mutex);
+    if (!stopping || !tasks.empty()) return false;
+    if (stop_deadline.Passed()) return true;
+    lock.unlock();
+    bool idle = true;
+    for (auto& [rank, link] : links) {
+      idle = false;
+      if (link.outgoing.empty() && !link.write_closed) {
+        ::shutdown(link.fd.get(), SHUT_WR);
+        link.write_closed = true;
+      }
+    }
+    return idle;
+  }
+
+  void Loop() {
+    std::array<epoll_event, 64> events;
+    while (!Finished()) {
+      const int count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), SleepMillis());
+      for (int i = 0; i < count; ++i) HandleEvent(events[static_cast<size_t>(i)]);
+      RunTasks();
+    }
+    links.clear();
+  }
+
+  void HandleEvent(const epoll_event& event) {
+    const int key = static_cast<int>(static_cast<int64_t>(event.data.u64));
+    if (key == kWakeKey) {
+      wake.Drain();
+    } else if (key == kAcceptorKey) {
+      AcceptPeers();
+    } else {
+      if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadLink(key);
+      if ((event.events & EPOLLOUT) != 0) Flush(key);
+    }
+  }
+
+  Status ConnectToRoot(Deadline deadline) {
+    Hello hello;
+    hello.purpose = Purpose::kControl;
+    hello.generation = options.self.generation;
+    hello.sender = options.self.rank;
+    hello.receiver = 0;
+    auto fd = Connect(options.root, hello, options.key, deadline, cancel.fd());
+    if (!fd.ok()) return fd.status();
+    auto shared = std::make_shared<UniqueFd>(fd.Take());
+    PostTask([this, shared] { AddLink(0, std::move(*shared)); });
+    return Status::Ok();
+  }
+};
+
+Star::Star(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Star::~Star() { Stop(Deadline::After(0)); }
+
+Result<std::unique_ptr<Star>> Star::Create(const StarOptions& options, TcpListener listener, StarHandler* handler) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->handler = handler;
+  AcceptorOptions acceptor_options;
+  acceptor_options.key = options.key;
+  acceptor_options.self = options.self;
+  acceptor_options.log = options.log;
+  auto acceptor = Acceptor::Create(std::move(listener), acceptor_options);
+  if (!acceptor.ok()) return acceptor.status();
+  impl->acceptor = acceptor.Take();
+  auto wake = EventFd::Create();
+  if (!wake.ok()) return wake.status();
+  impl->wake = wake.Take();
+  auto cancel = EventFd::Create();
+  if (!cancel.ok()) return cancel.status();
+  impl->cancel = cancel.Take();
+  impl->epoll = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!impl->epoll.valid()) return Status::FromErrno("epoll_create1", errno);
+  TFC_RETURN_IF_ERROR(impl->Watch(impl->acceptor->fd(), kAcceptorKey, EPOLLIN, EPOLL_CTL_ADD));
+  TFC_RETURN_IF_ERROR(impl->Watch(impl->wake.fd(), kWakeKey, EPOLLIN, EPOLL_CTL_ADD));
+  return std::unique_ptr<Star>(new Star(std::move(impl)));
+}
+
+Status Star::Start(Deadline deadline) {
+  // Signals are for the threads of the program, not for ours.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  impl_->thread = std::thread([this] { impl_->Loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(impl_->thread.native_handle(), "tfc-monitor");
+  if (!impl_->is_root()) TFC_RETURN_IF_ERROR(impl_->ConnectToRoot(deadline));
+  const int wanted = impl_->is_root() ? impl_->options.self.size - 1 : 1;
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  const bool complete = impl_->changed.wait_until(lock, deadline.when(), [&] { return impl_->connected >= wanted; });
+  if (complete) return Status::Ok();
+  return Status(Code::kDeadlineExceeded, "only " + std::to_string(impl_->connected) + " of " + std::to_string(wanted) +
+                                             " peers have connected to rank 0");
+}
+
+void Star::Send(int to, uint8_t type, std::string payload) {
+  impl_->PostTask([impl = impl_.get(), to, type, payload = std::move(payload)] { impl->SendNow(to, type, payload); });
+}
+
+void Star::SendToAll(uint8_t type, const std::string& payload) {
+  impl_->PostTask([impl = impl_.get(), type, payload] {
+    for (int rank = 0; rank < impl->options.self.size; ++rank) impl->SendNow(rank, type, payload);
+  });
+}
+
+void Star::Post(std::function<void()> task) { impl_->PostTask(std::move(task)); }
+
+void Star::Stop(Deadline deadline) {
+  if (!impl_->thread.joinable()) return;
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->stopping = true;
+    impl_->stop_deadline = deadline;
+  }
+  impl_->cancel.Signal();
+  impl_->wake.Signal();
+  impl_->thread.join();
+}
+
+}  // namespace tfc

@@ -1,0 +1,79 @@
+// The control star: one connection of every rank to rank 0 for small messages (abort, leave, views,
+// negotiation), and the monitor thread that owns it, the listener and the handshakes of strangers.
+//
+// The monitor sleeps in epoll: an idle star costs nothing. Messages between a rank and rank 0 arrive
+// in the order sent. Bulk data never travels here.
+#ifndef TFCOLLECTIVE_CONTROL_STAR_H_
+#define TFCOLLECTIVE_CONTROL_STAR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "base/socket_address.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/tcp_listener.h"
+
+namespace tfc {
+
+// What the monitor thread calls; nothing here may block.
+class StarHandler {
+ public:
+  virtual ~StarHandler() = default;
+  // `from` is the rank at the other end: always 0 on ranks other than 0.
+  virtual void OnMessage(int from, uint8_t type, const std::string& payload) = 0;
+  // The connection to `rank` ended. After it no message of that rank arrives.
+  virtual void OnClosed(int rank, const Status& why) = 0;
+  // An authenticated data connection of a peer: for the transport.
+  virtual void OnDataConnection(int peer, UniqueFd fd) = 0;
+  // Timers: does what is due and says when to be called again, if ever.
+  virtual std::optional<Deadline::Clock::time_point> OnTick(Deadline::Clock::time_point now) = 0;
+};
+
+struct StarOptions {
+  Identity self;
+  SocketAddress root;  // where rank 0 listens
+  JobKey key;
+  Log log;
+};
+
+class Star {
+ public:
+  // `handler` must outlive the star.
+  static Result<std::unique_ptr<Star>> Create(const StarOptions& options, TcpListener listener, StarHandler* handler);
+  ~Star();  // Stop() must have been called if Start() was
+  Star(const Star&) = delete;
+  Star& operator=(const Star&) = delete;
+
+  // Starts the monitor and returns when this rank is connected: to rank 0, or, on rank 0, with all
+  // others.
+  Status Start(Deadline deadline);
+
+  // Queues a message; any thread, never blocks. Ranks other than 0 can send to 0 only. A message to
+  // the own rank is delivered by the monitor like any other.
+  void Send(int to, uint8_t type, std::string payload);
+  // Rank 0: to every rank, itself included.
+  void SendToAll(uint8_t type, const std::string& payload);
+  // Runs `task` on the monitor thread, soon.
+  void Post(std::function<void()> task);
+
+  // Sends what is queued, says end-of-stream, waits until the peers have closed their ends too (or
+  // the deadline), ends the monitor. Idempotent.
+  void Stop(Deadline deadline);
+
+ private:
+  struct Impl;
+  explicit Star(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_CONTROL_STAR_H_

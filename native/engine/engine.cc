@@ -1,0 +1,339 @@
+// The half of the engine that callers see: operations, plans, shutdown. What the peers say is
+// handled in engine_messages.cc.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/messages.h"
+#include "engine/plan.h"
+
+namespace tfc {
+namespace {
+
+constexpr uint32_t kDirectChannel = 0;
+constexpr uint32_t kFirstPlanChannel = 2;
+constexpr uint32_t kMaxChannels = 64;  // as many as the arena has
+// A broken connection is often the consequence of a failure that is on its way to us: its cause is
+// worth a short wait. A dispute is worth one round of views.
+constexpr double kCauseSeconds = 0.3;
+constexpr double kDisputeSeconds = 2.0;
+// After a failure nobody has a reason to stay.
+constexpr double kFailedLingerSeconds = 1.0;
+
+uint64_t HashText(const std::string& text) {
+  Operation operation;  // a barrier's signature is its name's
+  operation.name = text;
+  return operation.Signature();
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options)
+    : options_(std::move(options)), table_(options_.topology.size, kFirstPlanChannel, kMaxChannels) {
+  direct_channel_.index = kDirectChannel;
+}
+
+Engine::~Engine() { Shutdown(kFailedLingerSeconds); }
+
+Status Engine::Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection) {
+  Status failure;
+  {
+    // The monitor runs already, and a failure that it has seen ends the start.
+    std::lock_guard<std::mutex> lock(mutex_);
+    arena_ = arena;
+    transport_ = std::move(transport);
+    if (arena_ != nullptr) caller_waiter_ = arena_->MakeWaiter(Arena::Sleeper::kCaller, options_.caller_spin_us);
+    add_connection_ = std::move(add_connection);
+    scheduler_ = std::make_unique<Scheduler>(transport_, arena_, options_.progress_spin_us);
+    started_ = true;
+    failure = failure_.Get();
+  }
+  if (!failure.ok()) return failure;
+  return options_.topology.size == 1 ? Status::Ok() : scheduler_->Start();
+}
+
+std::string Engine::Call(int rank) const {
+  const auto index = static_cast<size_t>(rank);
+  return index < options_.peers.size() ? options_.peers[index] : "rank " + std::to_string(rank);
+}
+
+Deadline Engine::DeadlineOf(const Operation& operation) const {
+  return Deadline::After(operation.timeout_s > 0 ? operation.timeout_s : options_.op_timeout_s);
+}
+
+Status Engine::Admit() const {
+  if (failure_.failed()) return failure_.Get();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closing_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  return Status::Ok();
+}
+
+Status Engine::Run(const Operation& operation) {
+  TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
+  TFC_RETURN_IF_ERROR(Admit());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++callers_;
+  }
+  KeepTicking();
+  const Resources resources{nullptr, arena_, caller_waiter_.get()};
+  const bool inline_here = options_.topology.size == 1 || UsesArenaOnly(options_.topology, resources);
+  const Status status = inline_here ? RunInline(operation) : RunOnProgress(operation);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --callers_;
+  }
+  changed_.notify_all();
+  return status;
+}
+
+Status Engine::RunInline(const Operation& operation) {
+  std::lock_guard<std::mutex> lock(direct_mutex_);
+  const Resources resources{nullptr, arena_, caller_waiter_.get()};
+  return RunWatched(operation, resources, DeadlineOf(operation), &direct_channel_);
+}
+
+Status Engine::RunOnProgress(const Operation& operation) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Status> result;
+  const Deadline deadline = DeadlineOf(operation);
+  const bool taken = scheduler_->Submit(kDirectChannel, [&](const Resources& resources, Channel* channel) {
+    const Status status = RunWatched(operation, resources, deadline, channel);
+    std::lock_guard<std::mutex> lock(mutex);
+    result = status;
+    changed.notify_all();
+  });
+  if (!taken) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  std::unique_lock<std::mutex> lock(mutex);
+  // The task ends by the deadline or by a failure; until then it uses our memory.
+  changed.wait(lock, [&] { return result.has_value(); });
+  return *result;
+}
+
+Status Engine::RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel) {
+  if (failure_.failed()) return failure_.Get();
+  const uint64_t sequence = channel->sequence;
+  bool view_owed = false;
+  const Status begun = watch_.Begin(channel->index, sequence, operation, &view_owed);
+  if (!begun.ok()) {
+    Fail(begun);
+    return failure_.Get();
+  }
+  if (view_owed) star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
+  const Status status = Execute(options_.topology, operation, resources, deadline, channel);
+  if (status.ok()) {
+    watch_.End(channel->index, true);
+    return status;
+  }
+  const Status settled = Settle(status, operation, channel->index, sequence);
+  watch_.End(channel->index, false);
+  return settled;
+}
+
+// Turns what this rank saw into what all ranks will say.
+Status Engine::Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence) {
+  if (failure_.failed()) return failure_.Get();
+  if (star_ == nullptr) return error;
+  if (error.code() == Code::kMismatch) {
+    star_->Send(0, static_cast<uint8_t>(Message::kDispute), EncodePlace(channel, sequence));
+    const Status verdict = failure_.WaitFor(Deadline::After(kDisputeSeconds));
+    if (!verdict.ok()) return verdict;
+    FailAll(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()));
+    return failure_.Get();
+  }
+  if (error.code() == Code::kPeerLost || error.code() == Code::kIo) {
+    const Status cause = failure_.WaitFor(Deadline::After(kCauseSeconds));
+    if (!cause.ok()) return cause;
+  }
+  FailAll(error);
+  return failure_.Get();
+}
+
+Status Engine::Submit(Operation operation, Done done) {
+  TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
+  if (operation.name.empty()) return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
+  TFC_RETURN_IF_ERROR(Admit());
+  if (options_.topology.size == 1) {
+    done(RunInline(operation));
+    return Status::Ok();
+  }
+  TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
+  Request request;
+  request.name = operation.name;
+  request.signature = operation.Signature();
+  request.view = operation.Describe();
+  request.timeout_s = operation.timeout_s > 0 ? operation.timeout_s : options_.op_timeout_s;
+  const Deadline deadline = DeadlineOf(operation);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // Again under the lock: a failure after this point finds the operation among the pending ones.
+    if (failure_.failed()) return failure_.Get();
+    pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
+  }
+  Ask(request);
+  return Status::Ok();
+}
+
+void Engine::Ask(const Request& request) {
+  star_->Send(0, static_cast<uint8_t>(Message::kRequest), Encode(request));
+  KeepTicking();
+}
+
+Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
+  if (spec.num_buckets == 0) return Status(Code::kInvalidArgument, "a bucket plan needs at least one bucket");
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto& plan = plans_[spec.name];
+  if (plan == nullptr) plan = std::make_shared<Plan>(spec);
+  if (plan->spec().signature != spec.signature || plan->spec().num_buckets != spec.num_buckets)
+    return Status(Code::kInvalidArgument, "there is another bucket plan named '" + spec.name + "' in this process");
+  return plan;
+}
+
+Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done) {
+  const PlanSpec& spec = plan->spec();
+  if (bucket >= spec.num_buckets)
+    return Status(Code::kInvalidArgument, "bucket " + std::to_string(bucket) + " of a plan of " + std::to_string(spec.num_buckets));
+  operation.collective = Collective::kAllReduce;
+  operation.op = spec.op;
+  operation.prescale = spec.prescale;
+  operation.postscale = spec.postscale;
+  operation.timeout_s = spec.timeout_s;
+  operation.name = spec.name + "/bucket " + std::to_string(bucket);
+  TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
+  TFC_RETURN_IF_ERROR(Admit());
+  if (options_.topology.size == 1) {
+    done(RunInline(operation));
+    return Status::Ok();
+  }
+  const Deadline deadline = DeadlineOf(operation);
+  bool ask = false;
+  bool agreed = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.failed()) return failure_.Get();
+    plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});
+    ++plan->waiting;
+    ask = !std::exchange(plan->asked, true);
+    agreed = plan->channel.has_value();
+  }
+  if (ask) {
+    Request request;
+    request.name = spec.name;
+    request.is_plan = true;
+    request.signature = HashText(spec.signature);
+    request.view = spec.signature;
+    request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
+    Ask(request);
+  }
+  if (agreed) RunBuckets(plan);
+  KeepTicking();
+  return Status::Ok();
+}
+
+// Runs the buckets whose turn it is on the plan's channel.
+void Engine::RunBuckets(const std::shared_ptr<Plan>& plan) {
+  scheduler_->Submit(*plan->channel, [this, plan](const Resources& resources, Channel* channel) {
+    while (true) {
+      std::optional<Plan::Run> run;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        run = plan->order().Next();
+        if (!run) return;
+        --plan->waiting;
+      }
+      run->done(RunWatched(run->operation, resources, run->deadline, channel));
+    }
+  });
+}
+
+void Engine::Fail(const Status& status) {
+  if (!failure_.Set(status)) return;
+  std::vector<Done> cancelled;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (started_) {
+      if (transport_.transport != nullptr) transport_.transport->Interrupt(status);
+      if (arena_ != nullptr) arena_->Interrupt(status);
+    }
+    cancelled = TakeEverythingPending();
+  }
+  changed_.notify_all();
+  if (options_.on_failure) options_.on_failure();
+  for (const Done& done : cancelled) done(status);
+}
+
+std::vector<Done> Engine::TakeEverythingPending() {
+  std::vector<Done> all;
+  for (auto& [name, queue] : pending_)
+    for (Pending& pending : queue) all.push_back(std::move(pending.done));
+  pending_.clear();
+  for (auto& [name, plan] : plans_) {
+    for (Plan::Run& run : plan->order().TakeAll()) all.push_back(std::move(run.done));
+    plan->waiting = 0;
+  }
+  return all;
+}
+
+void Engine::FailAll(const Status& status) {
+  Fail(status);
+  if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
+}
+
+void Engine::Abort(const std::string& cause) {
+  const int rank = options_.topology.rank;
+  const Status there(Code::kAborted, "rank " + std::to_string(rank) + " stopped: " + cause, rank);
+  const bool first = !failure_.failed();
+  Fail(Status(Code::kCancelled, "stopped on this rank: " + cause, rank));
+  if (first && star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
+}
+
+void Engine::Shutdown(double timeout_s) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (shut_down_) return;
+    shut_down_ = true;
+    closing_ = true;
+  }
+  const bool failed = failure_.failed();
+  Fail(Status(Code::kCancelled, "the communicator was shut down on this rank"));
+  if (star_ == nullptr) return;
+  if (scheduler_ != nullptr) scheduler_->Stop();
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return callers_ == 0; });  // they have been interrupted
+  star_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
+  const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, kFailedLingerSeconds) : timeout_s);
+  if (is_root()) {
+    // The star ends with this rank, so it stays a little for those who still tell each other why.
+    changed_.wait_until(lock, deadline.when(), [this] { return static_cast<int>(gone_.size()) == options_.topology.size; });
+  }
+  lock.unlock();
+  star_->Stop(is_root() ? Deadline::After(kCauseSeconds) : deadline);
+}
+
+EngineCounters Engine::counters() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  EngineCounters counters;
+  counters.completed = watch_.completed();
+  counters.pending = watch_.active();
+  for (const auto& [name, queue] : pending_) counters.pending += queue.size();
+  for (const auto& [name, plan] : plans_) counters.pending += plan->waiting;
+  return counters;
+}
+
+Status Engine::Synchronise(Deadline deadline) {
+  if (options_.topology.size == 1) return Status::Ok();
+  star_->Send(0, static_cast<uint8_t>(Message::kReady), "");
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool done = changed_.wait_until(lock, deadline.when(), [this] { return go_ || failure_.failed(); });
+  if (failure_.failed()) return failure_.Get();
+  if (done) return Status::Ok();
+  if (!is_root()) return Status(Code::kDeadlineExceeded, "rank 0 did not say that all ranks are ready", 0);
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.topology.size; ++rank)
+    if (ready_.count(rank) == 0) missing.push_back(rank);
+  return Status(Code::kDeadlineExceeded, RankList(missing) + " did not get ready", missing.front());
+}
+
+}  // namespace tfc

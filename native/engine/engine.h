@@ -1,0 +1,184 @@
+// The engine of one communicator: direct calls, negotiated operations and bucket plans, and what
+// happens when one of them fails or a peer goes.
+#ifndef TFCOLLECTIVE_ENGINE_ENGINE_H_
+#define TFCOLLECTIVE_ENGINE_ENGINE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "communicator/execute.h"
+#include "communicator/failure.h"
+#include "communicator/operation.h"
+#include "communicator/topology.h"
+#include "control/star.h"
+#include "engine/bucket_order.h"
+#include "engine/negotiation.h"
+#include "engine/scheduler.h"
+#include "engine/watch.h"
+
+namespace tfc {
+
+using Done = std::function<void(const Status&)>;
+
+struct EngineOptions {
+  Topology topology;
+  std::vector<std::string> peers;  // "rank 2 (10.0.0.7:3412)": how messages call each rank
+  double op_timeout_s = 300;
+  double stall_warning_s = 60;
+  int caller_spin_us = 0;
+  int progress_spin_us = 0;
+  Log log;
+  std::function<void()> on_failure;  // once, at the first failure; must not block
+};
+
+// A plan as the ranks agree on it; see PlanOptions in the C header.
+struct PlanSpec {
+  std::string name;
+  std::string signature;
+  size_t num_buckets = 0;
+  Op op = Op::kAverage;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  double timeout_s = 0.0;
+};
+
+class Plan;  // opaque outside the engine
+
+struct EngineCounters {
+  uint64_t completed = 0;
+  uint64_t pending = 0;
+};
+
+class Engine final : public StarHandler {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine() override;  // shuts down if nobody has
+
+  // Before the star is started: where to send. Not called in a world of one.
+  void Attach(Star* star) { star_ = star; }
+  // Connects the other parts, which must outlive the engine, and starts the progress thread. `arena`
+  // may be nullptr; `add_connection` takes data connections of peers.
+  Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
+
+  Status Run(const Operation& operation);              // blocks
+  Status Submit(Operation operation, Done done);       // matched by name
+  Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
+  Status StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done);
+
+  // Ends everything here with CANCELLED and at the peers with ABORTED.
+  void Abort(const std::string& cause);
+  // Ends everything here with `status`, tells nobody. For failures that the peers see for themselves.
+  void Fail(const Status& status);
+  void Shutdown(double timeout_s);
+
+  const FirstFailure& failure() const { return failure_; }
+  const Topology& topology() const { return options_.topology; }
+  EngineCounters counters() const;
+
+  // Waits until every rank has said that its set-up is complete.
+  Status Synchronise(Deadline deadline);
+
+  // StarHandler, on the monitor thread.
+  void OnMessage(int from, uint8_t type, const std::string& payload) override;
+  void OnClosed(int rank, const Status& why) override;
+  void OnDataConnection(int peer, UniqueFd fd) override;
+  std::optional<Deadline::Clock::time_point> OnTick(Deadline::Clock::time_point now) override;
+
+ private:
+  struct Pending {
+    Operation operation;
+    Done done;
+    Deadline deadline;
+  };
+  struct Dispute {
+    uint32_t channel = 0;
+    uint64_t sequence = 0;
+    std::map<int, std::string> views;
+    Deadline::Clock::time_point until;
+  };
+
+  bool is_root() const { return options_.topology.rank == 0; }
+  Deadline DeadlineOf(const Operation& operation) const;
+  std::string Call(int rank) const;  // how messages call a rank
+
+  // Running operations (any thread).
+  Status RunInline(const Operation& operation);
+  Status RunOnProgress(const Operation& operation);
+  Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
+  Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
+  Status Admit() const;
+  void RunBuckets(const std::shared_ptr<Plan>& plan);
+  void Ask(const Request& request);
+
+  // Messages (monitor thread).
+  void OnRequest(int from, const std::string& payload);
+  void OnVerdict(const std::string& payload);
+  void OnAbort(int from, const std::string& payload);
+  void OnFailed(const std::string& payload);
+  void OnDispute(int from, const std::string& payload);
+  void OnViewQuery(const std::string& payload);
+  void OnView(int from, const std::string& payload);
+  void OnLeave(int from, const std::string& payload);
+  void OnLeft(const std::string& payload);
+  void OnReady(int from);
+  void OnGo();
+  void Protocol(const Status& malformed, int from);
+
+  void FailAll(const Status& status);  // here and, through rank 0, at all ranks
+  void StartVerdict(const Verdict& verdict);
+  void FinishDispute();
+  void CheckDeparted(int rank, const Progress& progress);
+  void KeepTicking();
+  void TickNegotiation(Deadline::Clock::time_point now);
+  void TickPending();
+  std::vector<Done> TakeEverythingPending();
+  Status OldestPending() const;
+
+  const EngineOptions options_;
+  Star* star_ = nullptr;  // set before any thread runs
+  Arena* arena_ = nullptr;
+  PolledTransport transport_;
+  std::function<void(int, UniqueFd)> add_connection_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Waiter> caller_waiter_;
+  FirstFailure failure_;
+  WatchList watch_;  // what runs now on every channel
+
+  std::mutex direct_mutex_;  // one direct call at a time
+  Channel direct_channel_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  bool closing_ = false;
+  bool shut_down_ = false;
+  bool go_ = false;
+  size_t callers_ = 0;  // threads inside Run
+  std::atomic<bool> ticking_{false};  // the monitor looks at deadlines now and then
+  std::map<std::string, std::deque<Pending>> pending_;       // submitted, no verdict yet
+  std::map<std::string, std::shared_ptr<Plan>> plans_;
+  std::set<int> ready_;                                      // rank 0
+  std::set<int> departed_;                                   // ranks that said good-bye
+  std::set<int> gone_;                                       // ranks that left or were lost
+
+  // Monitor thread only.
+  NegotiationTable table_;  // rank 0
+  std::optional<Dispute> dispute_;  // rank 0
+  bool told_all_ = false;           // rank 0: of a failure
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ENGINE_ENGINE_H_

@@ -1,0 +1,293 @@
+// The half of the engine that listens to the peers. Everything here runs on the monitor thread.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/messages.h"
+#include "engine/plan.h"
+
+namespace tfc {
+namespace {
+
+constexpr uint32_t kNegotiatedChannel = 1;
+constexpr double kTickSeconds = 0.5;   // how exactly deadlines of waiting operations are kept
+constexpr double kViewSeconds = 0.5;   // how long a dispute waits for ranks that do not answer
+constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; without it we cannot
+
+Deadline::Clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
+  switch (static_cast<Message>(type)) {
+    case Message::kReady:
+      return OnReady(from);
+    case Message::kGo:
+      return OnGo();
+    case Message::kRequest:
+      return OnRequest(from, payload);
+    case Message::kVerdict:
+      return OnVerdict(payload);
+    case Message::kAbort:
+      return OnAbort(from, payload);
+    case Message::kFailed:
+      return OnFailed(payload);
+    case Message::kDispute:
+      return OnDispute(from, payload);
+    case Message::kViewQuery:
+      return OnViewQuery(payload);
+    case Message::kView:
+      return OnView(from, payload);
+    case Message::kLeave:
+      return OnLeave(from, payload);
+    case Message::kLeft:
+      return OnLeft(payload);
+  }
+  Protocol(Status(Code::kProtocol, "unknown control message " + std::to_string(type)), from);
+}
+
+void Engine::Protocol(const Status& malformed, int from) {
+  FailAll(Status(Code::kProtocol, Call(from) + ": " + malformed.message(), from));
+}
+
+void Engine::OnReady(int from) {
+  bool complete = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ready_.insert(from);
+    complete = static_cast<int>(ready_.size()) == options_.topology.size;
+  }
+  if (complete) star_->SendToAll(static_cast<uint8_t>(Message::kGo), "");
+}
+
+void Engine::OnGo() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    go_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Engine::OnRequest(int from, const std::string& payload) {
+  Request request;
+  const Status decoded = Decode(payload, &request);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  const auto verdict = table_.Arrive(from, request, Deadline::Clock::now());
+  if (verdict) star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
+}
+
+void Engine::OnVerdict(const std::string& payload) {
+  Verdict verdict;
+  const Status decoded = Decode(payload, &verdict);
+  if (!decoded.ok()) return Protocol(decoded, 0);
+  StartVerdict(verdict);
+}
+
+void Engine::StartVerdict(const Verdict& verdict) {
+  if (verdict.is_plan) {
+    std::shared_ptr<Plan> plan;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = plans_.find(verdict.name);
+      if (found == plans_.end()) return;  // failed meanwhile
+      plan = found->second;
+      if (verdict.refusal.ok()) plan->channel = verdict.channel;
+    }
+    // Gradients that cannot be reduced leave the replicas apart for good: that ends the communicator.
+    if (!verdict.refusal.ok()) return Fail(verdict.refusal);
+    return RunBuckets(plan);
+  }
+  std::shared_ptr<Pending> next;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pending_.find(verdict.name);
+    if (found == pending_.end()) return;  // failed meanwhile
+    next = std::make_shared<Pending>(std::move(found->second.front()));
+    found->second.pop_front();
+    if (found->second.empty()) pending_.erase(found);
+  }
+  if (!verdict.refusal.ok()) return next->done(verdict.refusal);
+  const bool taken = scheduler_->Submit(kNegotiatedChannel, [this, next](const Resources& resources, Channel* channel) {
+    next->done(RunWatched(next->operation, resources, next->deadline, channel));
+  });
+  if (!taken) next->done(failure_.Get());
+}
+
+void Engine::OnAbort(int from, const std::string& payload) {
+  Status status;
+  const Status decoded = Decode(payload, &status);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  if (status.ok() || std::exchange(told_all_, true)) return;
+  const bool passed_on = from != 0 && status.code() != Code::kAborted;
+  const Status told = passed_on ? status.WithContext("rank " + std::to_string(from)) : status;
+  Fail(told);
+  star_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(told));
+}
+
+void Engine::OnFailed(const std::string& payload) {
+  Status status;
+  const Status decoded = Decode(payload, &status);
+  if (!decoded.ok()) return Protocol(decoded, 0);
+  if (!status.ok()) Fail(status);
+}
+
+void Engine::OnDispute(int from, const std::string& payload) {
+  uint32_t channel = 0;
+  uint64_t sequence = 0;
+  const Status decoded = DecodePlace(payload, &channel, &sequence);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  if (dispute_) return;
+  dispute_ = Dispute{channel, sequence, {}, Deadline::Clock::now() + Seconds(kViewSeconds)};
+  star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), payload);
+}
+
+void Engine::OnViewQuery(const std::string& payload) {
+  uint32_t channel = 0;
+  uint64_t sequence = 0;
+  const Status decoded = DecodePlace(payload, &channel, &sequence);
+  if (!decoded.ok()) return Protocol(decoded, 0);
+  const auto view = watch_.View(channel, sequence);
+  if (view) star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, *view));
+}
+
+void Engine::OnView(int from, const std::string& payload) {
+  uint32_t channel = 0;
+  uint64_t sequence = 0;
+  std::string view;
+  const Status decoded = DecodeView(payload, &channel, &sequence, &view);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  if (!dispute_ || dispute_->channel != channel || dispute_->sequence != sequence) return;
+  dispute_->views[from] = view;
+  if (static_cast<int>(dispute_->views.size()) == options_.topology.size) FinishDispute();
+}
+
+void Engine::FinishDispute() {
+  for (int rank = 0; rank < options_.topology.size; ++rank) dispute_->views.emplace(rank, "has called nothing yet");
+  const Status verdict(Code::kMismatch, "the ranks disagree on collective number " + std::to_string(dispute_->sequence + 1) + ": " +
+                                            CompareViews(dispute_->views));
+  dispute_.reset();
+  FailAll(verdict);
+}
+
+void Engine::OnLeave(int from, const std::string& payload) {
+  Progress progress;
+  const Status decoded = Decode(payload, &progress);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
+}
+
+void Engine::OnLeft(const std::string& payload) {
+  int rank = 0;
+  Progress progress;
+  const Status decoded = DecodeLeft(payload, &rank, &progress);
+  if (!decoded.ok()) return Protocol(decoded, 0);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    departed_.insert(rank);
+    gone_.insert(rank);
+  }
+  changed_.notify_all();
+  if (rank != options_.topology.rank) CheckDeparted(rank, progress);
+}
+
+void Engine::CheckDeparted(int rank, const Progress& progress) {
+  Status blocked = watch_.Depart(rank, progress);
+  if (blocked.ok()) {
+    std::string waiting;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!pending_.empty()) waiting = pending_.begin()->second.front().operation.Title();
+      for (const auto& [name, plan] : plans_)
+        if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
+    }
+    if (!waiting.empty()) blocked = watch_.NobodyLeft(waiting);
+  }
+  if (!blocked.ok()) Fail(blocked);
+}
+
+void Engine::OnClosed(int rank, const Status& why) {
+  bool expected = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gone_.insert(rank);
+    expected = closing_ || departed_.count(rank) != 0;
+  }
+  changed_.notify_all();
+  if (expected) return;
+  const Status lost(Code::kPeerLost, Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")", rank);
+  if (is_root()) {
+    FailAll(lost);
+  } else {
+    Fail(lost);
+  }
+}
+
+void Engine::OnDataConnection(int peer, UniqueFd fd) {
+  std::function<void(int, UniqueFd)> add;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    add = add_connection_;
+  }
+  if (add) add(peer, std::move(fd));
+}
+
+void Engine::KeepTicking() {
+  // The first waiting operation wakes the monitor; while there are more it looks every kTickSeconds.
+  if (options_.topology.size > 1 && !ticking_.exchange(true)) star_->Post([] {});
+}
+
+std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {
+  ticking_.store(false);  // before looking: whoever comes later wakes us again
+  if (is_root()) TickNegotiation(now);
+  if (dispute_ && now >= dispute_->until) FinishDispute();
+  TickPending();
+  for (const std::string& title : watch_.Stalled(now, options_.stall_warning_s))
+    options_.log.Warning(title + " has been running for more than " + std::to_string(static_cast<int>(options_.stall_warning_s)) +
+                         " s: a rank may be stopped, overloaded or doing something else");
+  const bool busy = watch_.active() > 0 || dispute_ || !OldestPending().ok() || table_.waiting() > 0;
+  if (!busy) return std::nullopt;
+  ticking_.store(true);
+  return now + Seconds(kTickSeconds);
+}
+
+void Engine::TickNegotiation(Deadline::Clock::time_point now) {
+  const Status overdue = table_.Overdue(now);
+  if (!overdue.ok() && !failure_.failed()) FailAll(overdue);
+  for (const std::string& text : table_.Stalled(now, options_.stall_warning_s)) options_.log.Warning(text);
+}
+
+// The operation that waits longest, as the error that it will get; Ok if none waits.
+Status Engine::OldestPending() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<std::pair<Deadline::Clock::time_point, std::string>> oldest;
+  const auto consider = [&oldest](Deadline deadline, const std::string& text) {
+    if (!oldest || deadline.when() < oldest->first) oldest = {deadline.when(), text};
+  };
+  for (const auto& [name, queue] : pending_)
+    consider(queue.front().deadline, queue.front().operation.Title() + " timed out: rank 0 gave no verdict on it");
+  for (const auto& [name, plan] : plans_) {
+    if (plan->waiting == 0) continue;
+    for (const auto& run : plan->order().Waiting())
+      consider(run->deadline, run->operation.Title() + " timed out: it waits for bucket " + std::to_string(plan->order().cursor()) +
+                                  " of its plan, which this rank has not started");
+  }
+  return oldest ? Status(Code::kDeadlineExceeded, oldest->second, options_.topology.rank) : Status::Ok();
+}
+
+void Engine::TickPending() {
+  const Status oldest = OldestPending();
+  if (oldest.ok() || failure_.failed()) return;
+  bool overdue = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto late = [](Deadline deadline) { return Deadline::Clock::now() > deadline.when() + Seconds(kRootGraceSeconds); };
+    for (const auto& [name, queue] : pending_) overdue = overdue || late(queue.front().deadline);
+    for (const auto& [name, plan] : plans_)
+      for (const auto& run : plan->order().Waiting()) overdue = overdue || late(run->deadline);
+  }
+  if (overdue) FailAll(oldest);
+}
+
+}  // namespace tfc

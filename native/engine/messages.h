@@ -1,0 +1,47 @@
+// The messages of the control star and how a request and a verdict look on it.
+#ifndef TFCOLLECTIVE_ENGINE_MESSAGES_H_
+#define TFCOLLECTIVE_ENGINE_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "engine/negotiation.h"
+#include "engine/watch.h"
+
+namespace tfc {
+
+enum class Message : uint8_t {
+  kReady = 1,      // -> 0: my set-up is complete
+  kGo = 2,         // 0 -> all: everybody's is
+  kRequest = 3,    // -> 0: a Request
+  kVerdict = 4,    // 0 -> all: a Verdict
+  kAbort = 5,      // -> 0: a failure that all ranks must see
+  kFailed = 6,     // 0 -> all: it
+  kDispute = 7,    // -> 0: channel, sequence: the peers do something else there
+  kViewQuery = 8,  // 0 -> all: channel, sequence: what do you do there?
+  kView = 9,       // -> 0: channel, sequence, text
+  kLeave = 10,     // -> 0: a Progress: I am done
+  kLeft = 11,      // 0 -> all: rank, Progress
+};
+
+std::string Encode(const Request& request);
+std::string Encode(const Verdict& verdict);
+std::string Encode(const Status& status);
+std::string Encode(const Progress& progress);
+std::string EncodePlace(uint32_t channel, uint64_t sequence);
+std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view);
+std::string EncodeLeft(int rank, const Progress& progress);
+
+// Each gives PROTOCOL for bytes that are no such message.
+Status Decode(const std::string& bytes, Request* request);
+Status Decode(const std::string& bytes, Verdict* verdict);
+Status Decode(const std::string& bytes, Status* status);
+Status Decode(const std::string& bytes, Progress* progress);
+Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence);
+Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view);
+Status DecodeLeft(const std::string& bytes, int* rank, Progress* progress);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ENGINE_MESSAGES_H_

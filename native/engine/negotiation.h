@@ -1,0 +1,79 @@
+// Which operation runs next everywhere: rank 0's table of who has asked for what. Pure: no I/O, no
+// clock of its own. Event driven: a verdict falls when the last rank asks.
+#ifndef TFCOLLECTIVE_ENGINE_NEGOTIATION_H_
+#define TFCOLLECTIVE_ENGINE_NEGOTIATION_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/status.h"
+
+namespace tfc {
+
+// One rank's wish to run the operation (or to begin the plan) of this name.
+struct Request {
+  std::string name;
+  bool is_plan = false;
+  uint64_t signature = 0;
+  std::string view;        // what the rank asks for, for people
+  double timeout_s = 0.0;  // from the first rank's wish
+};
+
+// What all ranks do now.
+struct Verdict {
+  std::string name;
+  bool is_plan = false;
+  uint32_t channel = 0;  // of a plan that begins
+  Status refusal;        // Ok: run it
+};
+
+class NegotiationTable {
+ public:
+  NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_channels);
+
+  // The verdict, if `rank` was the last one missing for this name.
+  std::optional<Verdict> Arrive(int rank, const Request& request, Deadline::Clock::time_point now);
+
+  // The entry that has waited longest beyond its timeout: DEADLINE_EXCEEDED naming the missing
+  // ranks. Ok if there is none.
+  Status Overdue(Deadline::Clock::time_point now) const;
+  // Texts about entries that have waited for `seconds` and were not reported before.
+  std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
+  // When Overdue or Stalled may next have something to say.
+  std::optional<Deadline::Clock::time_point> NextEvent(double stall_seconds) const;
+
+  size_t waiting() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    std::map<int, Request> requests;
+    Deadline::Clock::time_point since;
+    bool reported = false;
+  };
+  using Key = std::pair<bool, std::string>;
+
+  Verdict Decide(const Key& key, const Entry& entry);
+  std::string MissingRanks(const Entry& entry) const;
+  int FirstMissing(const Entry& entry) const;
+
+  int world_size_;
+  uint32_t next_channel_;
+  uint32_t max_channels_;
+  // A name can be asked for again before all ranks have asked once: one entry a round.
+  std::map<Key, std::deque<Entry>> entries_;
+};
+
+// "ranks 1, 2 and 5" / "rank 1".
+std::string RankList(const std::vector<int>& ranks);
+
+// "rank 0: <view>; rank 1: <view>; ..." with equal views put together: "ranks 0 and 2: <view>".
+std::string CompareViews(const std::map<int, std::string>& views);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ENGINE_NEGOTIATION_H_

@@ -1,0 +1,39 @@
+// A bucket plan at work: what has been started and whether the ranks have agreed on it.
+#ifndef TFCOLLECTIVE_ENGINE_PLAN_H_
+#define TFCOLLECTIVE_ENGINE_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "engine/bucket_order.h"
+#include "engine/engine.h"
+
+namespace tfc {
+
+// Guarded by the engine's mutex.
+class Plan {
+ public:
+  struct Run {
+    Operation operation;
+    Done done;
+    Deadline deadline;
+  };
+
+  explicit Plan(PlanSpec spec) : spec_(std::move(spec)), order_(spec_.num_buckets) {}
+
+  const PlanSpec& spec() const { return spec_; }
+  BucketOrder<Run>& order() { return order_; }
+
+  bool asked = false;               // the ranks are being asked to agree
+  std::optional<uint32_t> channel;  // once they have
+  size_t waiting = 0;               // runs in order()
+
+ private:
+  const PlanSpec spec_;
+  BucketOrder<Run> order_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ENGINE_PLAN_H_

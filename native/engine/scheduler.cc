@@ -1,0 +1,292 @@
+#include "engine/scheduler.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "engine/fiber.h"
+
+namespace tfc {
+namespace {
+
+constexpr double kForever = 1e9;
+constexpr double kRetrySeconds = 0.01;  // when a stack could not be mapped
+
+enum class Wait { kNothing, kTask, kTransport, kArena };
+
+// One channel: its tasks and the fiber that runs them.
+struct Lane {
+  Channel channel;
+  std::deque<Scheduler::Task> tasks;
+  std::unique_ptr<Fiber> fiber;
+  Wait wait = Wait::kNothing;
+  const Condition* condition = nullptr;  // of a wait in the arena
+  Deadline deadline = Deadline::After(0);
+  bool ending = false;
+
+  bool busy() const { return !tasks.empty() || (fiber != nullptr && wait != Wait::kTask); }
+
+  // Back to the scheduler until there may be a reason to look again.
+  void Block(Wait kind, const Condition* what, Deadline until) {
+    wait = kind;
+    condition = what;
+    deadline = until;
+    fiber->Yield();
+    wait = Wait::kNothing;
+    condition = nullptr;
+  }
+};
+
+class FiberTransport final : public Transport {
+ public:
+  FiberTransport(Transport* inner, Lane* lane) : inner_(inner), lane_(lane) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Result<Ticket> PostSend(int peer, const Tag& tag, const ConstSpans& spans) override { return inner_->PostSend(peer, tag, spans); }
+  Result<Ticket> PostReceive(int peer, const Tag& tag, const MutableSpans& spans) override {
+    return inner_->PostReceive(peer, tag, spans);
+  }
+  Result<bool> Test(Ticket ticket) override { return inner_->Test(ticket); }
+  void Interrupt(const Status& status) override { inner_->Interrupt(status); }
+
+  Status Wait(Ticket ticket, Deadline deadline) override {
+    while (true) {
+      const auto done = inner_->Test(ticket);
+      if (!done.ok()) return done.status();
+      // Done: releases the ticket. Too late: words the timeout.
+      if (done.value() || deadline.Passed()) return inner_->Wait(ticket, deadline);
+      lane_->Block(tfc::Wait::kTransport, nullptr, deadline);
+    }
+  }
+
+ private:
+  Transport* inner_;
+  Lane* lane_;
+};
+
+class FiberWaiter final : public Waiter {
+ public:
+  FiberWaiter(Arena* arena, Lane* lane) : arena_(arena), lane_(lane) {}
+
+  Status WaitFor(const Condition& condition, Deadline deadline) override {
+    while (true) {
+      if (condition.Holds()) return Status::Ok();
+      TFC_RETURN_IF_ERROR(arena_->interrupted());
+      if (deadline.Passed()) return Status(Code::kDeadlineExceeded, "");
+      lane_->Block(Wait::kArena, &condition, deadline);
+    }
+  }
+
+ private:
+  Arena* arena_;
+  Lane* lane_;
+};
+
+}  // namespace
+
+struct Scheduler::Impl {
+  PolledTransport transport;
+  Arena* arena = nullptr;
+  int spin_us = 0;
+  std::thread thread;
+
+  std::mutex mutex;
+  std::deque<std::pair<uint32_t, Task>> inbox;
+  bool stopping = false;
+  std::atomic<bool> news{false};  // the inbox is not empty, or stopping has begun
+
+  // Progress thread only.
+  std::map<uint32_t, std::unique_ptr<Lane>> lanes;
+
+  void TakeInbox() {
+    if (!news.exchange(false, std::memory_order_acquire)) return;
+    std::deque<std::pair<uint32_t, Task>> taken;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      taken.swap(inbox);
+    }
+    for (auto& [index, task] : taken) {
+      auto& lane = lanes[index];
+      if (lane == nullptr) {
+        lane = std::make_unique<Lane>();
+        lane->channel.index = index;
+      }
+      lane->tasks.push_back(std::move(task));
+    }
+  }
+
+  void RunTasks(Lane* lane) {
+    FiberTransport fiber_transport(transport.transport, lane);
+    FiberWaiter fiber_waiter(arena, lane);
+    Resources resources;
+    resources.transport = transport.transport == nullptr ? nullptr : &fiber_transport;
+    resources.arena = arena;
+    resources.waiter = arena == nullptr ? nullptr : &fiber_waiter;
+    while (!lane->ending) {
+      while (!lane->tasks.empty()) {
+        Task task = std::move(lane->tasks.front());
+        lane->tasks.pop_front();
+        task(resources, &lane->channel);
+      }
+      lane->Block(Wait::kTask, nullptr, Deadline::After(kForever));
+    }
+  }
+
+  bool MayGoOn(const Lane& lane) const {
+    if (lane.wait == Wait::kTask) return !lane.tasks.empty();
+    if (lane.wait != Wait::kArena) return true;
+    return lane.condition->Holds() || lane.deadline.Passed() || !arena->interrupted().ok();
+  }
+
+  // One turn for every lane that has work and may go on.
+  bool ResumeAll() {
+    bool resumed = false;
+    for (auto& [index, lane] : lanes) {
+      if (!lane->busy() || !MayGoOn(*lane) || !HasFiber(lane.get())) continue;
+      // A wait in the transport is looked at again after each poll only: that is no progress.
+      const bool looks_again = lane->wait == Wait::kTransport;
+      lane->fiber->Resume();
+      resumed = resumed || !looks_again || lane->wait != Wait::kTransport;
+    }
+    return resumed;
+  }
+
+  // Makes the lane's fiber if it has none. Without memory for a stack the tasks stay queued.
+  bool HasFiber(Lane* lane) {
+    if (lane->fiber != nullptr) return true;
+    auto fiber = Fiber::Create([this, lane] { RunTasks(lane); });
+    if (fiber.ok()) lane->fiber = fiber.Take();
+    return lane->fiber != nullptr;
+  }
+
+  bool HasWork() const {
+    return std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.second->busy(); });
+  }
+
+  void EndFibers() {
+    for (auto& [index, lane] : lanes) {
+      lane->ending = true;
+      if (lane->fiber != nullptr) lane->fiber->Resume();
+    }
+    lanes.clear();
+  }
+
+  // True when a lane that waits in the arena may go on, or there is news.
+  class Something final : public Condition {
+   public:
+    explicit Something(const Impl* impl) : impl_(impl) {}
+    bool Holds() const override {
+      if (impl_->news.load(std::memory_order_acquire)) return true;
+      return std::any_of(impl_->lanes.begin(), impl_->lanes.end(), [this](const auto& lane) {
+        return lane.second->wait == Wait::kArena && impl_->MayGoOn(*lane.second);
+      });
+    }
+
+   private:
+    const Impl* impl_;
+  };
+
+  void Sleep() {
+    bool in_transport = false;
+    bool in_arena = false;
+    Deadline deadline = Deadline::After(kForever);
+    for (const auto& [index, lane] : lanes) {
+      if (lane->fiber == nullptr && lane->busy()) deadline = deadline.Earlier(Deadline::After(kRetrySeconds));
+      if (lane->fiber == nullptr || !lane->busy()) continue;
+      in_transport = in_transport || lane->wait == Wait::kTransport;
+      in_arena = in_arena || lane->wait == Wait::kArena;
+      deadline = deadline.Earlier(lane->deadline);
+    }
+    const Something something(this);
+    if (in_arena && Spin(something)) return;
+    if (in_transport || arena == nullptr) {
+      // The doorbell does not wake epoll, so a mixed wait looks at the arena again soon. It occurs
+      // only while one channel is on the wire and another one in shared memory.
+      if (in_arena) deadline = deadline.Earlier(Deadline::After(100e-6));
+      if (!news.load(std::memory_order_acquire)) transport.poll(deadline);
+    } else {
+      arena->SleepUntilRung(Arena::Sleeper::kProgress, something, deadline);
+    }
+  }
+
+  bool Spin(const Condition& condition) const {
+    if (spin_us <= 0) return condition.Holds();
+    const Deadline until = Deadline::After(spin_us * 1e-6);
+    while (!condition.Holds()) {
+      if (until.Passed()) return false;
+      for (int i = 0; i < 32; ++i) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
+    }
+    return true;
+  }
+
+  void Loop() {
+    while (true) {
+      TakeInbox();
+      if (ResumeAll()) continue;
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (stopping && inbox.empty() && !HasWork()) break;
+      }
+      Sleep();
+    }
+    EndFibers();
+  }
+
+  void Wake() {
+    news.store(true, std::memory_order_release);
+    if (arena != nullptr) arena->Ring(Arena::Sleeper::kProgress);
+    if (transport.wake) transport.wake();
+  }
+};
+
+Scheduler::Scheduler(PolledTransport transport, Arena* arena, int spin_us) : impl_(std::make_unique<Impl>()) {
+  impl_->transport = std::move(transport);
+  impl_->arena = arena;
+  impl_->spin_us = spin_us;
+}
+
+Scheduler::~Scheduler() { Stop(); }
+
+Status Scheduler::Start() {
+  sigset_t all, before;  // signals are for the threads of the program, not for ours
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  impl_->thread = std::thread([this] { impl_->Loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(impl_->thread.native_handle(), "tfc-progress");
+  return Status::Ok();
+}
+
+bool Scheduler::Submit(uint32_t channel, Task task) {
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->stopping) return false;
+    impl_->inbox.emplace_back(channel, std::move(task));
+  }
+  impl_->Wake();
+  return true;
+}
+
+void Scheduler::Stop() {
+  if (!impl_->thread.joinable()) return;
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->stopping = true;
+  }
+  impl_->Wake();
+  impl_->thread.join();
+}
+
+}  // namespace tfc

@@ -1,0 +1,54 @@
+// The progress thread: runs the tasks of every channel in order, and channels independently of each
+// other.
+//
+// Each channel's tasks run on one fiber, as ordinary blocking code over the Resources they are
+// given. When a task has to wait, the thread goes on with the other channels; when all wait, it
+// sleeps: in the transport's poll, or on this rank's doorbell in the arena. Idle costs nothing.
+#ifndef TFCOLLECTIVE_ENGINE_SCHEDULER_H_
+#define TFCOLLECTIVE_ENGINE_SCHEDULER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "communicator/execute.h"
+#include "shm/arena.h"
+#include "transport/transport.h"
+
+namespace tfc {
+
+// What the scheduler needs of a transport besides the Transport interface.
+struct PolledTransport {
+  Transport* transport = nullptr;
+  std::function<void(Deadline)> poll;  // drives traffic until something happens, wake() or the deadline
+  std::function<void()> wake;          // any thread
+};
+
+class Scheduler {
+ public:
+  // Runs on the channel's fiber. `channel` holds the channel's counters.
+  using Task = std::function<void(const Resources& resources, Channel* channel)>;
+
+  // `arena` may be nullptr. All must outlive the scheduler.
+  Scheduler(PolledTransport transport, Arena* arena, int spin_us);
+  ~Scheduler();  // Stop() must have been called if Start() was
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  Status Start();
+  // Any thread, never blocks. After Stop the task is dropped unrun and false returned.
+  bool Submit(uint32_t channel, Task task);
+  // Runs what has been submitted to its end and ends the thread. Whoever calls it has made sure that
+  // no task waits for ever (interrupted the transport and the arena).
+  void Stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ENGINE_SCHEDULER_H_

@@ -1,0 +1,104 @@
+#include "engine/watch.h"
+
+namespace tfc {
+namespace {
+
+uint64_t Total(const Progress& progress) {
+  uint64_t total = 0;
+  for (const auto& [channel, count] : progress) total += count;
+  return total;
+}
+
+uint64_t CountOf(const Progress& progress, uint32_t channel) {
+  const auto found = progress.find(channel);
+  return found == progress.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+Status WatchList::Gone(int rank, const std::string& title) const {
+  return Status(Code::kPeerLost,
+                "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(departed_.at(rank))) +
+                    " operations, but this rank has come to " + title + " and needs it (" + std::to_string(completed_) +
+                    " operations done here). Give all ranks the same number of steps: see tfcollective.tensorflow.shard",
+                rank);
+}
+
+Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [rank, progress] : departed_)
+    if (sequence >= CountOf(progress, channel)) return Gone(rank, operation.Title());
+  Slot& slot = slots_[channel];
+  slot.operation = &operation;
+  slot.sequence = sequence;
+  slot.since = Deadline::Clock::now();
+  slot.reported = false;
+  *view_owed = slot.view_owed == sequence;
+  if (*view_owed) slot.view_owed.reset();
+  return Status::Ok();
+}
+
+void WatchList::End(uint32_t channel, bool completed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Slot& slot = slots_[channel];
+  slot.operation = nullptr;
+  if (!completed) return;
+  ++slot.completed;
+  ++completed_;
+}
+
+Status WatchList::Depart(int rank, const Progress& progress) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  departed_[rank] = progress;
+  for (const auto& [channel, slot] : slots_)
+    if (slot.operation != nullptr && slot.sequence >= CountOf(progress, channel)) return Gone(rank, slot.operation->Title());
+  return Status::Ok();
+}
+
+Status WatchList::NobodyLeft(const std::string& title) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return departed_.empty() ? Status::Ok() : Gone(departed_.begin()->first, title);
+}
+
+std::optional<std::string> WatchList::View(uint32_t channel, uint64_t sequence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Slot& slot = slots_[channel];
+  if (slot.operation != nullptr && slot.sequence == sequence) return slot.operation->Describe();
+  if (slot.completed > sequence) return "has completed it already";
+  slot.view_owed = sequence;
+  return std::nullopt;
+}
+
+Progress WatchList::progress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Progress progress;
+  for (const auto& [channel, slot] : slots_) progress[channel] = slot.completed;
+  return progress;
+}
+
+uint64_t WatchList::completed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return completed_;
+}
+
+uint64_t WatchList::active() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t active = 0;
+  for (const auto& [channel, slot] : slots_) active += slot.operation != nullptr ? 1 : 0;
+  return active;
+}
+
+std::vector<std::string> WatchList::Stalled(Deadline::Clock::time_point now, double seconds) {
+  std::vector<std::string> titles;
+  if (seconds <= 0) return titles;
+  const auto limit = std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds));
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [channel, slot] : slots_) {
+    if (slot.operation == nullptr || slot.reported || now - slot.since < limit) continue;
+    slot.reported = true;
+    titles.push_back(slot.operation->Title());
+  }
+  return titles;
+}
+
+}  // namespace tfc

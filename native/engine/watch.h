@@ -1,0 +1,65 @@
+// What runs now on every channel of this rank, what has ended there, and how far ranks that left had
+// come. Answers "would this operation wait for somebody who has gone?" and "what is this rank doing?".
+#ifndef TFCOLLECTIVE_ENGINE_WATCH_H_
+#define TFCOLLECTIVE_ENGINE_WATCH_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "communicator/operation.h"
+
+namespace tfc {
+
+// Operations that a rank has completed, by channel.
+using Progress = std::map<uint32_t, uint64_t>;
+
+class WatchList {
+ public:
+  // Notes that `operation` runs as number `sequence` of `channel`. It must live until End. Gives
+  // PEER_LOST if a rank that has left will never take part in it. `*view_owed` says that somebody
+  // has asked for this operation's view before it began.
+  Status Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed);
+  void End(uint32_t channel, bool completed);
+
+  // `rank` has left after `progress`: PEER_LOST if an operation that runs here needs more of it.
+  Status Depart(int rank, const Progress& progress);
+  // PEER_LOST if anybody has left: for operations that nobody has begun yet.
+  Status NobodyLeft(const std::string& title) const;
+
+  // What this rank does as operation `sequence` of `channel`. Nothing if it has not come to it: then
+  // Begin will say that the view is owed.
+  std::optional<std::string> View(uint32_t channel, uint64_t sequence);
+
+  Progress progress() const;
+  uint64_t completed() const;
+  uint64_t active() const;
+  // Titles of operations that have run for `seconds` and were not reported before.
+  std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
+
+ private:
+  struct Slot {
+    const Operation* operation = nullptr;  // nullptr: nothing runs
+    uint64_t sequence = 0;                 // of what runs or ran last
+    uint64_t completed = 0;
+    Deadline::Clock::time_point since;
+    bool reported = false;
+    std::optional<uint64_t> view_owed;
+  };
+
+  Status Gone(int rank, const std::string& title) const;
+
+  mutable std::mutex mutex_;
+  std::map<uint32_t, Slot> slots_;
+  std::map<int, Progress> departed_;
+  uint64_t completed_ = 0;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ENGINE_WATCH_H_

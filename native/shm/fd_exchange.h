@@ -1,0 +1,42 @@
+// Hands a file descriptor to the other ranks of the node over an abstract Unix socket: nothing in
+// the file system, and only for processes of the same user that prove the job key.
+#ifndef TFCOLLECTIVE_SHM_FD_EXCHANGE_H_
+#define TFCOLLECTIVE_SHM_FD_EXCHANGE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tfc {
+
+using ExchangeKey = std::vector<uint8_t>;  // the job key
+
+class FdServer {
+ public:
+  // Listens under a fresh random name.
+  static Result<FdServer> Create();
+
+  // The name that the peers connect to, as text.
+  const std::string& name() const { return name_; }
+
+  // Gives `fd` to `clients` peers and returns when all have it. Whoever fails to prove `key` is
+  // turned away and does not count. Ends with CANCELLED when `cancel_fd` becomes readable.
+  Status Serve(int fd, int clients, const ExchangeKey& key, int cancel_fd, Deadline deadline);
+
+ private:
+  FdServer(UniqueFd socket, std::string name) : socket_(std::move(socket)), name_(std::move(name)) {}
+  UniqueFd socket_;
+  std::string name_;
+};
+
+// Fetches the descriptor from the server of that name.
+Result<UniqueFd> FetchFd(const std::string& name, const ExchangeKey& key, int cancel_fd, Deadline deadline);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_SHM_FD_EXCHANGE_H_
