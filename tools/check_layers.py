@@ -1,0 +1,72 @@
+"""Checks that every room of native/ includes only what the architecture lets it include.
+
+Each room stands with the rooms it may use directly; what those may use, it may use, too. The concrete transports are
+rooms of their own: only the rooms named in CONCRETE know them (docs/adr/0001 says why `control` is one of them).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+BELOW: dict[str, tuple[str, ...]] = {
+    "include": (),
+    "base": ("include",),
+    "reduce": ("base",),
+    "transport": ("base",),
+    "transport/tcp": ("transport",),
+    "transport/memory": ("transport",),
+    "shm": ("base",),
+    "control": ("base", "transport"),
+    "algorithms": ("transport", "shm", "reduce"),
+    "communicator": ("algorithms", "control"),
+    "engine": ("communicator",),
+    "nccl": ("engine",),
+    "capi": ("nccl",),
+    "tf_ops": ("include",),
+}
+CONCRETE = {"transport/tcp": ("control", "capi"), "transport/memory": ("capi",)}
+UNCHECKED = ("testing", "benchmarks")
+
+
+def below(room: str) -> set[str]:
+    """Returns the room itself and all rooms below it."""
+    return {room}.union(*(below(next_room) for next_room in BELOW[room]))
+
+
+def allowed(room: str, target: str) -> bool:
+    """Says whether a file of `room` may include a header of `target`."""
+    return target in below(room) or room in CONCRETE.get(target, ())
+
+
+def room_of(path: str) -> str | None:
+    """Returns the room of a path relative to native/, or None if it lies in no room."""
+    parts = path.split("/")
+    if parts[0] == "tfcollective":  # <tfcollective/tfcollective.h>, found through native/include
+        return "include"
+    nested = "/".join(parts[:2])
+    return nested if nested in BELOW else parts[0] if parts[0] in BELOW and len(parts) > 1 else None
+
+
+def violations() -> list[str]:
+    """Returns one line for each include that points upwards or sideways."""
+    found = []
+    for source in sorted(p for p in NATIVE.rglob("*") if p.suffix in (".cc", ".h", ".c")):
+        relative = source.relative_to(NATIVE)
+        if relative.parts[0] in UNCHECKED:
+            continue
+        room = room_of(relative.as_posix())
+        for include in INCLUDE.findall(source.read_text(encoding="utf-8")):
+            target = room_of(include)
+            if room is None or target is None or not allowed(room, target):
+                found.append(f'native/{relative}: room {room} may not include "{include}"')
+    return found
+
+
+if __name__ == "__main__":
+    lines = violations()
+    print("\n".join(lines) or "native layers: kept")
+    sys.exit(bool(lines))
