@@ -44,7 +44,8 @@ std::vector<int> MissingLocalRanks(const ArenaContext& context);
 // two-phase (stage, combine own slice, collect) else.
 Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                       const MutableSpans& output);
-// Local rank i gets bytes [offsets[i], offsets[i+1]) of the reduced input.
+// Local rank i gets bytes [offsets[i], offsets[i+1]) of the reduced input. `output` may be that part
+// of the input.
 Status ArenaReduceScatter(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                           const std::vector<size_t>& offsets, const MutableSpans& output);
 // Local rank i's input lands at bytes [offsets[i], offsets[i+1]) of everyone's output. Its own part

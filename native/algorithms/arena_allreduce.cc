@@ -2,6 +2,7 @@
 
 #include "algorithms/arena_algorithms.h"
 #include "algorithms/arena_buffers.h"
+#include "algorithms/arena_combine.h"
 #include "algorithms/pieces.h"
 #include "algorithms/span_cursor.h"
 #include "algorithms/staging_rounds.h"
@@ -14,7 +15,6 @@ constexpr size_t kTwoPhaseFrom = 16 * 1024;
 
 struct AllReduceTask {
   const Reduction& reduction;
-  size_t element;  // bytes
   size_t bytes;
   ConstCursor input;
   MutableCursor output;
@@ -22,20 +22,17 @@ struct AllReduceTask {
   bool stream() const { return bytes >= kStreamFrom; }
 };
 
-// Every rank stages a segment and combines all staged ones itself: one flag, p reads.
+// Every rank stages a segment and combines all staged ones itself: one flag, p reads. Its own part is
+// read where it came from: the staged copy is on its way to the peers' caches.
 Status OneShot(StagingRounds* rounds, AllReduceTask task) {
-  InputList inputs(rounds->local_size());
   for (size_t done = 0; done < task.bytes;) {
     const size_t size = std::min(task.bytes - done, rounds->segment_size());
     TFC_RETURN_IF_ERROR(rounds->Open());
+    ConstCursor own = task.input;
     task.input.CopyTo(rounds->slot(), size);
     rounds->Publish();
     TFC_RETURN_IF_ERROR(rounds->AwaitStaged());
-    task.output.Visit(size, [&](std::byte* data, size_t offset, size_t piece) {
-      for (int rank = 0; rank < rounds->local_size(); ++rank) inputs[rank] = rounds->peer_slot(rank) + offset;
-      ReduceArrays(task.reduction, inputs.data(), static_cast<size_t>(rounds->local_size()), data, piece / task.element,
-                   task.stream());
-    });
+    CombineStaged(*rounds, task.reduction, Lot{0, size}, &own, &task.output, task.stream());
     rounds->Close();
     done += size;
   }
@@ -82,13 +79,9 @@ class TwoPhaseRound {
   }
 
   void CombineSlice() {
-    InputList inputs(rounds_.local_size());
-    own_.Visit(end_ - begin_, [&](const std::byte* data, size_t offset, size_t piece) {
-      for (int rank = 0; rank < rounds_.local_size(); ++rank) inputs[rank] = rounds_.peer_slot(rank) + begin_ + offset;
-      inputs[rounds_.local_rank()] = data;
-      ReduceArrays(task_.reduction, inputs.data(), static_cast<size_t>(rounds_.local_size()),
-                   rounds_.slot() + begin_ + offset, piece / task_.element);
-    });
+    const MutableSpan slice = {rounds_.slot() + begin_, end_ - begin_};
+    MutableCursor result(&slice);
+    CombineStaged(rounds_, task_.reduction, Lot{begin_, end_ - begin_}, &own_, &result, false);
   }
 
   void Collect() {
@@ -120,11 +113,10 @@ Status TwoPhase(StagingRounds* rounds, AllReduceTask task) {
 
 Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                       const MutableSpans& output) {
-  const size_t element = DtypeSize(reduction.dtype);
-  const AllReduceTask task{reduction, element, TotalSize(input), ConstCursor(input), MutableCursor(output)};
+  const AllReduceTask task{reduction, TotalSize(input), ConstCursor(input), MutableCursor(output)};
   TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), task.bytes));
-  TFC_RETURN_IF_ERROR(CheckElements(input, element));
-  TFC_RETURN_IF_ERROR(CheckElements(output, element));
+  TFC_RETURN_IF_ERROR(CheckElements(input, DtypeSize(reduction.dtype)));
+  TFC_RETURN_IF_ERROR(CheckElements(output, DtypeSize(reduction.dtype)));
   StagingRounds rounds(context);
   if (task.bytes == 0) return rounds.Pass();
   if (rounds.local_size() == 1) {

@@ -1,4 +1,4 @@
-// Helpers of the arena's algorithms. Internal to algorithms/.
+// Checking and copying buffers in the arena's algorithms. Internal to algorithms/.
 #ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_
 #define TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_
 
@@ -15,27 +15,6 @@ namespace tfc {
 
 // Results of this size and more bypass the cache: they do not fit it next to what is staged.
 inline constexpr size_t kStreamFrom = size_t{8} << 20;
-
-// The inputs of one ReduceArrays call, one for each local rank; on the stack for few ranks.
-class InputList {
- public:
-  explicit InputList(int local_size) {
-    if (static_cast<size_t>(local_size) <= kFew) return;
-    many_.resize(static_cast<size_t>(local_size));
-    data_ = many_.data();
-  }
-  InputList(const InputList&) = delete;
-  InputList& operator=(const InputList&) = delete;
-
-  const std::byte*& operator[](int local_rank) { return data_[local_rank]; }
-  const std::byte* const* data() const { return data_; }
-
- private:
-  static constexpr size_t kFew = 16;
-  const std::byte* few_[kFew];
-  std::vector<const std::byte*> many_;
-  const std::byte** data_ = few_;
-};
 
 // Copies contiguous bytes; memory that is the same is left alone.
 inline void CopyBytes(const std::byte* from, std::byte* to, size_t size, bool stream) {

@@ -2,6 +2,7 @@
 
 #include "algorithms/arena_algorithms.h"
 #include "algorithms/arena_buffers.h"
+#include "algorithms/arena_combine.h"
 #include "algorithms/span_cursor.h"
 #include "algorithms/staging_rounds.h"
 
@@ -38,11 +39,10 @@ class ReduceScatter {
   Status Run() {
     while (std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.left > 0; })) {
       TFC_RETURN_IF_ERROR(rounds_.Open());
-      const size_t own_size = std::min(own().left, lot_size_);
       Stage();
       rounds_.Publish();
       TFC_RETURN_IF_ERROR(rounds_.AwaitStaged());
-      Combine(own_size);
+      Combine();
       rounds_.Close();
     }
     return Status::Ok();
@@ -53,20 +53,17 @@ class ReduceScatter {
 
   void Stage() {
     for (size_t i = 0; i < parts_.size(); ++i) {
+      if (&parts_[i] == &own()) continue;
       const size_t size = std::min(parts_[i].left, lot_size_);
       parts_[i].input.CopyTo(rounds_.slot() + i * lot_size_, size);
       parts_[i].left -= size;
     }
   }
 
-  void Combine(size_t size) {
-    const size_t lot = static_cast<size_t>(rounds_.local_rank()) * lot_size_;
-    const size_t element = DtypeSize(reduction_.dtype);
-    InputList inputs(rounds_.local_size());
-    output_.Visit(size, [&](std::byte* data, size_t offset, size_t piece) {
-      for (int rank = 0; rank < rounds_.local_size(); ++rank) inputs[rank] = rounds_.peer_slot(rank) + lot + offset;
-      ReduceArrays(reduction_, inputs.data(), static_cast<size_t>(rounds_.local_size()), data, piece / element, stream_);
-    });
+  void Combine() {
+    const Lot lot{static_cast<size_t>(rounds_.local_rank()) * lot_size_, std::min(own().left, lot_size_)};
+    CombineStaged(rounds_, reduction_, lot, &own().input, &output_, stream_);
+    own().left -= lot.size;
   }
 
   StagingRounds& rounds_;

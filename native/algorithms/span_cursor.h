@@ -16,6 +16,7 @@ template <typename Span>
 class SpanCursor {
  public:
   explicit SpanCursor(const std::vector<Span>& spans) : span_(spans.data()) {}
+  explicit SpanCursor(const Span* span) : span_(span) {}
 
   // Visits the next `size` bytes as contiguous pieces: visit(data, offset from here, size).
   template <typename Visitor>

@@ -1,0 +1,39 @@
+#include "algorithms/arena_combine.h"
+
+#include <array>
+#include <vector>
+
+namespace tfc {
+namespace {
+
+constexpr size_t kFewRanks = 16;  // their pointers lie on the stack: a small operation allocates nothing
+
+void Combine(const StagingRounds& rounds, const Reduction& reduction, Lot lot, const std::byte** inputs,
+             ConstCursor* own, MutableCursor* output, bool stream) {
+  const size_t element = DtypeSize(reduction.dtype);
+  const size_t ranks = static_cast<size_t>(rounds.local_size());
+  output->Visit(lot.size, [&](std::byte* to, size_t to_offset, size_t to_size) {
+    own->Visit(to_size, [&](const std::byte* from, size_t from_offset, size_t size) {
+      const size_t position = lot.begin + to_offset + from_offset;
+      for (size_t i = 0; i < ranks; ++i) inputs[i] = rounds.peer_slot(static_cast<int>(i)) + position;
+      inputs[rounds.local_rank()] = from;
+      ReduceArrays(reduction, inputs, ranks, to + from_offset, size / element, stream);
+    });
+  });
+}
+
+}  // namespace
+
+void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot lot, ConstCursor* own,
+                   MutableCursor* output, bool stream) {
+  const size_t ranks = static_cast<size_t>(rounds.local_size());
+  if (ranks <= kFewRanks) {
+    std::array<const std::byte*, kFewRanks> inputs;
+    Combine(rounds, reduction, lot, inputs.data(), own, output, stream);
+  } else {
+    std::vector<const std::byte*> inputs(ranks);
+    Combine(rounds, reduction, lot, inputs.data(), own, output, stream);
+  }
+}
+
+}  // namespace tfc

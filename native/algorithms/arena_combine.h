@@ -1,0 +1,26 @@
+// Combining what the local ranks have staged. Internal to algorithms/.
+#ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_COMBINE_H_
+#define TFCOLLECTIVE_ALGORITHMS_ARENA_COMBINE_H_
+
+#include <cstddef>
+
+#include "algorithms/span_cursor.h"
+#include "algorithms/staging_rounds.h"
+#include "reduce/reduce.h"
+
+namespace tfc {
+
+// A part of every rank's slot.
+struct Lot {
+  size_t begin;
+  size_t size;
+};
+
+// output = the staged lots of all ranks, combined in rank order and finished. This rank's own part is
+// read from `own` (it need not be staged). Both cursors move on by the size of the lot.
+void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot lot, ConstCursor* own,
+                   MutableCursor* output, bool stream);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_ALGORITHMS_ARENA_COMBINE_H_
