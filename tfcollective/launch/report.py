@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.launcher import JobOutcome
 
-__all__ = ["EXIT_INTERNAL", "EXIT_NOT_STARTED", "exit_code", "render"]
+__all__ = ["EXIT_INTERNAL", "EXIT_NOT_STARTED", "exit_code", "render", "warning"]
 
 EXIT_NOT_STARTED = 69
 EXIT_INTERNAL = 70
 _SIGNAL_BASE = 128
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def exit_code(outcome: JobOutcome) -> int:
@@ -32,6 +33,13 @@ def render(outcome: JobOutcome) -> str:
     return "\n".join(_lines(outcome))
 
 
+def warning(outcome: JobOutcome) -> str | None:
+    """One line for a job in which nobody used tfcollective, else None."""
+    if outcome.initialised or outcome.stopped_by is not None or outcome.agent_failure is not None:
+        return None
+    return "warning: no rank called tfcollective.init(): the processes ran independently of each other"
+
+
 def _lines(outcome: JobOutcome) -> Iterator[str]:
     if outcome.stopped_by is not None:
         yield f"stopped by {signal.Signals(outcome.stopped_by).name}"
@@ -45,21 +53,27 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         yield from _cause_lines(cause)
         others = [record for record in outcome.exits if record.failed and record is not cause]
         yield from (f"  then {_who(record)} {_how(record)}" for record in sorted(others, key=lambda one: one.time))
-    if not outcome.initialised:
-        yield "warning: no rank called tfcollective.init(): the processes ran independently of each other"
 
 
 def _cause_lines(record: ExitRecord) -> Iterator[str]:
     yield f"the job failed: {_who(record)} {record.how}"
     traceback = () if record.exception is None else tuple(record.exception.traceback.rstrip().splitlines())
-    known = {line.strip() for line in traceback}
-    tail = [line for line in record.stderr_tail if line.strip() not in known]
+    tail = _without_traceback(record.stderr_tail, traceback)
     if tail:
         yield "  the last lines of its stderr:"
         yield from (f"    {line}" for line in tail)
     if traceback:
         yield "  its traceback:"
         yield from (f"    {line}" for line in traceback)
+
+
+def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tuple[str, ...]:
+    """The tail of stderr without the traceback that the interpreter has printed there: it is shown by itself."""
+    if not traceback or traceback[-1] not in tail:
+        return tail
+    end = tail.index(traceback[-1])
+    start = tail.index(_TRACEBACK) if _TRACEBACK in tail[:end] else 0  # its first lines may have been cut off
+    return tail[:start] + tail[end + 1 :]
 
 
 def _who(record: ExitRecord) -> str:

@@ -1,0 +1,134 @@
+"""``tfcollective check``: does this installation work, and if not, how to mend it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+import click
+
+from tfcollective._version import __version__
+from tfcollective.errors import TfCollectiveError
+from tfcollective.settings import Settings
+
+__all__ = ["check"]
+
+_PACKAGES = ("numpy", "tensorflow", "tensorflow-cpu", "keras", "aiohttp", "urllib3")
+_TIMEOUT_S = 60.0
+_OPS_TIMEOUT_S = 180.0
+_RANKS = 2
+_LOOPBACK_LENGTH = 1000
+# TensorFlow runs in a process of its own: it is slow to import, and a library that does not fit it may crash.
+_OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce([1.0, 2.0]).numpy().tolist())"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check; ``remedy`` is there when it failed."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tfcollective check""",
+)
+def check() -> int:
+    """Checks versions, the native library, the TensorFlow ops and an all-reduce between two processes.
+
+    Exit code 0 when all is well, else 1.
+    """
+    failed = False
+    for finding in _findings():
+        click.echo(f"{'ok    ' if finding.ok else 'FAILED'} {finding.name}: {finding.detail}")
+        if not finding.ok:
+            failed = True
+            click.echo(f"       to mend it: {finding.remedy}")
+    return 1 if failed else 0
+
+
+def _findings() -> Iterator[Finding]:
+    steps: tuple[Callable[[], Finding], ...] = (_versions, _native_library, _tensorflow_ops, _loopback)
+    for step in steps:
+        yield step()
+
+
+def _versions() -> Finding:
+    found = [f"tfcollective {__version__}", f"Python {platform.python_version()}", platform.platform()]
+    for package in _PACKAGES:
+        version = _version(package)
+        if version is not None:
+            found.append(f"{package} {version}")
+    return Finding("versions", True, ", ".join(found))
+
+
+def _native_library() -> Finding:
+    from tfcollective import _native
+
+    try:
+        library = _native.load(Settings.load().library)
+    except TfCollectiveError as error:
+        remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
+        return Finding("native library", False, str(error), remedy)
+    return Finding("native library", True, str(getattr(library, "path", "loaded")))
+
+
+def _tensorflow_ops() -> Finding:
+    name = "TensorFlow ops"
+    if _version("tensorflow") is None and _version("tensorflow-cpu") is None:
+        return Finding(name, True, "TensorFlow is not installed: only tfcollective.Communicator can be used")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _OPS_PROGRAM], capture_output=True, text=True, timeout=_OPS_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(name, False, f"no answer within {_OPS_TIMEOUT_S:g} s", "see whether TensorFlow itself imports")
+    if done.returncode == 0:
+        return Finding(name, True, "load and run")
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return Finding(
+        name, False, last, "use TensorFlow 2.15.1 or newer, and see the whole error: import tfcollective.tensorflow"
+    )
+
+
+def _loopback() -> Finding:
+    from tfcollective.launch.api import run
+
+    name = f"all-reduce between {_RANKS} processes"
+    try:
+        sums = run(loopback, np=_RANKS, start_timeout=_TIMEOUT_S, op_timeout=_TIMEOUT_S)
+    except TfCollectiveError as error:
+        remedy = "see the report above; a firewall on the loopback interface is the usual cause"
+        return Finding(name, False, str(error), remedy)
+    expected = [float(sum(range(1, _RANKS + 1)))] * _RANKS
+    return Finding(name, sums == expected, f"got {sums}, expected {expected}", "report this: the sums are wrong")
+
+
+def loopback() -> float:
+    """Runs on every rank: the sum over the ranks of rank + 1."""
+    import numpy
+
+    import tfcollective
+    from tfcollective.communicator import Sum
+    from tfcollective.runtime import get_communicator
+
+    tfcollective.init()
+    mine = numpy.full(_LOOPBACK_LENGTH, tfcollective.rank() + 1, numpy.float32)
+    total = get_communicator().allreduce(mine, op=Sum)
+    tfcollective.shutdown()
+    return float(total.max()) if total.min() == total.max() else float("nan")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,46 @@
+"""What the user typed after the options, as a command that can be run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["resolve_command"]
+
+_PYTHONS = ("python", "python3")
+
+
+def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ...]:
+    """The command of every rank; ConfigError with a clear message when it cannot run.
+
+    ``-m MODULE ARGS`` and a bare ``script.py`` run under the interpreter that runs tfcollective, and so does
+    ``python``: the ranks need the installation that has tfcollective.
+    """
+    if module is not None:
+        return (sys.executable, "-m", module, *command)
+    if not command:
+        raise ConfigError("there is no command to run; for example: tfcollective run -np 2 python train.py")
+    program, *rest = command
+    if program in _PYTHONS:
+        _check_script(rest)
+        return (sys.executable, *rest)
+    if program.endswith(".py") and not os.access(program, os.X_OK):
+        _check_script([program])
+        return (sys.executable, *command)
+    found = shutil.which(program)
+    if found is None:
+        raise ConfigError(f"command not found: {program}")
+    if Path(found).name.startswith("python"):
+        _check_script(rest)
+    return tuple(command)
+
+
+def _check_script(arguments: Sequence[str]) -> None:
+    """The script of a Python command line has to exist; options before it (``-c``, ``-m``, ...) end the check."""
+    if arguments and not arguments[0].startswith("-") and not Path(arguments[0]).exists():
+        raise ConfigError(f"there is no script {arguments[0]}")

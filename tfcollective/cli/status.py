@@ -1,0 +1,83 @@
+"""``tfcollective status``: this user's running jobs, rank by rank."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.records import JobRecord, running_jobs, runtime_directory
+from tfcollective.errors import CoordinatorError
+from tfcollective.settings import Settings, environ_snapshot
+
+__all__ = ["status"]
+
+_COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tfcollective status
+  tfcollective status --json | python -m json.tool""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs: a list with one object a job.")
+def status(as_json: bool) -> int:
+    """Shows your running jobs on this machine: every rank's state, operations and last heartbeat."""
+    environ = environ_snapshot()
+    directory = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
+    jobs = list(_query(list(running_jobs(directory))))
+    if as_json:
+        click.echo(json.dumps(jobs, indent=2))
+    elif not jobs:
+        click.echo("no job of yours is running on this machine")
+    else:
+        _print_tables(jobs)
+    return 0
+
+
+def _query(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
+    """One object a job; a job that ends meanwhile is left out."""
+    for record in records:
+        with CoordinatorClient(record.coordinator, record.key) as client:
+            try:
+                answer = client.status()
+            except CoordinatorError:
+                continue  # it has just ended: its record goes with it
+        yield {**answer, "pid": record.pid, "command": list(record.command), "started": record.created}
+
+
+def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for job in jobs:
+        words = job["command"]
+        command = shlex.join(str(word) for word in words) if isinstance(words, list) else ""
+        table = Table(title=f"{job['job']} (pid {job['pid']}): {command}", title_justify="left")
+        for column in _COLUMNS:
+            table.add_column(column)
+        tasks = job["tasks"]
+        for task in tasks if isinstance(tasks, list) else []:
+            table.add_row(*_row(task))
+        console.print(table)
+
+
+def _row(task: Mapping[str, object]) -> tuple[str, ...]:
+    info, age = task["info"], task["heartbeat_age_s"]
+    operations = info.get("completed", "") if isinstance(info, Mapping) else ""
+    heartbeat = f"{age:.0f} s ago" if isinstance(age, (int, float)) else "none"
+    return (
+        str(task["rank"]),
+        str(task["task"]),
+        str(task["node"]),
+        str(task["pid"] or ""),
+        str(task["state"]),
+        str(operations),
+        heartbeat,
+    )
