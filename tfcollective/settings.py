@@ -67,7 +67,7 @@ def _count(text: str) -> int:
     return value
 
 
-def _descriptor(text: str) -> int:
+def _whole(text: str) -> int:
     value = int(text)
     if value < 0:
         raise ValueError("it must be 0 or more")
@@ -87,7 +87,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 VARIABLES: tuple[Variable, ...] = (
     Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens."),
     Variable("key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal."),
-    Variable("key_fd", "number", _descriptor, None, "An inherited descriptor of such a file, instead of its path."),
+    Variable("key_fd", "number", _whole, None, "An inherited descriptor of such a file, instead of its path."),
     Variable("job_id", "text", str, None, "The name of the job."),
     Variable("task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3."),
     Variable("size", "number", _count, None, "The number of processes that take part in collectives."),
@@ -97,6 +97,14 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("start_timeout", "seconds", _positive, 120.0, "How long the ranks wait for each other in `init()`."),
     Variable("stall_warning", "seconds", _not_negative, 60.0, "When to warn of a slow collective; 0: never."),
     Variable("transport", "auto or tcp", _one_of("auto", "tcp"), "auto", "How ranks of one node move data."),
+    Variable("bucket_bytes", "bytes", _count, 8 << 20, "How many bytes of gradients are reduced together at most."),
+    Variable(
+        "replica_check_steps",
+        "number",
+        _whole,
+        1000,
+        "Every so many steps, and at the third, the ranks compare their weights; 0: never.",
+    ),
     Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception."),
     Variable("log_level", "level", _one_of(*LEVELS), "warning", "What to log: debug, info, warning or error."),
     Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
@@ -121,6 +129,8 @@ class Settings:
     start_timeout: float = 120.0
     stall_warning: float = 60.0
     transport: str = "auto"
+    bucket_bytes: int = 8 << 20
+    replica_check_steps: int = 1000
     failure_file: str | None = None
     log_level: str = "warning"
     library: str | None = None

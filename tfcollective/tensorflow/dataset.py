@@ -1,0 +1,55 @@
+"""The same number of elements for every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.errors import InvalidArgumentError
+
+__all__ = ["shard"]
+
+
+def shard(dataset: Any, even: bool = True) -> Any:
+    """This rank's part of a ``tf.data.Dataset``: of each `size` elements in a row, the one at place `rank`.
+
+    Shard before shuffling and batching, with the dataset in the same order on all ranks.
+
+    Args:
+        dataset: the whole dataset; all ranks must pass the same.
+        even: every rank gets the same number of elements: up to size - 1 elements at the end are dropped. Without
+            it ranks may run out of data at different times, and those that still train then fail with an error.
+
+    Returns:
+        A dataset of the same element type.
+
+    Raises:
+        InvalidArgumentError: known to have fewer elements than there are ranks.
+    """
+    size, rank = runtime.size(), runtime.rank()
+    if size == 1:
+        return dataset
+    if not even:
+        return dataset.shard(size, rank)
+    cardinality = int(dataset.cardinality())
+    if cardinality == tf.data.INFINITE_CARDINALITY:
+        return dataset.shard(size, rank)
+    if cardinality == tf.data.UNKNOWN_CARDINALITY:
+        return _whole_rounds(dataset, size, rank)
+    if cardinality < size:
+        raise InvalidArgumentError(f"dataset: its {cardinality} elements are not enough for {size} ranks")
+    return dataset.take(cardinality - cardinality % size).shard(size, rank)
+
+
+def _whole_rounds(dataset: Any, size: int, rank: int) -> Any:
+    """One element of each complete round of `size`; elements may differ in shape, so they are not batched."""
+    rounds = dataset.map(lambda *element: (element,)).window(size, drop_remainder=True)
+
+    def pick(window: Any) -> Any:
+        own = tf.nest.map_structure(lambda part: part.skip(rank).take(1), window)
+        return tf.data.Dataset.zip(own)
+
+    picked = rounds.flat_map(pick)
+    return picked.map(lambda *element: element[0] if len(element) == 1 else element)

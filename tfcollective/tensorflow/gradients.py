@@ -1,0 +1,231 @@
+"""Reduces the gradients of one training step: bucket plans for dense gradients, all-gather for sparse ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.communicator import Average, Op, Sum
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.functions import allreduce_slices
+from tfcollective.tensorflow.names import plan_names
+from tfcollective.tensorflow.plan import BucketPlan, GradientSpec, Reduction, plan_buckets, signature
+
+__all__ = ["GradientOptions", "reduce_gradients", "variable_key", "variable_name"]
+
+
+@dataclass(frozen=True)
+class GradientOptions:
+    """How gradients are reduced; the words are Horovod's.
+
+    Attributes:
+        compression: how dense gradients travel.
+        sparse_as_dense: turn IndexedSlices into dense tensors first.
+        op: Average or Sum.
+        gradient_predivide_factor: gradients are divided by it before they are summed, and the average is multiplied
+            by it after; Average only.
+        num_groups: 0, or into how many buckets the gradients are put whatever their size.
+        groups: 0, or lists of variables whose gradients share a bucket.
+        scale_local_gradients: gradients of local variables are divided by the number of ranks.
+    """
+
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    op: Op = Average
+    gradient_predivide_factor: float = 1.0
+    num_groups: int = 0
+    groups: tuple[tuple[Any, ...], ...] = ()
+    scale_local_gradients: bool = True
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        compression: Any,
+        sparse_as_dense: bool,
+        op: Op,
+        gradient_predivide_factor: float,
+        num_groups: int,
+        groups: Any,
+        scale_local_gradients: bool = True,
+    ) -> GradientOptions:
+        """Options from a wrapper's arguments.
+
+        Raises:
+            UnsupportedError: another reduction than Average or Sum.
+            InvalidArgumentError: arguments that exclude each other.
+        """
+        if op not in (Average, Sum):
+            raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise InvalidArgumentError("gradient_predivide_factor: only with op=Average")
+        if isinstance(groups, int) and groups:
+            num_groups, groups = groups, None
+        if num_groups < 0:
+            raise InvalidArgumentError(f"num_groups: expected 0 or more, got {num_groups}")
+        lists = tuple(tuple(group) for group in groups) if groups else ()
+        return cls(
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=Op(op),
+            gradient_predivide_factor=float(gradient_predivide_factor),
+            num_groups=num_groups,
+            groups=lists,
+            scale_local_gradients=scale_local_gradients,
+        )
+
+    def reduction(self) -> Reduction:
+        """The native reduction of dense gradients."""
+        factor = self.gradient_predivide_factor
+        return Reduction(self.op, prescale=1.0 / factor, postscale=factor)
+
+
+def variable_name(variable: Any, index: int) -> str:
+    """A variable's name for messages and matching: Keras's path, TensorFlow's name, or its place."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"gradient_{index}")
+
+
+def variable_key(variable: Any) -> int:
+    """Identifies a variable, whether it comes as Keras's or as TensorFlow's object."""
+    inner = getattr(variable, "value", None)
+    return id(variable if inner is None or callable(inner) else inner)
+
+
+def reduce_gradients(
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    *,
+    scope: str,
+    options: GradientOptions,
+    local: frozenset[int] = frozenset(),
+) -> list[Any]:
+    """Reduces gradients over the ranks. With one rank they are returned as they are.
+
+    Args:
+        gradients: tensors, IndexedSlices or None, one for each variable. None stays None.
+        variables: what they are the gradients of; the same list on all ranks.
+        scope: names the place in the program; see :class:`PlanNames`.
+        options: how.
+        local: keys (:func:`variable_key`) of variables whose gradients are not reduced.
+    """
+    size = runtime.size()
+    reduced = list(gradients)
+    if size == 1:
+        return reduced
+    dense: list[int] = []
+    sparse: list[int] = []
+    for index, gradient in enumerate(gradients):
+        if gradient is None:
+            continue
+        if variable_key(variables[index]) in local:
+            reduced[index] = _local_gradient(gradient, options, size)
+        elif isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
+            sparse.append(index)
+        else:
+            dense.append(index)
+    names = [variable_name(variable, index) for index, variable in enumerate(variables)]
+    for index in dense:
+        reduced[index] = tf.convert_to_tensor(gradients[index])
+    pending = _start_dense(reduced, dense, names, variables, scope, options)
+    for index in sparse:
+        slices = f"{scope}/{index}/{names[index]}"
+        reduced[index] = _reduce_slices(gradients[index], slices, options)
+    if pending is not None:
+        for index, result in pending.finish():
+            reduced[index] = result
+    return reduced
+
+
+def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:
+    if not options.scale_local_gradients or options.op != Average:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(size, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(size, gradient.dtype)
+
+
+def _reduce_slices(slices: Any, name: str, options: GradientOptions) -> Any:
+    wire, context = options.compression.compress(slices.values)
+    sent = tf.IndexedSlices(wire, slices.indices, slices.dense_shape)
+    result = allreduce_slices(sent, options.op, 1.0, 1.0, name)
+    return tf.IndexedSlices(
+        options.compression.decompress(result.values, context), result.indices, result.dense_shape
+    )
+
+
+class _Pending:
+    """Buckets that were started; :meth:`finish` waits for them."""
+
+    def __init__(self, plan: BucketPlan, indices: Sequence[int], compression: Any) -> None:
+        self._plan = plan
+        self._indices = indices
+        self._compression = compression
+        self._started: list[tuple[Any, list[Any], list[Any]]] = []
+
+    def start(self, bucket: int, tensors: list[Any], contexts: list[Any]) -> None:
+        self._started.append((ops.bucket_start(tensors, plan=self._plan, bucket=bucket), tensors, contexts))
+
+    def finish(self) -> list[tuple[int, Any]]:
+        """(place among the gradients, result) of every member of every bucket.
+
+        No result is waited for before the last bucket is started: TensorFlow runs the stateful ops of a function one
+        after the other, and a v1 graph in any order that the control dependencies leave.
+        """
+        results: list[tuple[int, Any]] = []
+        with tf.control_dependencies([handle for handle, _, _ in self._started]):
+            for number, (handle, tensors, contexts) in enumerate(self._started):
+                members = [self._indices[member] for member in self._plan.buckets[number].members]
+                done = ops.bucket_done(handle, tensors, plan=self._plan, bucket=number)
+                outputs = (self._compression.decompress(t, c) for t, c in zip(done, contexts, strict=True))
+                results += zip(members, outputs, strict=True)
+        return results
+
+
+def _start_dense(
+    tensors: Sequence[Any],
+    indices: Sequence[int],
+    names: Sequence[str],
+    variables: Sequence[Any],
+    scope: str,
+    options: GradientOptions,
+) -> _Pending | None:
+    if not indices:
+        return None
+    wires, contexts = zip(*(options.compression.compress(tensors[index]) for index in indices), strict=True)
+    specs = [_spec(names[index], wire) for index, wire in zip(indices, wires, strict=True)]
+    specs = _grouped(specs, [variables[index] for index in indices], options)
+    pending = _Pending(_plan(specs, scope, options), indices, options.compression)
+    for number, bucket in enumerate(pending._plan.buckets):
+        pending.start(number, [wires[m] for m in bucket.members], [contexts[m] for m in bucket.members])
+    return pending
+
+
+def _spec(name: str, wire: Any) -> GradientSpec:
+    shape = tuple(wire.shape.as_list()) if wire.shape.rank is not None else (None,)
+    return GradientSpec(name, shape, wire.dtype.name, wire.dtype.size)
+
+
+def _plan(specs: Sequence[GradientSpec], scope: str, options: GradientOptions) -> BucketPlan:
+    reduction = options.reduction()
+    buckets = plan_buckets(specs, bucket_bytes=runtime.settings().bucket_bytes)
+    text = signature(specs, buckets, reduction)
+    return BucketPlan(plan_names.name(scope, text), text, buckets, reduction)
+
+
+def _grouped(specs: list[GradientSpec], variables: Sequence[Any], options: GradientOptions) -> list[GradientSpec]:
+    """The specs with the groups that the options ask for."""
+    if options.num_groups:
+        per_group = -(-len(specs) // options.num_groups)
+        return [replace(spec, group=index // per_group) for index, spec in enumerate(specs)]
+    group_of = {variable_key(v): number for number, group in enumerate(options.groups) for v in group}
+    return [
+        replace(spec, group=group_of.get(variable_key(variable)))
+        for spec, variable in zip(specs, variables, strict=True)
+    ]

@@ -1,0 +1,157 @@
+"""The TensorFlow ops of ``_tf_ops.so``: loaded when the first one is needed, never by ``import`` or ``init()``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import _native, runtime
+from tfcollective.communicator import Op
+from tfcollective.errors import ConfigError
+from tfcollective.log import get_logger
+from tfcollective.tensorflow.plan import BucketPlan
+
+__all__ = [
+    "TRIED_VERSIONS",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "bucket_done",
+    "bucket_start",
+    "grouped_allreduce",
+    "load",
+    "reducescatter",
+]
+
+LIBRARY_NAME = "_tf_ops.so"
+#: Minor versions that the test-suite runs with. Asynchronous kernels lean on a detail of TensorFlow (where the
+#: done-callback lives) that is the same in these.
+TRIED_VERSIONS = ("2.15", "2.21")
+
+_LOG = get_logger(__name__)
+_lock = threading.Lock()
+_module: Any = None
+
+
+def load() -> Any:
+    """The module of generated op functions, loaded once a process.
+
+    Raises:
+        ConfigError: the library does not load into this TensorFlow.
+    """
+    global _module
+    if _module is None:
+        with _lock:
+            if _module is None:
+                _module = _load_library()
+    return _module
+
+
+def _load_library() -> Any:
+    _warn_of_untried(tf.__version__)
+    core = _native.load(runtime.settings().library)  # so that both find one copy of the core
+    path = _library_path(core.path)
+    try:
+        return tf.load_op_library(str(path))
+    except (OSError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
+        raise ConfigError(
+            f"cannot load {path} into TensorFlow {tf.__version__}: {error}. Run `tfcollective check`."
+        ) from error
+
+
+def _library_path(core: Path) -> Path:
+    """The op library: beside the core library that is in use."""
+    return core.parent / LIBRARY_NAME
+
+
+def _warn_of_untried(version: str) -> None:
+    minor = ".".join(version.split(".")[:2])
+    if minor not in TRIED_VERSIONS:
+        _LOG.warning(
+            "tfcollective was not tried with TensorFlow %s (tried: %s); run `tfcollective check`",
+            version,
+            ", ".join(TRIED_VERSIONS),
+        )
+
+
+def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str) -> Any:
+    """One tensor, combined over the ranks; shape and dtype stay."""
+    result = load().tfcollective_allreduce(
+        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name
+    )
+    result.set_shape(tensor.shape)
+    return result
+
+
+def grouped_allreduce(tensors: Sequence[Any], *, op: Op, prescale: float, postscale: float, name: str) -> list[Any]:
+    """Tensors of one dtype, combined in one operation."""
+    results = load().tfcollective_grouped_allreduce(
+        tensors, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name
+    )
+    return _with_shapes(results, tensors)
+
+
+def allgather(tensor: Any, *, name: str) -> tuple[Any, Any]:
+    """All ranks' rows, and how many came from each rank (int64[size])."""
+    result, rows = load().tfcollective_allgather(tensor, tensor_name=name)
+    result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
+    return result, rows
+
+
+def broadcast(tensor: Any, *, root: int, name: str) -> Any:
+    """The root's tensor."""
+    result = load().tfcollective_broadcast(tensor, root=root, tensor_name=name)
+    result.set_shape(tensor.shape)
+    return result
+
+
+def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str) -> Any:
+    """This rank's rows of the combined tensor."""
+    return load().tfcollective_reducescatter(
+        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name
+    )
+
+
+def alltoall(tensor: Any, splits: Any, *, name: str) -> tuple[Any, Any]:
+    """Rows from all ranks, and how many came from each (int64[size])."""
+    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name)
+    result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
+    return result, received
+
+
+def barrier(*, name: str) -> Any:
+    """An operation that ends when all ranks have come to it."""
+    return load().tfcollective_barrier(tensor_name=name)
+
+
+def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> Any:
+    """Hands a bucket to the engine; ends at once. The result is what :func:`bucket_done` of the same bucket takes."""
+    return load().tfcollective_bucket_start(
+        tensors,
+        plan=plan.name,
+        signature=plan.signature,
+        num_buckets=len(plan.buckets),
+        bucket=bucket,
+        op=int(plan.reduction.op),
+        prescale=plan.reduction.prescale,
+        postscale=plan.reduction.postscale,
+    )
+
+
+def bucket_done(started: Any, tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> list[Any]:
+    """Waits for a bucket and gives its results, shaped like `tensors`."""
+    del plan, bucket
+    results = load().tfcollective_bucket_done(started, T=tensors[0].dtype, N=len(tensors))
+    return _with_shapes(results, tensors)
+
+
+def _with_shapes(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return list(results)

@@ -1,0 +1,160 @@
+"""Bucket plans: which gradients are reduced together, and in which order. Pure: no TensorFlow, no I/O.
+
+Gradients become ready from the last layer to the first, so buckets are filled in reverse order; the first bucket is
+small so that reduction starts early, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfcollective.communicator import Op
+
+__all__ = ["Bucket", "BucketPlan", "GradientSpec", "PlanNames", "Reduction", "plan_buckets", "signature"]
+
+FIRST_BUCKET_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class GradientSpec:
+    """What the plan has to know of one gradient.
+
+    Attributes:
+        name: of its variable, the same on all ranks.
+        shape: None stands for a dimension that is not known before the step runs.
+        dtype: name of the element type as it is sent.
+        itemsize: bytes of one element.
+        group: gradients of one group (>= 0) share a bucket whatever its size; None: planned by size.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    itemsize: int
+    group: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one gradient; an unknown dimension counts as one."""
+        elements = 1
+        for dimension in self.shape:
+            elements *= 1 if dimension is None else dimension
+        return elements * self.itemsize
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients of one dtype that are reduced together.
+
+    Attributes:
+        dtype: their element type.
+        members: their places in the list of gradients, in the order in which they become ready.
+    """
+
+    dtype: str
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How gradients are combined: inputs times `prescale`, `op`, results times `postscale`."""
+
+    op: Op
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """The fixed list of buckets of one training step.
+
+    Attributes:
+        name: matched between ranks.
+        signature: what ranks must agree on, one line a gradient.
+        buckets: in the order in which they are started.
+        reduction: the same for all buckets.
+    """
+
+    name: str
+    signature: str
+    buckets: tuple[Bucket, ...]
+    reduction: Reduction
+
+
+def plan_buckets(
+    gradients: Sequence[GradientSpec], *, bucket_bytes: int, first_bucket_bytes: int = FIRST_BUCKET_BYTES
+) -> tuple[Bucket, ...]:
+    """Buckets in the order in which they become full while gradients become ready from last to first.
+
+    A bucket holds one dtype and at most `bucket_bytes` (the first one `first_bucket_bytes`), unless a single
+    gradient is larger: that one has a bucket of its own.
+    """
+    planner = _Planner(bucket_bytes, min(first_bucket_bytes, bucket_bytes))
+    for index in reversed(range(len(gradients))):
+        planner.add(index, gradients[index])
+    return planner.finish()
+
+
+class _Planner:
+    """Fills one open bucket a (dtype, group) at a time."""
+
+    def __init__(self, bucket_bytes: int, first_bucket_bytes: int) -> None:
+        self._limit = bucket_bytes
+        self._first_limit = first_bucket_bytes
+        self._open: dict[tuple[str, int | None], list[int]] = {}
+        self._bytes: dict[tuple[str, int | None], int] = {}
+        self._closed: list[Bucket] = []
+
+    def add(self, index: int, gradient: GradientSpec) -> None:
+        key = (gradient.dtype, gradient.group)
+        limit = self._limit if self._closed else self._first_limit
+        held = self._bytes.get(key, 0)
+        if held and gradient.group is None and held + gradient.nbytes > limit:
+            self._close(key)
+        self._open.setdefault(key, []).append(index)
+        self._bytes[key] = self._bytes.get(key, 0) + gradient.nbytes
+
+    def finish(self) -> tuple[Bucket, ...]:
+        for key in list(self._open):
+            self._close(key)
+        # Ready when the last member is: started in that order, whatever the order of closing.
+        return tuple(sorted(self._closed, key=lambda bucket: -min(bucket.members)))
+
+    def _close(self, key: tuple[str, int | None]) -> None:
+        self._closed.append(Bucket(key[0], tuple(self._open.pop(key))))
+        del self._bytes[key]
+
+
+def signature(gradients: Sequence[GradientSpec], buckets: Sequence[Bucket], reduction: Reduction) -> str:
+    """What ranks must agree on before they run a plan: one line a gradient, in bucket order."""
+    scales = f"{reduction.op.name.lower()} prescale={reduction.prescale!r} postscale={reduction.postscale!r}"
+    lines = []
+    for number, bucket in enumerate(buckets):
+        for index in bucket.members:
+            gradient = gradients[index]
+            shape = ",".join("?" if dimension is None else str(dimension) for dimension in gradient.shape)
+            lines.append(f"bucket {number}: {gradient.name} [{shape}] {gradient.dtype} {scales}")
+    return "\n".join(lines)
+
+
+class PlanNames:
+    """Names plans so that all ranks give a plan the same name without talking: scope, and the ordinal of its content
+    among the distinct contents that this scope has seen. Tracing a function again finds the name again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, dict[str, int]] = {}
+
+    def name(self, scope: str, content: str) -> str:
+        """The name of the plan with this content in this scope."""
+        with self._lock:
+            contents = self._seen.setdefault(scope, {})
+            ordinal = contents.setdefault(content, len(contents))
+        return f"{scope}#{ordinal}"
+
+    def clear(self) -> None:
+        """Forgets all names: for a new world."""
+        with self._lock:
+            self._seen.clear()

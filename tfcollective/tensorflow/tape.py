@@ -1,0 +1,95 @@
+"""A gradient tape whose gradients are those of the global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective.communicator import Average, Op
+from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.functions import refuse
+from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
+
+__all__ = ["DistributedGradientTape"]
+
+_SCOPE = "tape"
+
+
+class _TapeMixin:
+    """Stands before the class of the tape that is wrapped, and shares that tape's recording."""
+
+    _tfcollective_options: GradientOptions
+    _tfcollective_local: set[int]
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """As ``tf.GradientTape.gradient``, reduced over the ranks."""
+        base: Any = super()
+        gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)
+        reduced = reduce_gradients(
+            tf.nest.flatten(gradients),
+            tf.nest.flatten(sources),
+            scope=_SCOPE,
+            options=self._tfcollective_options,
+            local=frozenset(self._tfcollective_local),
+        )
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """The gradient of `source` stays this rank's own."""
+        self._tfcollective_local.add(variable_key(source))
+
+
+def DistributedGradientTape(  # noqa: N802  # Horovod's name
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Op = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: None = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wraps a ``tf.GradientTape``: ``gradient()`` gives gradients reduced over all ranks.
+
+    Args:
+        gradtape: the tape; it may have recorded already.
+        device_dense: not supported.
+        device_sparse: not supported.
+        compression: how dense gradients travel, of ``Compression``.
+        sparse_as_dense: turn IndexedSlices into dense tensors first.
+        op: Average (default) or Sum.
+        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
+        num_groups: into how many buckets gradients are put whatever their size; 0: by size.
+        groups: a number of groups, or lists of variables whose gradients share a bucket.
+        process_set: not supported.
+        scale_local_gradients: divide the gradients of registered local sources by the number of ranks.
+
+    Raises:
+        UnsupportedError: an argument that is not supported; names it.
+    """
+    refuse(device_dense=device_dense, device_sparse=device_sparse, process_set=process_set)
+    options = GradientOptions.checked(
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        scale_local_gradients=scale_local_gradients,
+    )
+    kind = type(gradtape)
+    tape = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
+    tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of
+    tape._tfcollective_options = options
+    tape._tfcollective_local = set()
+    return tape
