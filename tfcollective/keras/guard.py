@@ -1,0 +1,102 @@
+"""Proves now and then that all replicas hold the same weights.
+
+A forgotten broadcast, or a gradient that escaped reduction, makes replicas drift apart without any error. At the start
+of the third step, and then rarely, each rank takes a 64-bit fingerprint of every variable's bytes; they are
+gathered and compared. The third step, because Horovod's idiom broadcasts after the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.gradients import variable_name
+
+__all__ = ["FIRST_CHECK", "ReplicaGuard", "compare_fingerprints", "fingerprints"]
+
+FIRST_CHECK = 2  # steps before the first check
+_HELD = -(1 << 62)
+
+ADVICE = (
+    "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
+    "(BroadcastGlobalVariablesCallback or broadcast_variables), apply gradients only through DistributedOptimizer or "
+    "DistributedGradientTape, and name variables that differ on purpose with register_local_var. First that differs:"
+)
+
+
+class ReplicaGuard:
+    """Counts the steps of one optimizer in this process and checks when it is time.
+
+    Args:
+        scope: names the comparison between ranks.
+    """
+
+    def __init__(self, scope: str) -> None:
+        self._name = f"{scope}/replica_check"
+        self._steps: Any = None
+
+    def hold(self) -> None:
+        """No checks until :meth:`restart`."""
+        self._counter().assign(_HELD)
+
+    def restart(self) -> None:
+        """Counts from the next step on as the first."""
+        self._counter().assign(0)
+
+    def step(self, variables: Sequence[Any]) -> None:
+        """Called at the start of every step, before `variables` change."""
+        every = runtime.settings().replica_check_steps
+        if runtime.size() == 1 or every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
+            return
+        named = [(variable_name(v, i), tf.convert_to_tensor(v)) for i, v in enumerate(variables)]
+        named = [(name, value) for name, value in named if value.shape.num_elements() != 0]
+        if not named:
+            return
+        counter = self._counter()
+        steps = counter.read_value()
+        counter.assign_add(1)
+        due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
+        tf.cond(due, lambda: self._check(named), lambda: tf.constant(True))
+
+    def _check(self, named: Sequence[tuple[str, Any]]) -> Any:
+        mine = fingerprints([value for _, value in named])
+        everyone, _ = ops.allgather(mine[tf.newaxis], name=self._name)
+        index, ranks = compare_fingerprints(everyone)
+        name = tf.gather([name for name, _ in named], tf.maximum(index, 0))
+        equal = index < 0
+        with tf.control_dependencies([_assert(equal, [ADVICE, name, "on ranks", ranks, "compared with rank 0"])]):
+            return tf.identity(equal)
+
+    def _counter(self) -> Any:
+        if self._steps is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfcollective_steps")
+        return self._steps
+
+
+def _assert(condition: Any, data: list[Any]) -> Any:
+    done = tf.debugging.Assert(condition, data, summarize=64)
+    return tf.no_op() if done is None else done
+
+
+def fingerprints(values: Sequence[Any]) -> Any:
+    """uint8[n, 8]: FarmHash64 of each tensor's bytes."""
+    with tf.device("CPU:0"):
+        return tf.concat([tf.fingerprint(tf.reshape(value, [1, -1])) for value in values], 0)
+
+
+def compare_fingerprints(everyone: Any) -> tuple[Any, Any]:
+    """The first variable whose fingerprint differs (-1: none does), and the ranks where it is not as on rank 0.
+
+    Args:
+        everyone: uint8[size, n, 8].
+    """
+    differs = tf.reduce_any(tf.not_equal(everyone, everyone[:1]), axis=2)
+    by_variable = tf.reduce_any(differs, axis=0)
+    first = tf.argmax(tf.cast(by_variable, tf.int32))
+    ranks = tf.where(differs[:, first])[:, 0]
+    return tf.where(tf.reduce_any(by_variable), first, tf.constant(-1, first.dtype)), ranks

@@ -1,0 +1,50 @@
+"""Keras 2 (TensorFlow 2.15): both kinds of optimizer have a step that aggregates over replicas. It comes after the
+gradients are complete, before clipping, and a LossScaleOptimizer takes it before it looks for infinities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tfcollective.keras.state import OptimizerState
+from tfcollective.tensorflow.gradients import variable_key
+
+__all__ = ["Keras2LegacyMixin", "Keras2Mixin"]
+
+
+class _Keras2Base:
+    _tfcollective: OptimizerState
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves `var` to this rank: its gradient is not reduced, its value not compared with the other ranks'."""
+        self._tfcollective.local.add(variable_key(var))
+
+    def _reduce_pairs(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        pairs = list(grads_and_vars)
+        if not pairs:
+            return pairs
+        gradients, variables = zip(*pairs, strict=True)
+        self._tfcollective.begin(variables)
+        return list(zip(self._tfcollective.reduce(gradients), variables, strict=True))
+
+
+class Keras2Mixin(_Keras2Base):
+    """Stands before the class of a ``tf.keras.optimizers.Optimizer``."""
+
+    def build(self, var_list: Any) -> None:
+        """As the optimizer's; then takes over the state that the optimizer was made with."""
+        base: Any = super()
+        base.build(var_list)
+        this: Any = self
+        self._tfcollective.restore(this.variables)
+
+    def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Reduces over the ranks."""
+        return self._reduce_pairs(grads_and_vars)
+
+
+class Keras2LegacyMixin(_Keras2Base):
+    """Stands before the class of a ``tf.keras.optimizers.legacy.Optimizer``."""
+
+    def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        return self._reduce_pairs(grads_and_vars)
