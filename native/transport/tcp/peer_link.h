@@ -1,0 +1,77 @@
+// Everything between this rank and one peer: the connection, its making and its end.
+#ifndef TFCOLLECTIVE_TRANSPORT_TCP_PEER_LINK_H_
+#define TFCOLLECTIVE_TRANSPORT_TCP_PEER_LINK_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/socket_address.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/receive_stream.h"
+#include "transport/tcp/request_table.h"
+#include "transport/tcp/send_stream.h"
+
+namespace tfc {
+
+class PeerLink {
+ public:
+  enum class State { kIdle, kConnecting, kOpen, kLost };
+
+  PeerLink(int peer, const SocketAddress& address, const ReceiveStream::Options& options)
+      : peer_(peer), address_(address), in_(options) {}
+
+  State state() const { return state_; }
+  int fd() const { return fd_; }  // to watch, edge-triggered, for everything; -1 while idle
+  // Until when the handshake may last; only while connecting.
+  Deadline connect_deadline() const { return handshake_->deadline(); }
+  std::string Name() const;  // "rank 2 (10.0.0.7:3412)"
+
+  // Begins to connect / takes a connection that the peer made. Only while idle.
+  Status Connect(const Hello& hello, const JobKey& key, Deadline deadline);
+  void Adopt(UniqueFd fd);
+
+  // The request must stay until it is done or the link is gone. Errors: INVALID_ARGUMENT, or the
+  // transport is dead.
+  Status PostSend(Request* request);
+  Status PostReceive(Request* request);
+
+  // What epoll said about fd().
+  void Notice(uint32_t events);
+  // Whether Pump may get something done, as far as is known.
+  bool Ready() const;
+  // Moves what can be moved without blocking, and sets `progress` if something was. `eager`: look for
+  // data even if none has been announced. An error means that the transport is dead.
+  Status Pump(bool eager, bool* progress);
+  // Why an unfinished request is not done yet.
+  std::string Missing(const Request& request) const;
+
+ private:
+  bool HasUnfinished() const { return !out_.empty() || in_.HasPosted(); }
+  Status Shake(bool* progress);
+  Status Send(bool* progress);
+  Status Receive(bool* progress);
+  Status Lose(const Status& why);
+  Status EndOfStream(int error) const;
+
+  int peer_;
+  SocketAddress address_;
+  State state_ = State::kIdle;
+  std::optional<ClientHandshake> handshake_;
+  UniqueFd socket_;  // while open
+  int fd_ = -1;      // of the handshake or the socket
+  SendStream out_;
+  ReceiveStream in_;
+  bool readable_ = false;  // may have data: no read has found it empty since it was announced
+  bool writable_ = false;
+  bool hung_up_ = false;  // the end of the stream is near: read up to it
+  int send_error_ = 0;    // of a failed write; what the peer sent before is still read
+  Status lost_;           // why, once lost
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_TRANSPORT_TCP_PEER_LINK_H_
