@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, abi, load
 from tfcollective._native.library import log_callback
@@ -276,9 +276,10 @@ class Communicator:
         Returns:
             An array of the shape and dtype of `array` (`out` if given).
         """
-        buffers = _buffers()
+        from tfcollective._native import buffers
+
         source = buffers.as_input(array, "array")
-        result = buffers.np.empty_like(source) if out is None else buffers.check_output(out, source, source.shape)
+        result = buffers.result_like(source, out)
         source = buffers.apart(source, result)
         request = self._request(abi.Collective.ALLREDUCE, source, name, timeout, op=op)
         request.prescale, request.postscale = prescale, postscale
@@ -303,12 +304,13 @@ class Communicator:
         Returns:
             Shape [n // size, ...], with one row more on the first n % size ranks.
         """
-        buffers = _buffers()
+        from tfcollective._native import buffers
+
         source = buffers.as_input(array, "array")
         if source.ndim == 0:
             raise InvalidArgumentError("array: reducescatter needs at least one dimension")
         rows = source.shape[0] // self.size + (self.rank < source.shape[0] % self.size)
-        result = buffers.np.empty((rows, *source.shape[1:]), source.dtype)
+        result = buffers.empty((rows, *source.shape[1:]), source)
         request = self._request(abi.Collective.REDUCESCATTER, source, name, timeout, op=op)
         request.prescale, request.postscale = prescale, postscale
         self._run(request, buffers.span(source, result, source.size))
@@ -323,7 +325,8 @@ class Communicator:
         Returns:
             Shape [sum of all n_r, ...].
         """
-        buffers = _buffers()
+        from tfcollective._native import buffers
+
         source = buffers.as_input(array, "array")
         source = source.reshape(1) if source.ndim == 0 else source
         result = buffers.ResultBuffer(source.dtype, source.shape[1:])
@@ -347,11 +350,12 @@ class Communicator:
             array: any shape, the same on all ranks; only its values on `root` matter.
             out: where the result goes; may be `array` itself.
         """
-        buffers = _buffers()
+        from tfcollective._native import buffers
+
         if not 0 <= root < self.size:
             raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
         source = buffers.as_input(array, "array")
-        result = buffers.np.empty_like(source) if out is None else buffers.check_output(out, source, source.shape)
+        result = buffers.result_like(source, out)
         source = buffers.apart(source, result)
         request = self._request(abi.Collective.BROADCAST, source, name, timeout)
         request.root = root
@@ -375,7 +379,8 @@ class Communicator:
         Returns:
             The received rows in rank order, and how many came from each rank.
         """
-        buffers = _buffers()
+        from tfcollective._native import buffers
+
         source = buffers.as_input(array, "array")
         if source.ndim == 0:
             raise InvalidArgumentError("array: alltoall needs at least one dimension")
@@ -412,7 +417,9 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None and not self._closed:
             self.abort(f"{kind.__name__ if kind else 'error'}: {error}")
         self.close()
@@ -448,7 +455,8 @@ class Communicator:
             name=(name or collective.name.lower()).encode(),
         )
         if array is not None:
-            buffers = _buffers()
+            from tfcollective._native import buffers
+
             request.dtype = buffers.dtype_of(array, "array")
             request.shape = buffers.int64s(array.shape)
             request.ndim = array.ndim
@@ -462,13 +470,6 @@ class Communicator:
             request.spans = ctypes.pointer(span)
             request.num_spans = 1
         self._library.call("tfc_run", self._handle, ctypes.byref(request))
-
-
-def _buffers() -> Any:
-    """The numpy side, imported when the first array comes."""
-    from tfcollective._native import buffers
-
-    return buffers
 
 
 def _checked_op(op: Op | int) -> Op:

@@ -56,6 +56,16 @@ def check_output(out: Array, like: Array, shape: Sequence[int]) -> Array:
     return out
 
 
+def empty(shape: Sequence[int], like: Array) -> Array:
+    """An array of this shape and of the dtype of `like`, its contents undefined."""
+    return np.empty(tuple(shape), like.dtype)
+
+
+def result_like(source: Array, out: Array | None) -> Array:
+    """Where a result of the shape and dtype of `source` goes: `out` if it fits, else a new array."""
+    return np.empty_like(source) if out is None else check_output(out, source, source.shape)
+
+
 def apart(source: Array, out: Array) -> Array:
     """`source`, copied if it overlaps `out` without being the same memory (in place is fine, overlap is not)."""
     same = source.ctypes.data == out.ctypes.data and source.nbytes == out.nbytes

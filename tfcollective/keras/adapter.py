@@ -77,7 +77,7 @@ def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
     elif bound.arguments["jit_compile"]:
         raise ConfigError(
             "jit_compile=True: XLA cannot compile a training step that communicates. "
-            'Compile with jit_compile=False, or leave it at its default, with a DistributedOptimizer.'
+            "Compile with jit_compile=False, or leave it at its default, with a DistributedOptimizer."
         )
     return original(*bound.args, **bound.kwargs)
 

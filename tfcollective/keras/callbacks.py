@@ -57,10 +57,9 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
             self._guard("restart")
 
     def _build_optimizer(self) -> None:
-        optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is not None and hasattr(optimizer, "build") and self.model.trainable_variables:
-            if not getattr(optimizer, "built", False):
-                optimizer.build(self.model.trainable_variables)
+        optimizer: Any = getattr(self.model, "optimizer", None)
+        if hasattr(optimizer, "build") and not getattr(optimizer, "built", False) and self.model.trainable_variables:
+            optimizer.build(self.model.trainable_variables)
 
     def _broadcast(self) -> None:
         variables = [*self.model.weights, *_optimizer_variables(getattr(self.model, "optimizer", None))]

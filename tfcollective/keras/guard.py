@@ -64,7 +64,7 @@ class ReplicaGuard:
 
     def _check(self, named: Sequence[tuple[str, Any]]) -> Any:
         mine = fingerprints([value for _, value in named])
-        everyone, _ = ops.allgather(mine[tf.newaxis], name=self._name)
+        everyone = ops.allgather(mine[tf.newaxis], name=self._name)
         index, ranks = compare_fingerprints(everyone)
         name = tf.gather([name for name, _ in named], tf.maximum(index, 0))
         equal = index < 0

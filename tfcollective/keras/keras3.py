@@ -31,7 +31,7 @@ def check_hooks(kind: type) -> None:
     base = next(c for c in reversed(kind.__mro__) if "_clip_gradients" in vars(c))
     if kind.apply is not base.apply:  # type: ignore[attr-defined]
         raise UnsupportedError(
-            f"{kind.__name__} has an apply() of its own: make a DistributedOptimizer of each optimizer inside it instead"
+            f"{kind.__name__} has an apply() of its own: make a DistributedOptimizer of each optimizer inside it"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +25,7 @@ _KEPT_ATTRIBUTES = (
     "_exclude_from_weight_decay_names",
     "_exclude_from_weight_decay_pattern",
 )
+_classes: dict[type, type] = {}
 
 
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
@@ -97,7 +97,7 @@ def distribute(optimizer: Any, options: GradientOptions, name: str | None = None
     adapter.install(tf.keras)
     if hasattr(optimizer, "inner_optimizer"):
         return _distribute_inner(optimizer, options, name)
-    kind = _distributed_class(type(optimizer))
+    kind: Any = _distributed_class(type(optimizer))
     config = optimizer.get_config()
     if name is not None:
         config["name"] = name
@@ -120,12 +120,15 @@ def _distribute_inner(scaler: Any, options: GradientOptions, name: str | None) -
     return type(scaler)(inner, **config)
 
 
-@functools.cache
-def _distributed_class(kind: type) -> type:
+def _distributed_class(kind: Any) -> type:
     """The class of distributed optimizers of class `kind`; saved under the name by which Keras knows `kind`."""
+    if kind in _classes:
+        return _classes[kind]
     public = getattr(tf.keras.optimizers, kind.__name__, None) is kind
     module = "keras.optimizers" if public else kind.__module__
-    return type(kind.__name__, (_mixin(kind), kind), {"__module__": module, "__doc__": kind.__doc__})
+    return _classes.setdefault(
+        kind, type(kind.__name__, (_mixin(kind), kind), {"__module__": module, "__doc__": kind.__doc__})
+    )
 
 
 def _mixin(kind: type) -> type:

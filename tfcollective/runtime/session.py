@@ -209,7 +209,7 @@ def _interruptibly(call: Callable[[], _Result]) -> _Result:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # handed to the caller, whatever it is
+        except BaseException as error:  # noqa: BLE001  # handed to the caller, whatever it is
             failures.append(error)
 
     thread = threading.Thread(target=run, name="tfcollective-connect", daemon=True)

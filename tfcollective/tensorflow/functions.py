@@ -96,9 +96,7 @@ def allreduce(
     if runtime.size() == 1:
         return _scaled(tensor, prescale_factor * postscale_factor)
     wire, context = compression.compress(tensor)
-    result = ops.allreduce(
-        wire, op=op, prescale=prescale_factor, postscale=postscale_factor, name=operation_name(name)
-    )
+    result = ops.allreduce(wire, op=op, prescale=prescale_factor, postscale=postscale_factor, name=operation_name(name))
     return compression.decompress(result, context)
 
 
@@ -110,8 +108,8 @@ def allreduce_slices(slices: Any, op: Op, prescale: float, postscale: float, nam
     if size == 1:
         return slices
     name = operation_name(name)
-    values, _ = ops.allgather(slices.values, name=f"{name}/values")
-    indices, _ = ops.allgather(slices.indices, name=f"{name}/indices")
+    values = ops.allgather(slices.values, name=f"{name}/values")
+    indices = ops.allgather(slices.indices, name=f"{name}/indices")
     if op == Average:
         values = values / tf.cast(size, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
@@ -151,8 +149,7 @@ def grouped_allreduce(
     contexts: dict[int, Any] = {}
     for index, tensor in enumerate(results):
         if isinstance(tensor, tf.IndexedSlices):
-            part = f"{name}/{index}"
-            results[index] = allreduce_slices(tensor, op, prescale_factor, postscale_factor, part)
+            results[index] = allreduce_slices(tensor, op, prescale_factor, postscale_factor, f"{name}/{index}")
             continue
         results[index], contexts[index] = compression.compress(tf.convert_to_tensor(tensor))
         dense.setdefault(results[index].dtype.name, []).append(index)
@@ -189,7 +186,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: None = None) ->
         tensor = tf.reshape(tensor, [1])
     if runtime.size() == 1:
         return tf.identity(tensor)
-    return ops.allgather(tensor, name=operation_name(name))[0]
+    return ops.allgather(tensor, name=operation_name(name))
 
 
 def grouped_allgather(tensors: Sequence[Any], name: str | None = None, process_set: None = None) -> list[Any]:

@@ -155,9 +155,7 @@ def _reduce_slices(slices: Any, name: str, options: GradientOptions) -> Any:
     wire, context = options.compression.compress(slices.values)
     sent = tf.IndexedSlices(wire, slices.indices, slices.dense_shape)
     result = allreduce_slices(sent, options.op, 1.0, 1.0, name)
-    return tf.IndexedSlices(
-        options.compression.decompress(result.values, context), result.indices, result.dense_shape
-    )
+    return tf.IndexedSlices(options.compression.decompress(result.values, context), result.indices, result.dense_shape)
 
 
 class _Pending:

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.tensorflow.plan import PlanNames
 
 __all__ = ["operation_name", "plan_names"]
 
-from tfcollective.tensorflow.plan import PlanNames
 
 plan_names = PlanNames()
 _eager_count = itertools.count()
@@ -44,8 +44,7 @@ def _outermost_name(graph: Any) -> str:
 
 def _new_world() -> None:
     global _eager_count
-    _eager_count = itertools.count()
-    plan_names.clear()
+    _eager_count = itertools.count()  # plan names stay: functions that were traced hold them
 
 
 runtime.on_shutdown(_new_world)

@@ -52,9 +52,7 @@ def broadcast_object_fn(
     return broadcast
 
 
-def allgather_object(
-    obj: Any, session: None = None, name: str | None = None, process_set: None = None
-) -> list[Any]:
+def allgather_object(obj: Any, session: None = None, name: str | None = None, process_set: None = None) -> list[Any]:
     """The objects of all ranks, in rank order; see :func:`broadcast_object`."""
     import numpy as np
 
@@ -68,6 +66,4 @@ def allgather_object(
     lengths = world.allgather(np.array([data.size], np.int64), name=f"{name}/size")
     gathered = world.allgather(data, name=name)
     ends = np.cumsum(lengths)
-    return [
-        payload.loads(gathered[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)
-    ]
+    return [payload.loads(gathered[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]

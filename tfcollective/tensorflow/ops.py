@@ -82,9 +82,7 @@ def _warn_of_untried(version: str) -> None:
 
 def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str) -> Any:
     """One tensor, combined over the ranks; shape and dtype stay."""
-    result = load().tfcollective_allreduce(
-        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name
-    )
+    result = load().tfcollective_allreduce(tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name)
     result.set_shape(tensor.shape)
     return result
 
@@ -97,16 +95,16 @@ def grouped_allreduce(tensors: Sequence[Any], *, op: Op, prescale: float, postsc
     return _with_shapes(results, tensors)
 
 
-def allgather(tensor: Any, *, name: str) -> tuple[Any, Any]:
-    """All ranks' rows, and how many came from each rank (int64[size])."""
-    result, rows = load().tfcollective_allgather(tensor, tensor_name=name)
+def allgather(tensor: Any, *, name: str) -> Any:
+    """All ranks' rows, in rank order."""
+    result = load().tfcollective_allgather(tensor, tensor_name=name)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
-    return result, rows
+    return result
 
 
 def broadcast(tensor: Any, *, root: int, name: str) -> Any:
     """The root's tensor."""
-    result = load().tfcollective_broadcast(tensor, root=root, tensor_name=name)
+    result = load().tfcollective_broadcast(tensor, root_rank=root, tensor_name=name)
     result.set_shape(tensor.shape)
     return result
 

@@ -15,7 +15,6 @@ from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
 
 __all__ = ["DistributedOptimizer"]
 
-_V1 = tf.compat.v1.train.Optimizer
 _count = itertools.count()
 
 
@@ -75,14 +74,14 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         "groups": groups,
         "scale_local_gradients": scale_local_gradients,
     }
-    if isinstance(optimizer, _V1):
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _DistributedV1(optimizer, name, use_locking, GradientOptions.checked(**arguments))
     # The Keras room stands above this one, so it is looked up by name, and only when it is wanted.
     keras = importlib.import_module("tfcollective.keras")
     return keras.DistributedOptimizer(optimizer, name=name, **arguments)
 
 
-class _DistributedV1(_V1):  # type: ignore[misc]  # TensorFlow is not typed
+class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # TensorFlow is not typed
     """Reduces in ``compute_gradients``; everything else is the wrapped optimizer's."""
 
     def __init__(self, optimizer: Any, name: str | None, use_locking: bool, options: GradientOptions) -> None:
@@ -115,4 +114,3 @@ class _DistributedV1(_V1):  # type: ignore[misc]  # TensorFlow is not typed
     def variables(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped optimizer's."""
         return self._optimizer.variables(*args, **kwargs)
-

@@ -153,8 +153,3 @@ class PlanNames:
             contents = self._seen.setdefault(scope, {})
             ordinal = contents.setdefault(content, len(contents))
         return f"{scope}#{ordinal}"
-
-    def clear(self) -> None:
-        """Forgets all names: for a new world."""
-        with self._lock:
-            self._seen.clear()

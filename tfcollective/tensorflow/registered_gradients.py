@@ -30,10 +30,14 @@ def _name(op: Any) -> str:
     return f"{tf.compat.as_text(text)}/gradient"
 
 
-def _rank_rows(rows: Any) -> tuple[Any, Any]:
-    """Where this rank's rows begin among all, and how many they are."""
-    rank = runtime.rank()
-    return tf.reduce_sum(rows[:rank]), rows[rank]
+def _own_rows(total: Any, like: Any, name: str) -> Any:
+    """The rows of `total` that came from this rank, whose tensor was `like`."""
+    count = tf.shape(like, out_type=tf.int64)[0]
+    counts = ops.allgather(tf.reshape(count, [1]), name=f"{name}/rows")
+    begin = tf.reduce_sum(counts[: runtime.rank()])
+    rows = total[begin : begin + count]
+    rows.set_shape(like.shape)
+    return rows
 
 
 @tf.RegisterGradient("TfcollectiveAllreduce")  # type: ignore[untyped-decorator]
@@ -52,16 +56,15 @@ def _grouped_allreduce(op: Any, *grads: Any) -> Any:
 
 
 @tf.RegisterGradient("TfcollectiveAllgather")  # type: ignore[untyped-decorator]
-def _allgather(op: Any, grad: Any, _grad_rows: Any) -> Any:
+def _allgather(op: Any, grad: Any) -> Any:
     total = ops.allreduce(tf.convert_to_tensor(grad), op=Sum, prescale=1.0, postscale=1.0, name=_name(op))
-    begin, count = _rank_rows(op.outputs[1])
-    return tf.reshape(total[begin : begin + count], tf.shape(op.inputs[0]))
+    return _own_rows(total, op.inputs[0], _name(op))
 
 
 @tf.RegisterGradient("TfcollectiveBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast(op: Any, grad: Any) -> Any:
     total = ops.allreduce(tf.convert_to_tensor(grad), op=Sum, prescale=1.0, postscale=1.0, name=_name(op))
-    return total if runtime.rank() == op.get_attr("root") else tf.zeros_like(total)
+    return total if runtime.rank() == op.get_attr("root_rank") else tf.zeros_like(total)
 
 
 @tf.RegisterGradient("TfcollectiveReducescatter")  # type: ignore[untyped-decorator]
@@ -69,7 +72,7 @@ def _reducescatter(op: Any, grad: Any) -> Any:
     reduction, prescale, postscale = _linear(op)
     factor = prescale * postscale / (runtime.size() if reduction == Average else 1)
     grad = tf.convert_to_tensor(grad)
-    gathered, _ = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op))
+    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op))
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 

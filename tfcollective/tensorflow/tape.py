@@ -88,7 +88,7 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
         scale_local_gradients=scale_local_gradients,
     )
     kind = type(gradtape)
-    tape = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
+    tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
     tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of
     tape._tfcollective_options = options
     tape._tfcollective_local = set()
