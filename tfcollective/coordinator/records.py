@@ -66,8 +66,10 @@ class JobRecord:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, object]) -> JobRecord:
+    def from_json(cls, document: object) -> JobRecord:
         """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
+        if not isinstance(document, Mapping):
+            raise ValueError("not a job record")
         command = document.get("command")
         pid, created = document.get("pid"), document.get("created")
         if not isinstance(command, list) or not isinstance(pid, int) or not isinstance(created, float):

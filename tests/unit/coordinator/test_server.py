@@ -1,0 +1,303 @@
+"""The server over real sockets: what it does for its own, and how little it does for strangers."""
+
+import json
+import logging
+import socket
+import threading
+import time
+
+import pytest
+import urllib3
+
+from tfcollective.coordinator.auth import NONCE, SIGNATURE, Signer, new_key
+from tfcollective.coordinator.client import MAX_BODY_BYTES, CoordinatorClient
+from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.failures import ExitRecord
+from tfcollective.tasks import TaskKey, workers
+from tfcollective.topology import Endpoint
+
+KEY = new_key()
+
+
+def serve(size=2, start_timeout=60.0, **options):
+    return CoordinatorServer(ServerOptions("job", KEY, workers(size), start_timeout, **options))
+
+
+@pytest.fixture
+def server():
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with CoordinatorClient(server.endpoint, KEY) as one:
+        yield one
+
+
+def join(endpoint, index, size=2, timeout=60.0):
+    with CoordinatorClient(endpoint, KEY) as client:
+        return client.join(
+            TaskKey("worker", index), size=size, node="n", pid=index, address=f"a{index}", timeout=timeout
+        )
+
+
+def in_thread(function, *arguments):
+    results = []
+
+    def call():
+        try:
+            results.append(function(*arguments))
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread, results
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)  # another thread's request is on its way; nothing tells us when it has arrived
+
+
+def ended(index, code):
+    return ExitRecord(f"worker:{index}", index, "n", index, code, None, 1.0)
+
+
+def test_everybody_gets_the_same_world(server):
+    threads = [in_thread(join, server.endpoint, index) for index in range(2)]
+    for thread, _ in threads:
+        thread.join(10)
+    (first,), (second,) = (results for _, results in threads)
+    assert first == second
+    assert first.addresses == ("a0", "a1")
+    assert first.generation == 1
+
+
+def test_the_start_timeout_names_the_missing():
+    with serve(3, start_timeout=0.2) as server:
+        with pytest.raises(RendezvousError, match="1 of 3 tasks joined") as caught:
+            join(server.endpoint, 1, 3)
+        assert caught.value.missing == ("worker:0", "worker:2")
+        assert server.view().failure.timed_out
+
+
+def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
+    thread, results = in_thread(join, server.endpoint, 0)
+    until(lambda: server.view().initialised)
+    client.exited(ended(1, 3).to_json())
+    thread.join(2)
+    assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
+
+
+def test_closing_ends_the_waits():
+    server = serve()
+    server.start()
+    thread, results = in_thread(join, server.endpoint, 0)
+    until(lambda: server.view().initialised)
+    server.close()
+    server.close()
+    thread.join(5)
+    assert isinstance(results[0], (RendezvousError, CoordinatorError))
+
+
+def test_a_contradicting_join_is_refused(server):
+    with pytest.raises(RendezvousError, match="world of 5"):
+        join(server.endpoint, 0, size=5)
+
+
+def test_status_tells_all(server, client):
+    client.started(TaskKey("worker", 0), node="n", pid=7)
+    client.heartbeat(TaskKey("worker", 0), "running", {"completed": 3})
+    client.exited(ended(1, 0).to_json())
+    status = client.status()
+    first, second = status["tasks"]
+    assert (status["job"], status["generation"], status["failure"]) == ("job", 0, None)
+    assert (first["task"], first["state"], first["pid"], first["info"]) == ("worker:0", "started", 7, {"completed": 3})
+    assert first["heartbeat_age_s"] < 10
+    assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
+
+
+def test_values_and_waits(server, client):
+    assert client.get("k") is None
+    assert client.wait("k", timeout=0.01) is None
+    thread, results = in_thread(lambda: client.wait("k", timeout=10, newer_than=1))
+    assert [client.put("k", "old"), client.put("k", {"new": [1, None]})] == [1, 2]
+    thread.join(5)
+    assert results[0].value == {"new": [1, None]}
+    client.report_failure(TaskKey("worker", 0), {"type": "X"})
+    assert client.get("failure/worker:0").value == {"type": "X"}
+
+
+def test_blobs_both_ways(server, client):
+    data = bytes(range(256)) * 10000
+    client.put_blob("up", data)
+    assert server.get_blob("up") == data
+    server.put_blob("down", data)
+    assert client.get_blob("down", timeout=1) == data
+    assert client.get_blob("none", timeout=0.01) is None
+    assert server.get_blob("none") is None
+
+
+def test_a_value_that_is_too_large_is_refused_before_it_is_sent(client):
+    with pytest.raises(CoordinatorError, match="too large"):
+        client.put("k", "x" * MAX_BODY_BYTES)
+
+
+def test_proxies_are_ignored(server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with CoordinatorClient(server.endpoint, KEY) as client:
+        assert client.put("k", 1) == 1
+
+
+def test_a_coordinator_that_has_vanished_is_noticed():
+    with serve() as server, CoordinatorClient(server.endpoint, KEY) as client:
+        client.put("k", 1)
+        server.close()
+        with pytest.raises(CoordinatorError, match="no answer from the coordinator"):
+            client.put("k", 2)
+
+
+def test_an_address_that_is_not_ours_cannot_be_served():
+    with pytest.raises(CoordinatorError, match=r"cannot listen on 192\.0\.2\.1"):
+        serve(bind_host="192.0.2.1").start()
+
+
+# ---- strangers: every one is refused and logged, and the job goes on -------------------------------------------------
+
+
+def raw(server, headers, body=b"{}", method="POST", path="/v1/status"):
+    pool = urllib3.HTTPConnectionPool(server.endpoint.host, server.endpoint.port, retries=False, timeout=5)
+    return pool.urlopen(method, path, body=body, headers=headers)
+
+
+def signed(method="POST", path="/v1/status", body=b"{}", key=KEY):
+    return Signer.from_job_key(key).request_headers(method, path, body)
+
+
+@pytest.fixture
+def refused(caplog, client):
+    """Checks at the end that something was logged and that the server still works."""
+    with caplog.at_level(logging.WARNING, logger="tfcollective"):
+        yield
+    assert any("refused" in one.message for one in caplog.get_records("call"))
+    assert client.put("still", "alive") == 1
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_wrong_key(server):
+    with CoordinatorClient(server.endpoint, new_key()) as stranger:
+        with pytest.raises(CoordinatorError, match="status 401"):
+            stranger.put("k", 1)
+    assert server.get_blob("k") is None
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("path", ["/", "/v1/status", "/v1/nothing"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_no_key(server, method, path):
+    reply = raw(server, {}, method=method, path=path)
+    assert (reply.status, reply.data, reply.headers.get(SIGNATURE)) == (401, b"refused\n", None)
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_replay(server):
+    headers = signed()
+    assert raw(server, headers).status == 200
+    assert raw(server, headers).status == 401
+
+
+@pytest.mark.usefixtures("refused")
+def test_another_body_or_path_under_the_same_signature(server):
+    assert raw(server, signed(), body=b'{"a":1}').status == 401
+    assert raw(server, signed(), path="/v1/put").status == 401
+
+
+@pytest.mark.usefixtures("refused")
+def test_an_oversized_body(server):
+    body = b" " * (MAX_BODY_BYTES + 1)
+    assert raw(server, signed(body=body), body=body).status == 413
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/status", b"not json"),
+        ("/v1/status", b"[]"),
+        ("/v1/status", b"[" * 100000),
+        ("/v1/put", b"{}"),
+        ("/v1/put", b'{"key": 3, "value": 1}'),
+        ("/v1/get", b'{"key": "k", "version": true, "timeout": 0}'),
+        ("/v1/get", b'{"key": "k", "version": 0, "timeout": -1}'),
+        ("/v1/get", b'{"key": "k", "version": 0, "timeout": NaN}'),
+        ("/v1/leave", b'{"task": "nobody"}'),
+        ("/v1/heartbeat", b'{"task": "worker:0", "activity": "", "info": 3}'),
+        ("/v1/exited", b'{"record": {}}'),
+    ],
+)
+def test_a_malformed_body_of_somebody_with_the_key(server, path, body):
+    reply = raw(server, signed(path=path, body=body), body=body, path=path)
+    assert reply.status == 400
+    assert json.loads(reply.data)["error"]
+
+
+def test_an_unknown_path_and_method_for_somebody_with_the_key(server):
+    assert raw(server, signed(path="/v1/none"), path="/v1/none").status == 404
+    assert raw(server, signed(method="GET"), method="GET").status == 404
+
+
+def test_an_unknown_task_is_a_conflict(server, client):
+    with pytest.raises(CoordinatorError, match="no task worker:9"):
+        client.leave(TaskKey("worker", 9))
+
+
+def test_a_client_that_sends_slowly_is_cut_off(caplog):
+    with serve(body_timeout=0.2) as server, socket.create_connection(tuple(vars(server.endpoint).values())) as slow:
+        slow.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        with CoordinatorClient(server.endpoint, KEY) as client:
+            assert client.put("meanwhile", 1) == 1
+        slow.settimeout(5)
+        assert b"408" in slow.recv(1000)
+        assert "did not come in time" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"\0" * 100, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
+)
+def test_what_is_no_http_is_cut_off(server, client, garbage):
+    with socket.create_connection((server.endpoint.host, server.endpoint.port)) as stranger:
+        stranger.sendall(garbage)
+        stranger.shutdown(socket.SHUT_WR)
+        stranger.settimeout(5)
+        while stranger.recv(1000):
+            pass
+    assert client.put("still", "alive") == 1
+
+
+def test_a_server_without_the_key_is_not_believed():
+    listener = socket.create_server(("127.0.0.1", 0))
+    body = b'{"version": 1}'
+
+    def impostor():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(10000)
+            head = f"HTTP/1.1 200 OK\r\n{SIGNATURE}: 00\r\n{NONCE}: 00\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+
+    thread, _ = in_thread(impostor)
+    endpoint = Endpoint(*listener.getsockname()[:2])
+    with listener, CoordinatorClient(endpoint, KEY) as client:
+        with pytest.raises(CoordinatorError, match="does not prove the job key"):
+            client.put("k", 1)
+    thread.join(5)
+
+
+def test_it_listens_on_one_interface_only(server):
+    assert server.endpoint.host == "127.0.0.1"

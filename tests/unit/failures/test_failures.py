@@ -1,0 +1,90 @@
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tfcollective.errors import CollectiveAbortedError, CollectiveTimeoutError, PeerLostError, RendezvousError
+from tfcollective.failures import ExceptionRecord, ExitRecord, first_cause, read_exception, write_exception
+
+
+def record(rank, time, *, code=1, signal=None, stopped=False, consequence=None):
+    exception = None
+    if consequence is not None:
+        exception = ExceptionRecord("SomeError", "text", "traceback", time, consequence)
+    return ExitRecord(
+        f"worker:{rank}", rank, "node", 10 + rank, None if signal else code, signal, time, stopped, ("tail",), exception
+    )
+
+
+class UnavailableError(Exception):
+    """Named as TensorFlow's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "consequence"),
+    [
+        (ValueError("x"), False),
+        (PeerLostError("x"), True),
+        (CollectiveAbortedError("x"), True),
+        (CollectiveTimeoutError("x"), False),
+        (RendezvousError("x"), True),
+        (UnavailableError("x"), True),
+    ],
+)
+def test_an_exception_survives_the_file(tmp_path, error, consequence):
+    path = tmp_path / "failure.json"
+    try:
+        raise error
+    except Exception as caught:
+        write_exception(str(path), caught, now=5.0)
+    found = read_exception(str(path))
+    assert found is not None
+    assert (found.type, found.message, found.time, found.consequence) == (type(error).__name__, "x", 5.0, consequence)
+    assert "raise error" in found.traceback
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["failure.json"]
+
+
+def test_the_first_exception_stays(tmp_path):
+    path = str(tmp_path / "failure.json")
+    write_exception(path, ValueError("first"), now=1.0)
+    write_exception(path, ValueError("second"), now=2.0)
+    assert read_exception(path).message == "first"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b"\xff", b"null"])
+def test_an_unreadable_file_is_no_record(tmp_path, content):
+    path = Path(tmp_path / "failure.json")
+    if content is not None:
+        path.write_bytes(content)
+    assert read_exception(str(path)) is None
+
+
+@pytest.mark.parametrize(
+    "one", [record(0, 1.0), record(3, 2.5, signal=9, stopped=True), record(1, 1.0, consequence=True)]
+)
+def test_exit_record_round_trip(one):
+    assert ExitRecord.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+@pytest.mark.parametrize("change", [{"task": "x"}, {"pid": "1"}, {"time": None}, {"stderr_tail": 3}, {"exception": {}}])
+def test_other_documents_are_no_exit_records(change):
+    with pytest.raises(ValueError, match=r"."):
+        ExitRecord.from_json({**record(0, 1.0).to_json(), **change})
+
+
+def test_status_and_words():
+    assert (record(0, 1.0, code=3).status, record(0, 1.0, code=3).how) == (3, "exited with code 3")
+    assert (record(0, 1.0, signal=9).status, record(0, 1.0, signal=9).how) == (137, "was killed by SIGKILL")
+    assert record(0, 1.0, signal=63).how == "was killed by signal 63"
+    assert not record(0, 1.0, code=0).failed
+
+
+def test_the_first_cause_is_no_consequence():
+    victim, cause, later = record(0, 1.0, consequence=True), record(1, 2.0, signal=9), record(2, 3.0, consequence=False)
+    stopped = record(3, 0.5, signal=15, stopped=True)
+    assert first_cause([later, victim, cause, stopped]) is cause
+    assert first_cause([record(4, 9.0, code=0), victim, stopped]) is stopped  # nothing better is known
+    assert first_cause([record(4, 9.0, code=0)]) is None
+    assert first_cause([]) is None

@@ -1,0 +1,83 @@
+import ast
+import logging
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import tfcollective
+from tfcollective.errors import ConfigError
+from tfcollective.settings import VARIABLES, Settings, markdown_table, variable
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
+
+PACKAGE = Path(tfcollective.__file__).parent
+
+
+def test_the_table_and_the_class_agree():
+    assert [field.name for field in fields(Settings)] == [row.field for row in VARIABLES]
+    assert Settings() == Settings.load({})
+    for row in VARIABLES:
+        assert getattr(Settings(), row.field) == row.default
+
+
+def test_values_are_parsed():
+    settings = Settings.load(
+        {
+            "TFCOLLECTIVE_COORDINATOR": "10.0.0.1:80",
+            "TFCOLLECTIVE_TASK": "worker:3",
+            "TFCOLLECTIVE_SIZE": "4",
+            "TFCOLLECTIVE_OP_TIMEOUT": "2.5",
+            "TFCOLLECTIVE_TRANSPORT": "TCP",
+            "TFCOLLECTIVE_JOB_ID": "",
+            "OTHER": "x",
+        }
+    )
+    assert settings.coordinator == Endpoint("10.0.0.1", 80)
+    assert settings.task == TaskKey("worker", 3)
+    assert (settings.size, settings.op_timeout, settings.transport, settings.job_id) == (4, 2.5, "tcp", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("COORDINATOR", "nowhere"),
+        ("TASK", "worker"),
+        ("SIZE", "0"),
+        ("SIZE", "two"),
+        ("OP_TIMEOUT", "0"),
+        ("OP_TIMEOUT", "inf"),
+        ("OP_TIMEOUT", "nan"),
+        ("STALL_WARNING", "-1"),
+        ("TRANSPORT", "pigeon"),
+        ("LOG_LEVEL", "loud"),
+        ("KEY_FD", "-1"),
+    ],
+)
+def test_a_bad_value_names_its_variable(name, value):
+    with pytest.raises(ConfigError, match=f"TFCOLLECTIVE_{name}='{value}'"):
+        Settings.load({f"TFCOLLECTIVE_{name}": value})
+
+
+def test_a_misspelt_variable_is_logged(caplog):
+    with caplog.at_level(logging.WARNING):
+        Settings.load({"TFCOLLECTIVE_OP_TIMEUOT": "3"})
+    assert "TFCOLLECTIVE_OP_TIMEUOT" in caplog.text
+
+
+def test_the_documentation_has_every_variable():
+    table = markdown_table()
+    assert all(f"`{variable(row.field)}`" in table for row in VARIABLES)
+
+
+def test_nobody_else_reads_the_environment():
+    readers = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("environ", "getenv", "environb")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+    }
+    assert readers == {"settings.py"}
