@@ -1,0 +1,98 @@
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from tfcollective.agent.output import Console, LineSplitter, OutputPump, Tail
+
+
+def split(*data):
+    splitter = LineSplitter()
+    pieces = [piece for one in data for piece in splitter.feed(one)]
+    return pieces, splitter.finish()
+
+
+@pytest.mark.parametrize(
+    ("data", "pieces", "rest"),
+    [
+        ([b""], [], b""),
+        ([b"a\n"], [b"a\n"], b""),
+        ([b"a", b"b\nc"], [b"ab\n"], b"c"),
+        ([b"\n\n"], [b"\n", b"\n"], b""),
+        ([b"1/2\r2/2\r\ndone"], [b"1/2\r", b"2/2\r\n"], b"done"),
+        ([b"x\r", b"\n"], [b"x\r\n"], b""),  # one line end in two reads
+        ([b"x\r", b"y\n"], [b"x\r", b"y\n"], b""),
+        ([b"\r 5%", b"\r 9%"], [b"\r", b" 5%\r"], b" 9%"),
+    ],
+)
+def test_pieces(data, pieces, rest):
+    assert split(*data) == (pieces, rest)
+
+
+def test_a_line_without_end_is_cut():
+    pieces, rest = split(b"x" * 70000, b"y" * 70000)
+    assert [len(piece) for piece in pieces] == [1 << 16, 1 << 16]
+    assert b"".join(pieces) + rest == b"x" * 70000 + b"y" * 70000
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_nothing_is_lost_however_the_stream_is_cut(seed):
+    rng = random.Random(seed)
+    data = bytes(rng.choice(b"ab\r\n") for _ in range(300))
+    cuts = sorted(rng.randrange(300) for _ in range(40))
+    parts = [data[start:end] for start, end in zip([0, *cuts], [*cuts, 300], strict=True)]
+    pieces, rest = split(*parts)
+    assert b"".join(pieces) + rest == data
+    assert all(b"\n" not in piece[:-1] for piece in pieces)
+
+
+def test_the_tail_keeps_the_last_lines_and_no_progress():
+    tail = Tail()
+    for index in range(30):
+        tail.add(f"line {index}\n".encode())
+        tail.add(b"50%\r")
+        tail.add(b"\n")
+    tail.add(b"\xff\n")
+    assert len(tail.lines()) == 20
+    assert tail.lines()[-2:] == ("line 29", "�")
+
+
+def pump(data, *, prefix=b"[0]<stdout>: ", copy=None, tail=None):
+    source, feed = os.pipe()
+    shown, console = os.pipe()
+    one = OutputPump(os.fdopen(source, "rb", buffering=0), Console(console), prefix, copy, tail)
+    one.start()
+    os.write(feed, data)
+    os.close(feed)
+    one.join(5)
+    os.close(console)
+    with os.fdopen(shown, "rb") as file:
+        return file.read()
+
+
+def test_lines_get_the_prefix_and_the_file_gets_the_bytes(tmp_path):
+    path, tail = tmp_path / "copy", Tail()
+    shown = pump(b"one\n1/2\r2/2\ntwo", copy=path.open("wb", buffering=0), tail=tail)
+    assert shown == b"[0]<stdout>: one\n[0]<stdout>: 1/2\r[0]<stdout>: 2/2\n[0]<stdout>: two\n"
+    assert path.read_bytes() == b"one\n1/2\r2/2\ntwo"
+    assert tail.lines() == ("one", "2/2", "two")
+
+
+def test_a_file_that_cannot_be_written_does_not_stop_the_output():
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        assert pump(b"one\ntwo\n", prefix=b"", copy=full) == b"one\ntwo\n"
+
+
+def test_a_reader_that_has_gone_does_not_stop_the_process():
+    reader, writer = os.pipe()
+    os.close(reader)
+    console = Console(writer)
+    threads = [threading.Thread(target=console.write, args=(b"x\n",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in threads)
+    os.close(writer)

@@ -1,0 +1,121 @@
+"""The supervisor's decisions over processes that are real but short; the clock moves by hand."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.policy import Limits, StopCause
+from tfcollective.agent.supervisor import Supervisor
+from tfcollective.clock import ManualClock
+
+
+class Reports:
+    """Instead of a reporter."""
+
+    def __init__(self):
+        self.begun, self.ended = [], []
+
+    def started(self, task, node, pid):
+        self.begun.append((task, node, pid))
+
+    def exited(self, record):
+        self.ended.append(record)
+
+
+def supervise(tmp_path, clock, *programs):
+    workers = tuple(
+        WorkerConfig(f"worker:{rank}", rank, (sys.executable, "-c", program), {})
+        for rank, program in enumerate(programs)
+    )
+    config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
+    reports = Reports()
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0), clock)
+    supervisor.start()
+    return supervisor, reports
+
+
+def reap_until(supervisor, condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # a real process has to get there; the agent itself is woken by SIGCHLD
+        supervisor.reap()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(100.0)
+
+
+def test_success(tmp_path, clock):
+    supervisor, reports = supervise(tmp_path, clock, "print('out')", "import sys; sys.stderr.write('err')")
+    reap_until(supervisor, lambda: supervisor.done)
+    supervisor.drain(1.0)
+    assert [
+        (record.rank, record.exit_code, record.failed) for record in sorted(reports.ended, key=lambda r: r.rank)
+    ] == [
+        (0, 0, False),
+        (1, 0, False),
+    ]
+    assert supervisor.wake_at is None
+    assert (tmp_path / "logs/rank.0/stdout").read_bytes() == b"out\n"
+    assert (tmp_path / "logs/rank.1/stderr").read_bytes() == b"err"
+    assert {task for task, _, _ in reports.begun} == {"worker:0", "worker:1"}
+
+
+def test_after_a_failure_the_others_get_a_grace_then_signals(tmp_path, clock):
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    )
+    supervisor, reports = supervise(tmp_path, clock, "raise SystemExit(3)", stubborn)
+    reap_until(supervisor, lambda: (tmp_path / "logs/rank.1/stdout").stat().st_size)
+    reap_until(supervisor, lambda: reports.ended)
+    assert reports.ended[0].exit_code == 3
+    assert supervisor.wake_at == 101.0
+    supervisor.tick()
+    assert not reports.ended[1:]
+    clock.advance(1.0)
+    supervisor.tick()
+    assert supervisor.wake_at == 102.0
+    clock.advance(1.0)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.done)
+    assert (reports.ended[1].signal, reports.ended[1].stopped) == (signal.SIGKILL, True)
+    assert not reports.ended[0].stopped
+
+
+def test_a_second_request_kills_at_once(tmp_path, clock):
+    deaf = (
+        "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True); time.sleep(60)"
+    )
+    supervisor, reports = supervise(tmp_path, clock, deaf)
+    reap_until(supervisor, lambda: (tmp_path / "logs/rank.0/stdout").stat().st_size)
+    supervisor.stop(StopCause.REQUEST, signal.SIGINT)
+    assert supervisor.wake_at == 101.0
+    supervisor.stop(StopCause.REQUEST, signal.SIGINT)
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.ended[0].signal == signal.SIGKILL
+
+
+def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
+    config = AgentConfig(
+        "job", "127.0.0.1:5", "ab" * 32, (WorkerConfig("worker:0", 0, ("/no/such/program",), {}),), str(tmp_path)
+    )
+    reports = Reports()
+    supervisor = Supervisor(config, {}, "node", reports, clock=clock)
+    supervisor.start()
+    assert supervisor.done
+    assert reports.ended[0].exit_code == 127
+    assert "cannot run '/no/such/program'" in reports.ended[0].stderr_tail[0]
+
+
+def test_the_records_hold_the_last_words(tmp_path, clock):
+    program = "import os, sys; [print(i, file=sys.stderr) for i in range(50)]; os.abort()"
+    supervisor, reports = supervise(tmp_path, clock, program)
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.ended[0].signal == signal.SIGABRT
+    assert reports.ended[0].stderr_tail[-1] == "49"

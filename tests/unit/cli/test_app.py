@@ -1,0 +1,92 @@
+import json
+import sys
+
+import pytest
+
+from tfcollective import errors
+from tfcollective.cli import main, run_main
+from tfcollective.cli.app import EXIT_CODES, app
+
+
+@pytest.mark.parametrize("name", sorted(app.commands))
+def test_every_help_has_examples(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert "Examples:" in capsys.readouterr().out
+
+
+def test_the_agent_is_hidden(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "status" in text
+    assert "agent" not in text
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert "tfcollective" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "-np", "0", "true"], "the number of processes is 1 or more, not 0"),
+        (["run", "-np", "two", "true"], "not a valid integer"),
+        (["run", "true"], "-np"),
+        (["run", "-np", "2"], "no command to run"),
+        (["run", "-np", "2", "--bogus", "true"], "--bogus"),
+        (["run", "-np", "2", "python", "none.py"], "no script none.py"),
+        (["run", "-np", "2", "--env", "A", "true"], "NAME=VALUE"),
+        (["run", "-np", "2", "--transport", "x", "true"], "--transport"),
+        (["run", "-np", "2", "--start-timeout", "0", "true"], "timeouts are above 0"),
+        (["run", "-np", "2", "--log-dir", "/dev/null/x", "true"], "--log-dir"),
+        (["nothing"], "nothing"),
+    ],
+)
+def test_wrong_usage_is_said_and_is_64(arguments, message, capsys):
+    assert main(arguments) == 64
+    assert message in capsys.readouterr().err
+
+
+def test_dry_run_prints_the_plan_and_starts_nothing(capsys):
+    assert main(["run", "-np", "2", "--dry-run", "python", "-c", "raise SystemExit(9)"]) == 0
+    text = capsys.readouterr().out
+    assert "rank 1 (worker:1, local rank 1)" in text
+    assert f"command: {sys.executable} -c 'raise SystemExit(9)'" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["-m", "a.b", "--help", "-np", "7"], "-m a.b --help -np 7"),
+        (["--", "sh", "-c", "exit"], "sh -c exit"),
+        (["sh", "--env", "x"], "sh --env x"),
+        (["--env", "-m=3", "-m", "a.b", "-x"], "-m a.b -x"),
+    ],
+)
+def test_what_belongs_to_the_command_stays_with_it(arguments, command, capsys):
+    assert run_main(["-np", "1", "--dry-run", *arguments]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "command:" in line)
+    assert line.endswith(command)
+
+
+def test_settings_give_the_defaults(monkeypatch, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_OP_TIMEOUT", "17")
+    assert main(["run", "-np", "1", "--dry-run", "--start-timeout", "5", "true"]) == 0
+    text = capsys.readouterr().out
+    assert "TFCOLLECTIVE_OP_TIMEOUT=17" in text
+    assert "TFCOLLECTIVE_START_TIMEOUT=5" in text
+
+
+def test_status_without_jobs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    assert main(["status"]) == 0
+    assert "no job of yours" in capsys.readouterr().out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_every_error_has_an_exit_code():
+    kinds = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
+    for kind in kinds:
+        if issubclass(kind, errors.TfCollectiveError):
+            assert any(issubclass(kind, row) for row, _ in EXIT_CODES)

@@ -1,0 +1,47 @@
+import sys
+
+import pytest
+
+from tfcollective.cli.command import resolve_command
+from tfcollective.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    executable = tmp_path / "tool.py"
+    executable.write_text("#!/bin/sh\n")
+    executable.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "expected"),
+    [
+        (("python", "train.py", "-x"), None, (sys.executable, "train.py", "-x")),
+        (("python3", "-c", "1"), None, (sys.executable, "-c", "1")),
+        (("python", "-m", "nowhere"), None, (sys.executable, "-m", "nowhere")),
+        (("train.py", "a"), None, (sys.executable, "train.py", "a")),
+        (("./tool.py",), None, ("./tool.py",)),
+        (("sh", "-c", "exit"), None, ("sh", "-c", "exit")),
+        (("--flag",), "package.train", (sys.executable, "-m", "package.train", "--flag")),
+        ((sys.executable, "train.py"), None, (sys.executable, "train.py")),
+    ],
+)
+def test_commands(command, module, expected):
+    assert resolve_command(command, module) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ((), "no command to run"),
+        (("python", "none.py"), "no script none.py"),
+        (("none.py",), "no script none.py"),
+        ((sys.executable, "none.py"), "no script none.py"),
+        (("no-such-command",), "command not found: no-such-command"),
+    ],
+)
+def test_what_cannot_run_is_said(command, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_command(command, None)

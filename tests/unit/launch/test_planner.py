@@ -1,0 +1,77 @@
+import pytest
+
+from tfcollective.errors import ConfigError
+from tfcollective.launch.cores import available_cores, quota_cores
+from tfcollective.launch.planner import describe, plan_local
+from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import Settings
+from tfcollective.tasks import TaskKey
+
+
+def plan(num_proc=2, cores=8, environ=None, **fields):
+    return plan_local(JobSpec(("python", "a b.py"), num_proc, **fields), cores=cores, environ=environ or {})
+
+
+def test_exactly_n_ranks_in_order():
+    workers = plan(3).workers
+    assert [(str(w.task), w.rank, w.local_rank) for w in workers] == [
+        ("worker:0", 0, 0),
+        ("worker:1", 1, 1),
+        ("worker:2", 2, 2),
+    ]
+    assert all(worker.argv == ("python", "a b.py") for worker in workers)
+
+
+def test_what_a_rank_finds_in_its_environment():
+    worker = plan(op_timeout=2.5, start_timeout=7.0, stall_warning=0.0, transport="tcp").workers[1]
+    settings = Settings.load(worker.env)
+    assert (settings.task, settings.size) == (TaskKey("worker", 1), 2)
+    assert (settings.op_timeout, settings.start_timeout, settings.stall_warning) == (2.5, 7.0, 0.0)
+    assert settings.transport == "tcp"
+
+
+@pytest.mark.parametrize(("cores", "ranks", "share"), [(8, 2, "4"), (2, 2, "1"), (5, 2, "2"), (1, 4, "1"), (4, 1, "4")])
+def test_cores_are_shared_out(cores, ranks, share):
+    for worker in plan(ranks, cores).workers:
+        names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+        assert [worker.env[name] for name in names] == [share] * 3
+
+
+def test_what_the_user_has_set_stays():
+    env = plan(environ={"OMP_NUM_THREADS": "7"}, env={"TF_NUM_INTRAOP_THREADS": "9", "A": "b"}).workers[0].env
+    assert "OMP_NUM_THREADS" not in env
+    assert (env["TF_NUM_INTRAOP_THREADS"], env["TF_NUM_INTEROP_THREADS"], env["A"]) == ("9", "4", "b")
+
+
+def test_the_description_shows_commands_but_no_secrets():
+    text = describe(plan(env={"API_TOKEN": "sesame", "my_password": "sesame", "DATA": "a b"}))
+    assert "rank 1 (worker:1, local rank 1)" in text
+    assert "command: python 'a b.py'" in text
+    assert "DATA='a b'" in text
+    assert "sesame" not in text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_proc": 0},
+        {"num_proc": -1},
+        {"command": ()},
+        {"start_timeout": 0},
+        {"op_timeout": -1},
+        {"transport": "x"},
+        {"stall_warning": -1},
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused(fields):
+    with pytest.raises(ConfigError):
+        JobSpec(**{"command": ("x",), "num_proc": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("max 100000", None), ("200000 100000\n", 2), ("150000 100000", 2), ("1000 100000", 1), ("", None)],
+)
+def test_quota(text, cores):
+    assert quota_cores(text) == cores
+    assert available_cores() >= 1

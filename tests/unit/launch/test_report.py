@@ -1,0 +1,82 @@
+import signal
+
+import pytest
+
+from tfcollective.failures import ExceptionRecord, ExitRecord
+from tfcollective.launch.launcher import JobOutcome, StartFailure
+from tfcollective.launch.report import exit_code, render, warning
+
+
+def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):
+    return ExitRecord(
+        f"worker:{rank}", rank, "n", 40 + rank, None if number else code, number, time, stopped, tail, exception
+    )
+
+
+def exception(kind="ValueError", consequence=False):
+    return ExceptionRecord(
+        kind, "text", f"Traceback (most recent call last):\n  in f\n{kind}: text\n", 1.0, consequence
+    )
+
+
+def outcome(*exits, **fields):
+    return JobOutcome(tuple(exits), **{"initialised": True, **fields})
+
+
+def test_success_has_nothing_to_tell():
+    good = outcome(record(0, 1.0, code=0))
+    assert (exit_code(good), render(good), warning(good)) == (0, "", None)
+
+
+def test_the_first_cause_stands_on_top_and_gives_the_exit_code():
+    victim = record(0, 1.0, exception=exception("PeerLostError", consequence=True))
+    cause = record(1, 2.0, number=signal.SIGKILL, tail=("last words",))
+    stopped = record(2, 3.0, number=signal.SIGTERM, stopped=True)
+    bad = outcome(victim, cause, stopped)
+    assert exit_code(bad) == 137
+    assert render(bad).splitlines() == [
+        "the job failed: rank 1 (worker:1, pid 41) was killed by SIGKILL",
+        "  the last lines of its stderr:",
+        "    last words",
+        "  then rank 0 (worker:0, pid 40) exited with code 1 (PeerLostError: text)",
+        "  then rank 2 (worker:2, pid 42) was stopped",
+    ]
+
+
+def test_a_traceback_is_shown_once():
+    tail = ("before", "Traceback (most recent call last):", "  in hook", "  in f", "ValueError: text", "after")
+    lines = render(outcome(record(0, 1.0, code=3, exception=exception(), tail=tail))).splitlines()
+    assert lines == [
+        "the job failed: rank 0 (worker:0, pid 40) exited with code 3",
+        "  the last lines of its stderr:",
+        "    before",
+        "    after",
+        "  its traceback:",
+        "    Traceback (most recent call last):",
+        "      in f",
+        "    ValueError: text",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"stopped_by": signal.SIGINT}, 130, "stopped by SIGINT"),
+        ({"stopped_by": signal.SIGTERM}, 143, "stopped by SIGTERM"),
+        ({"start_failure": StartFailure("1 of 2", True)}, 69, "the ranks could not meet: 1 of 2"),
+        ({"start_failure": StartFailure("worker:1 ended", False)}, 1, "the ranks could not meet: worker:1 ended"),
+        ({"agent_failure": "the agent was killed"}, 70, "the agent was killed"),
+    ],
+)
+def test_other_ends(fields, code, text):
+    one = outcome(record(0, 1.0, exception=exception("RendezvousError", consequence=True)), **fields)
+    assert exit_code(one) == code
+    assert render(one).startswith(text)
+
+
+def test_a_job_that_never_called_init_gets_one_line():
+    one = outcome(record(0, 1.0, code=5), initialised=False)
+    assert exit_code(one) == 5
+    assert warning(one).startswith("warning: no rank called tfcollective.init()")
+    assert "\n" not in warning(one)
+    assert warning(outcome(initialised=False, stopped_by=2)) is None

@@ -1,0 +1,41 @@
+"""The package as a whole: its public names and what importing it costs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import tfcollective
+
+PUBLIC = """
+    CollectiveAbortedError CollectiveCancelledError CollectiveError CollectiveMismatchError CollectiveTimeoutError
+    Communicator ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError LaunchError PeerLostError
+    ProtocolError RendezvousError ResourceExhaustedError StateError TfCollectiveError TransportError UnsupportedError
+    WorkerFailedError __version__ cross_rank cross_size init is_initialized local_rank local_size rank run shutdown size
+"""
+
+
+def test_the_public_names_are_frozen():
+    assert sorted(tfcollective.__all__) == sorted(PUBLIC.split())
+    assert set(tfcollective.__all__) <= set(dir(tfcollective))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC.split()))
+def test_every_public_name_resolves(name):
+    assert getattr(tfcollective, name) is not None
+
+
+def test_other_names_do_not_exist():
+    with pytest.raises(AttributeError, match="nothing"):
+        tfcollective.nothing  # noqa: B018
+
+
+def test_the_import_is_cheap():
+    program = (
+        "import sys, time, json; t = time.perf_counter(); import tfcollective; t = time.perf_counter() - t;"
+        "print(json.dumps([t, sorted({n.partition('.')[0] for n in sys.modules})]))"
+    )
+    seconds, modules = json.loads(subprocess.check_output([sys.executable, "-c", program]))
+    assert not {"numpy", "aiohttp", "urllib3", "tensorflow", "keras", "click", "rich", "psutil"} & set(modules)
+    assert seconds < 0.15
