@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -20,7 +21,7 @@ class BuildNative(Command):
     """Builds libtfcollective.so and _tf_ops.so and puts them into the package (in place for editable installs)."""
 
     description = "build the shared objects with CMake"
-    user_options: list[tuple[str, str | None, str]] = []
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
     editable_mode = False
     build_lib: str | None = None
 
