@@ -1,0 +1,24 @@
+// Loading the library registers its ops: that is how tf.load_op_library finds them.
+#include <cstdio>
+#include <string>
+
+#include "tf_ops/kernels.h"
+#include "tf_ops/op_definitions.h"
+
+namespace tfc_ops {
+namespace {
+
+bool RegisterEverything() {
+  std::string error = RegisterOps();
+  if (error.empty()) error = RegisterCollectiveKernels();
+  if (error.empty()) error = RegisterRowKernels();
+  if (error.empty()) error = RegisterBucketKernels();
+  // There is no caller to tell: TensorFlow's loader only sees which ops are there afterwards.
+  if (!error.empty()) std::fprintf(stderr, "tfcollective: cannot register with TensorFlow: %s\n", error.c_str());
+  return error.empty();
+}
+
+[[maybe_unused]] const bool registered = RegisterEverything();
+
+}  // namespace
+}  // namespace tfc_ops

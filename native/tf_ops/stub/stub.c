@@ -1,0 +1,62 @@
+/* Stands for libtensorflow_framework.so.2 while _tf_ops.so is linked, so that building needs no
+ * TensorFlow. Only the names matter: at run time the dynamic linker finds the library that TensorFlow
+ * has loaded already by its soname. TensorFlow loads op libraries with RTLD_LOCAL, hence the NEEDED
+ * entry; without it the symbols are not found.
+ *
+ * One line for each function declared in ../tensorflow_c_api.h.
+ */
+#define TFC_STUB(name) \
+  void name(void);     \
+  void name(void) {}
+
+TFC_STUB(TF_AllocateOutput)
+TFC_STUB(TF_AllocateTemp)
+TFC_STUB(TF_DeleteShapeHandle)
+TFC_STUB(TF_DeleteStatus)
+TFC_STUB(TF_DeleteTensor)
+TFC_STUB(TF_Dim)
+TFC_STUB(TF_ExpectedOutputDataType)
+TFC_STUB(TF_ForwardInputOrAllocateOutput)
+TFC_STUB(TF_GetCode)
+TFC_STUB(TF_GetInput)
+TFC_STUB(TF_Message)
+TFC_STUB(TF_NewAsyncKernelBuilder)
+TFC_STUB(TF_NewKernelBuilder)
+TFC_STUB(TF_NewOpDefinitionBuilder)
+TFC_STUB(TF_NewShapeHandle)
+TFC_STUB(TF_NewStatus)
+TFC_STUB(TF_NumDims)
+TFC_STUB(TF_NumInputs)
+TFC_STUB(TF_NumOutputs)
+TFC_STUB(TF_OpDefinitionBuilderAddAttr)
+TFC_STUB(TF_OpDefinitionBuilderAddInput)
+TFC_STUB(TF_OpDefinitionBuilderAddOutput)
+TFC_STUB(TF_OpDefinitionBuilderSetIsStateful)
+TFC_STUB(TF_OpDefinitionBuilderSetShapeInferenceFunction)
+TFC_STUB(TF_OpKernelConstruction_Failure)
+TFC_STUB(TF_OpKernelConstruction_GetAttrFloat)
+TFC_STUB(TF_OpKernelConstruction_GetAttrInt32)
+TFC_STUB(TF_OpKernelConstruction_GetAttrSize)
+TFC_STUB(TF_OpKernelConstruction_GetAttrString)
+TFC_STUB(TF_OpKernelContext_Failure)
+TFC_STUB(TF_RegisterKernelBuilder)
+TFC_STUB(TF_RegisterOpDefinition)
+TFC_STUB(TF_SetOutput)
+TFC_STUB(TF_SetPayload)
+TFC_STUB(TF_SetStatus)
+TFC_STUB(TF_ShapeInferenceContextConcatenateShapes)
+TFC_STUB(TF_ShapeInferenceContextGetInput)
+TFC_STUB(TF_ShapeInferenceContextNumInputs)
+TFC_STUB(TF_ShapeInferenceContextRank)
+TFC_STUB(TF_ShapeInferenceContextRankKnown)
+TFC_STUB(TF_ShapeInferenceContextScalar)
+TFC_STUB(TF_ShapeInferenceContextSetOutput)
+TFC_STUB(TF_ShapeInferenceContextSetUnknownShape)
+TFC_STUB(TF_ShapeInferenceContextSubshape)
+TFC_STUB(TF_ShapeInferenceContextVectorFromSize)
+TFC_STUB(TF_ShapeInferenceContextWithRank)
+TFC_STUB(TF_ShapeInferenceContextWithRankAtLeast)
+TFC_STUB(TF_TensorByteSize)
+TFC_STUB(TF_TensorData)
+TFC_STUB(TF_TensorElementCount)
+TFC_STUB(TF_TensorType)

@@ -1,0 +1,75 @@
+// The border between our error codes and TensorFlow's.
+#ifndef TFCOLLECTIVE_TF_OPS_TF_STATUS_H_
+#define TFCOLLECTIVE_TF_OPS_TF_STATUS_H_
+
+#include <memory>
+#include <string>
+
+#include "tf_ops/tensorflow_c_api.h"
+#include "tfcollective/tfcollective.h"
+
+namespace tfc_ops {
+
+struct TfStatusDeleter {
+  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
+};
+using TfStatus = std::unique_ptr<TF_Status, TfStatusDeleter>;
+
+inline TfStatus NewTfStatus() { return TfStatus(TF_NewStatus()); }
+
+// The TensorFlow code of a tfc_code; TF_UNKNOWN for a number that is none.
+constexpr TF_Code TfCodeOf(int code) {
+  switch (code) {
+    case TFC_OK:
+      return TF_OK;
+    case TFC_INVALID_ARGUMENT:
+      return TF_INVALID_ARGUMENT;
+    case TFC_FAILED_PRECONDITION:
+    case TFC_MISMATCH:
+    case TFC_PROTOCOL:
+      return TF_FAILED_PRECONDITION;
+    case TFC_DEADLINE_EXCEEDED:
+      return TF_DEADLINE_EXCEEDED;
+    case TFC_PEER_LOST:
+    case TFC_IO:
+      return TF_UNAVAILABLE;
+    case TFC_ABORTED:
+      return TF_ABORTED;
+    case TFC_CANCELLED:
+      return TF_CANCELLED;
+    case TFC_RESOURCE_EXHAUSTED:
+      return TF_RESOURCE_EXHAUSTED;
+    case TFC_UNIMPLEMENTED:
+      return TF_UNIMPLEMENTED;
+    case TFC_DEVICE:
+    case TFC_INTERNAL:
+      return TF_INTERNAL;
+    default:
+      return TF_UNKNOWN;
+  }
+}
+
+// What went wrong in one op, without the weight of a tfc_error.
+struct OpError {
+  int32_t code = TFC_OK;
+  int32_t peer = -1;
+  std::string message;
+
+  bool ok() const { return code == TFC_OK; }
+  static OpError From(const tfc_error& error) { return OpError{error.code, error.peer, error.message}; }
+  static OpError Invalid(std::string message) { return OpError{TFC_INVALID_ARGUMENT, -1, std::move(message)}; }
+};
+
+// A tfc_error ready to be filled in.
+tfc_error EmptyError();
+
+// The error as a TensorFlow status: mapped code; "<CODE>: <message>"; and, for programs, the payloads
+// "tfcollective/code" and "tfcollective/peer" with the decimal numbers.
+TfStatus ToTfStatus(const OpError& error);
+
+// What TensorFlow said; ok if it is TF_OK.
+OpError FromTfStatus(const TfStatus& status);
+
+}  // namespace tfc_ops
+
+#endif  // TFCOLLECTIVE_TF_OPS_TF_STATUS_H_

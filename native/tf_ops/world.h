@@ -1,0 +1,36 @@
+// The communicator that an op runs on.
+#ifndef TFCOLLECTIVE_TF_OPS_WORLD_H_
+#define TFCOLLECTIVE_TF_OPS_WORLD_H_
+
+#include <memory>
+
+#include "tf_ops/tf_status.h"
+#include "tfcollective/tfcollective.h"
+
+namespace tfc_ops {
+
+struct CommunicatorDeleter {
+  void operator()(tfc_communicator* communicator) const { tfc_communicator_release(communicator); }
+};
+using Communicator = std::unique_ptr<tfc_communicator, CommunicatorDeleter>;
+
+// Looked up whenever an op runs, so that a graph that was traced once survives a new world.
+inline OpError AcquireWorld(int32_t id, Communicator* communicator) {
+  tfc_error error = EmptyError();
+  tfc_communicator* raw = nullptr;
+  if (tfc_world_acquire(id, &raw, &error) != TFC_OK) return OpError::From(error);
+  communicator->reset(raw);
+  return OpError();
+}
+
+inline OpError GetInfo(const Communicator& communicator, tfc_communicator_info* info) {
+  tfc_error error = EmptyError();
+  *info = tfc_communicator_info();
+  info->struct_size = sizeof(*info);
+  if (tfc_communicator_get_info(communicator.get(), info, &error) != TFC_OK) return OpError::From(error);
+  return OpError();
+}
+
+}  // namespace tfc_ops
+
+#endif  // TFCOLLECTIVE_TF_OPS_WORLD_H_
