@@ -8,8 +8,8 @@
 // before any byte is used; an operation on no bytes only says that it took place, and waits for
 // nobody.
 //
-// Errors: MISMATCH with the first local rank that runs something else; DEADLINE_EXCEEDED with the
-// first local rank that is missing, all of them in the text; whatever the arena was interrupted with;
+// Errors: MISMATCH with the first rank that runs something else; DEADLINE_EXCEEDED with the first
+// rank that is missing, all of them in the text; whatever the arena was interrupted with;
 // INVALID_ARGUMENT when a buffer has another size than the arguments say. After an error the channel
 // is out of step for good.
 #ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_ALGORITHMS_H_
@@ -35,6 +35,11 @@ struct ArenaContext {
   uint64_t* round = nullptr;
   uint64_t sequence = 0;   // of the operation in its channel
   uint64_t signature = 0;  // hash of what the operation is; a peer with another one is a MISMATCH
+  const std::vector<int>* world_ranks = nullptr;  // what errors call the local ranks; nullptr: by their local rank
+
+  int WorldRank(int local_rank) const {
+    return world_ranks == nullptr ? local_rank : (*world_ranks)[static_cast<size_t>(local_rank)];
+  }
 };
 
 // The local ranks for whom the operation that ended with DEADLINE_EXCEEDED waits.

@@ -14,7 +14,7 @@ uint64_t SignatureInSequence(const ArenaContext& context) {
 }
 
 std::string Describe(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "local rank " : "local ranks ";
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   return text;
 }
@@ -30,8 +30,9 @@ const char* WhatIsMissing(Phase phase) {
   }
 }
 
-Status Missing(const PhaseDone& done, Phase phase) {
-  const std::vector<int> missing = done.Missing();
+Status Missing(const ArenaContext& context, const PhaseDone& done, Phase phase) {
+  std::vector<int> missing = done.Missing();
+  for (int& rank : missing) rank = context.WorldRank(rank);
   if (missing.empty()) return Status(Code::kDeadlineExceeded, "the peers came too late");
   return Status(Code::kDeadlineExceeded, Describe(missing) + WhatIsMissing(phase), missing.front());
 }
@@ -65,14 +66,15 @@ Status StagingRounds::Await(Phase phase, int local_rank) {
   const PhaseDone done(channel_, phase, round(), local_rank);
   if (done.Holds()) return Status::Ok();
   Status status = context_.waiter.WaitFor(done, context_.deadline);
-  if (status.code() == Code::kDeadlineExceeded) return Missing(done, phase);
+  if (status.code() == Code::kDeadlineExceeded) return Missing(context_, done, phase);
   return status;
 }
 
 Status StagingRounds::CompareSignatures() const {
   for (int rank = 0; rank < local_size(); ++rank) {
     if (channel_.Signature(rank, round()) != signature_) {
-      return Status(Code::kMismatch, "local rank " + std::to_string(rank) + " runs another operation", rank);
+      const int peer = context_.WorldRank(rank);
+      return Status(Code::kMismatch, "rank " + std::to_string(peer) + " runs another operation", peer);
     }
   }
   return Status::Ok();

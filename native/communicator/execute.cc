@@ -57,7 +57,7 @@ TransportContext OverTransport(const Run& run, const Group& group, uint32_t firs
 
 ArenaContext OverArena(const Run& run) {
   return ArenaContext{*run.resources.arena, *run.resources.waiter, run.deadline, run.channel->index,
-                      &run.channel->round,  run.sequence,          run.signature};
+                      &run.channel->round,  run.sequence,          run.signature, &run.topology.local_ranks};
 }
 
 Status AllGatherBytes(const Run& run, const ConstSpans& input, const std::vector<size_t>& offsets, const MutableSpans& output,

@@ -11,8 +11,9 @@
 namespace tfc {
 namespace {
 
-constexpr uint32_t kDirectChannel = 0;
-constexpr uint32_t kFirstPlanChannel = 2;
+constexpr uint32_t kInlineChannel = 0;    // direct calls on the caller's thread; 1: negotiated operations
+constexpr uint32_t kDirectChannel = 2;    // direct calls on the progress thread
+constexpr uint32_t kFirstPlanChannel = 3;
 constexpr uint32_t kMaxChannels = 64;  // as many as the arena has
 // A broken connection is often the consequence of a failure that is on its way to us: its cause is
 // worth a short wait. A dispute is worth one round of views.
@@ -31,7 +32,7 @@ uint64_t HashText(const std::string& text) {
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)), table_(options_.topology.size, kFirstPlanChannel, kMaxChannels) {
-  direct_channel_.index = kDirectChannel;
+  inline_channel_.index = kInlineChannel;
 }
 
 Engine::~Engine() { Shutdown(kFailedLingerSeconds); }
@@ -89,9 +90,9 @@ Status Engine::Run(const Operation& operation) {
 }
 
 Status Engine::RunInline(const Operation& operation) {
-  std::lock_guard<std::mutex> lock(direct_mutex_);
+  std::lock_guard<std::mutex> lock(inline_mutex_);
   const Resources resources{nullptr, arena_, caller_waiter_.get()};
-  return RunWatched(operation, resources, DeadlineOf(operation), &direct_channel_);
+  return RunWatched(operation, resources, DeadlineOf(operation), &inline_channel_);
 }
 
 Status Engine::RunOnProgress(const Operation& operation) {
@@ -277,16 +278,17 @@ std::vector<Done> Engine::TakeEverythingPending() {
 }
 
 void Engine::FailAll(const Status& status) {
-  Fail(status);
+  // Told before felt: whoever wakes up here may leave, and the news must go out before its good-bye.
   if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
+  Fail(status);
 }
 
 void Engine::Abort(const std::string& cause) {
   const int rank = options_.topology.rank;
   const Status there(Code::kAborted, "rank " + std::to_string(rank) + " stopped: " + cause, rank);
-  const bool first = !failure_.failed();
+  if (failure_.failed()) return;
+  if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
   Fail(Status(Code::kCancelled, "stopped on this rank: " + cause, rank));
-  if (first && star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
 }
 
 void Engine::Shutdown(double timeout_s) {

@@ -156,8 +156,8 @@ class Engine final : public StarHandler {
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
 
-  std::mutex direct_mutex_;  // one direct call at a time
-  Channel direct_channel_;
+  std::mutex inline_mutex_;  // one call on a caller's thread at a time
+  Channel inline_channel_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -122,15 +122,16 @@ void Engine::OnAbort(int from, const std::string& payload) {
   if (status.ok() || std::exchange(told_all_, true)) return;
   const bool passed_on = from != 0 && status.code() != Code::kAborted;
   const Status told = passed_on ? status.WithContext("rank " + std::to_string(from)) : status;
-  Fail(told);
-  star_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(told));
+  star_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(told));  // this rank included
 }
 
 void Engine::OnFailed(const std::string& payload) {
   Status status;
   const Status decoded = Decode(payload, &status);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  if (!status.ok()) Fail(status);
+  // Our own abort comes back: this rank has a better word for it.
+  const bool own = status.code() == Code::kAborted && status.peer() == options_.topology.rank;
+  if (!status.ok() && !own) Fail(status);
 }
 
 void Engine::OnDispute(int from, const std::string& payload) {
@@ -175,6 +176,11 @@ void Engine::OnLeave(int from, const std::string& payload) {
   Progress progress;
   const Status decoded = Decode(payload, &progress);
   if (!decoded.ok()) return Protocol(decoded, from);
+  {
+    // At once: its connection may end before our own copy of the news is delivered.
+    std::lock_guard<std::mutex> lock(mutex_);
+    departed_.insert(from);
+  }
   star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
 }
 

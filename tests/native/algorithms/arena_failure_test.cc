@@ -64,7 +64,7 @@ TEST(ArenaDeadline, NamesTheMissingRanks) {
     const Status status = ArenaBarrier(context);
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
     EXPECT_EQ(status.peer(), 1);
-    EXPECT_NE(status.message().find("local ranks 1, 3"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("ranks 1, 3"), std::string::npos) << status.message();
     EXPECT_EQ(MissingLocalRanks(context), (std::vector<int>{1, 3}));
     EXPECT_LT(SecondsSince(begin), 5.0);
   });
@@ -85,6 +85,18 @@ TEST(ArenaDeadline, NamesARankThatStopsInTheMiddle) {
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
     if (self.rank() != 0) return;
     EXPECT_EQ(status.peer(), 2) << status.message();
+  });
+}
+
+TEST(ArenaErrors, NameRanksOfTheWorld) {
+  const std::vector<int> world_ranks = {4, 7};
+  OnEveryArenaRank(ArenaWorld{2, 0, 0, false}, [&](ArenaRank& self) {
+    if (self.rank() == 1) return;
+    ArenaContext context = self.Next(7, 0.05);
+    context.world_ranks = &world_ranks;
+    const Status status = ArenaBarrier(context);
+    EXPECT_EQ(status.peer(), 7);
+    EXPECT_NE(status.message().find("rank 7"), std::string::npos) << status.message();
   });
 }
 
