@@ -35,11 +35,10 @@ void PeerLink::Adopt(UniqueFd fd) {
   writable_ = true;
 }
 
-Status PeerLink::PostSend(Request* request) {
+Status PeerLink::PostSend(Request* request, bool* progress) {
   if (state_ == State::kLost) return lost_;
   out_.Queue(request);
-  bool progress = false;
-  return state_ == State::kOpen && writable_ ? Send(&progress) : Status::Ok();
+  return state_ == State::kOpen && writable_ ? Send(progress) : Status::Ok();
 }
 
 Status PeerLink::PostReceive(Request* request) {

@@ -35,8 +35,8 @@ class PeerLink {
   void Adopt(UniqueFd fd);
 
   // The request must stay until it is done or the link is gone. Errors: INVALID_ARGUMENT, or the
-  // transport is dead.
-  Status PostSend(Request* request);
+  // transport is dead. A send may leave at once, and then sets `progress`.
+  Status PostSend(Request* request, bool* progress);
   Status PostReceive(Request* request);
 
   // What epoll said about fd().

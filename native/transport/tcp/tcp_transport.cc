@@ -66,7 +66,7 @@ struct TcpTransport::Impl {
   std::vector<std::unique_ptr<PeerLink>> links;  // by rank; null until first used
   std::vector<PeerLink*> used;                   // the links that there are
   std::array<epoll_event, 64> events;
-  bool woken = false;  // by Wake, since the last Poll
+  bool news = false;   // since the last Poll: bytes were moved, or Wake was called
   Status broken;       // the first error that a connection met: ends every call that has to wait
   Status dead;         // the first error that a call returned: ends every call
 
@@ -203,10 +203,12 @@ void TcpTransport::Impl::PumpReady(bool* progress) {
   for (PeerLink* link : used) {
     if (link->Ready()) Break(link->Pump(false, progress));
   }
+  news |= *progress;
 }
 
 void TcpTransport::Impl::PumpEagerly(int peer, bool* progress) {
   Break(links[static_cast<size_t>(peer)]->Pump(true, progress));
+  news |= *progress;
 }
 
 Deadline TcpTransport::Impl::EarliestOf(Deadline deadline) const {
@@ -236,7 +238,7 @@ void TcpTransport::Impl::Dispatch(int count) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     if (event.data.u64 == kWakeId) {
       wake.Drain();
-      if (has_wake.exchange(false)) woken = true;
+      if (has_wake.exchange(false)) news = true;
     } else {
       links[event.data.u64]->Notice(event.events);
     }
@@ -286,7 +288,7 @@ Result<Ticket> TcpTransport::PostSend(int peer, const Tag& tag, const ConstSpans
                                         tag.sequence, tag.signature, impl_->options.self.generation, cursor.total()};
   Result<PeerLink*> link = impl_->LinkTo(peer);
   Status status = link.status();
-  if (status.ok()) status = link.value()->PostSend(request.value());
+  if (status.ok()) status = link.value()->PostSend(request.value(), &impl_->news);
   TFC_RETURN_IF_ERROR(impl_->Finish(status, ticket));
   return ticket;
 }
@@ -341,11 +343,11 @@ Status TcpTransport::Poll(Deadline deadline) {
   TFC_RETURN_IF_ERROR(impl_->Enter());
   bool progress = false;
   impl_->PumpReady(&progress);
-  while (!progress && impl_->broken.ok() && !impl_->woken && !deadline.Passed()) {
+  while (!impl_->news && impl_->broken.ok() && !deadline.Passed()) {
     TFC_RETURN_IF_ERROR(impl_->Sleep(deadline, &progress));
   }
-  impl_->woken = false;
-  return progress || impl_->broken.ok() ? Status::Ok() : impl_->Fail(impl_->broken);
+  const bool had_news = std::exchange(impl_->news, false);
+  return had_news || impl_->broken.ok() ? Status::Ok() : impl_->Fail(impl_->broken);
 }
 
 void TcpTransport::Wake() {

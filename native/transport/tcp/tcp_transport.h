@@ -55,8 +55,8 @@ class TcpTransport final : public Transport {
   void Interrupt(const Status& status) override;
 
   // Drives traffic; sleeps until some request may have changed, Wake was called or the deadline has
-  // passed (which is no error). A Wake since the last Poll makes it return at once, even if Wait or
-  // Test ran in between.
+  // passed (which is no error). What changed since the last Poll, in whatever call, makes it return at
+  // once: so a loop of "test all requests, then Poll" misses nothing.
   Status Poll(Deadline deadline);
   // Any thread.
   void Wake();

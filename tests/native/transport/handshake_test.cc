@@ -1,0 +1,290 @@
+#include "transport/tcp/handshake.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "testing/log_recorder.h"
+#include "testing/tcp_world.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/handshake_frames.h"
+#include "transport/tcp/tcp_listener.h"
+
+namespace tfc {
+namespace {
+
+JobKey Key(uint8_t fill = 1) { return JobKey(32, fill); }
+
+// An acceptor of rank 0 of 3, generation 7, that runs on a thread of its own.
+class Server {
+ public:
+  explicit Server(double handshake_seconds = kHandshakeSeconds, size_t max_handshakes = 256) {
+    AcceptorOptions options;
+    options.key = Key();
+    options.self = Identity{0, 3, 7};
+    options.log = log_.log();
+    options.handshake_seconds = handshake_seconds;
+    options.max_handshakes = max_handshakes;
+    acceptor_ = TakeOrDie(Acceptor::Create(TakeOrDie(TcpListener::Create("127.0.0.1")), options));
+    stop_ = TakeOrDie(EventFd::Create());
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Server() { Stop(); }
+
+  void Stop() {
+    if (!thread_.joinable()) return;
+    stop_.Signal();
+    thread_.join();
+  }
+  const SocketAddress& address() const { return acceptor_->address(); }
+  LogRecorder& log() { return log_; }
+  const std::vector<Accepted>& accepted() const { return accepted_; }  // after Stop
+
+  // Waits for the log; what a stranger does is seen only there.
+  bool Logs(const std::string& part) {
+    const Deadline deadline = Deadline::After(10);
+    while (!log_.Contains(part) && !deadline.Passed()) std::this_thread::yield();
+    return log_.Contains(part);
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      pollfd fds[2] = {{acceptor_->fd(), POLLIN, 0}, {stop_.fd(), POLLIN, 0}};
+      ASSERT_GT(::poll(fds, 2, -1), 0);
+      if (fds[1].revents != 0) return;
+      for (Accepted& accepted : TakeOrDie(acceptor_->Advance())) accepted_.push_back(std::move(accepted));
+    }
+  }
+
+  LogRecorder log_;
+  std::unique_ptr<Acceptor> acceptor_;
+  EventFd stop_;
+  std::thread thread_;
+  std::vector<Accepted> accepted_;
+};
+
+Result<UniqueFd> Join(const Server& server, const Hello& hello = Hello{Purpose::kControl, 7, 2, 0},
+                      const JobKey& key = Key()) {
+  return Connect(server.address(), hello, key, Deadline::After(10), -1);
+}
+
+// A connection on which anything can be said.
+UniqueFd Stranger(const Server& server) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(fd.get(), server.address().raw(), server.address().raw_size()), 0);
+  return fd;
+}
+
+void Say(const UniqueFd& fd, const void* data, size_t size) {
+  EXPECT_EQ(::send(fd.get(), data, size, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+}
+
+bool IsClosedByPeer(const UniqueFd& fd) {
+  pollfd ready = {fd.get(), POLLIN, 0};
+  if (::poll(&ready, 1, 10000) != 1) return false;
+  char byte = 0;
+  return ::recv(fd.get(), &byte, 1, 0) <= 0;
+}
+
+TEST(HandshakeTest, LetsAPeerInAndSaysWhoItIs) {
+  Server server;
+  Result<UniqueFd> fd = Join(server);
+  ASSERT_TRUE(fd.ok()) << fd.status().message();
+  Say(fd.value(), "first", 5);
+  server.Stop();
+  ASSERT_EQ(server.accepted().size(), 1u);
+  const Accepted& accepted = server.accepted()[0];
+  EXPECT_EQ(accepted.hello.sender, 2);
+  EXPECT_EQ(accepted.hello.receiver, 0);
+  EXPECT_EQ(accepted.hello.purpose, Purpose::kControl);
+  char text[6] = {};
+  pollfd ready = {accepted.fd.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&ready, 1, 10000), 1);
+  EXPECT_EQ(::recv(accepted.fd.get(), text, 5, 0), 5) << "nothing behind the handshake may be swallowed";
+  EXPECT_STREQ(text, "first");
+  EXPECT_TRUE(server.log().lines().empty());
+}
+
+TEST(HandshakeTest, RefusesAnotherKeyOnBothSides) {
+  Server server;
+  const Result<UniqueFd> fd = Join(server, Hello{Purpose::kData, 7, 2, 0}, Key(9));
+  ASSERT_FALSE(fd.ok());
+  EXPECT_EQ(fd.status().code(), Code::kProtocol);
+  EXPECT_EQ(fd.status().peer(), 0);
+  EXPECT_NE(fd.status().message().find("job key"), std::string::npos) << fd.status().message();
+  EXPECT_TRUE(server.Logs("refused the connection from 127.0.0.1"));
+  EXPECT_TRUE(Join(server).ok());
+}
+
+// A stranger who does not care about our proof, only about getting in.
+TEST(HandshakeTest, RefusesAForgedProof) {
+  namespace hs = handshake_internal;
+  Server server;
+  const UniqueFd fd = Stranger(server);
+  hs::HelloBody hello;
+  hello.purpose = 2;
+  hello.sender = 2;
+  hello.generation = 7;
+  hs::Buffer frame;
+  hs::Encode(hs::Kind::kHello, hello, &frame);
+  Say(fd, frame.bytes.data(), frame.size);
+  std::vector<char> challenge(sizeof(hs::Header) + sizeof(hs::ChallengeBody));
+  ASSERT_EQ(::recv(fd.get(), challenge.data(), challenge.size(), MSG_WAITALL), static_cast<ssize_t>(challenge.size()));
+  hs::Encode(hs::Kind::kProof, hs::ProofBody{}, &frame);
+  Say(fd, frame.bytes.data(), frame.size);
+  EXPECT_TRUE(IsClosedByPeer(fd));
+  EXPECT_TRUE(server.Logs("does not have the job key"));
+  server.Stop();
+  EXPECT_TRUE(server.accepted().empty());
+}
+
+TEST(HandshakeTest, RefusesWhatDoesNotFitAndTellsThePeerWhy) {
+  struct Case {
+    Hello hello;
+    const char* reason;
+  };
+  const Case cases[] = {{{Purpose::kData, 6, 2, 0}, "generation"},
+                        {{Purpose::kData, 7, 2, 1}, "another rank"},
+                        {{Purpose::kData, 7, 3, 0}, "connecting rank"},
+                        {{Purpose::kData, 7, -1, 0}, "connecting rank"},
+                        {{Purpose::kData, 7, 0, 0}, "connecting rank"},
+                        {{static_cast<Purpose>(9), 7, 2, 0}, "purpose"}};
+  Server server;
+  for (const Case& one : cases) {
+    const Result<UniqueFd> fd = Join(server, one.hello);
+    ASSERT_FALSE(fd.ok());
+    EXPECT_EQ(fd.status().code(), Code::kProtocol);
+    EXPECT_NE(fd.status().message().find(one.reason), std::string::npos) << fd.status().message();
+    EXPECT_TRUE(server.Logs(one.reason));
+  }
+  server.Stop();
+  EXPECT_TRUE(server.accepted().empty());
+}
+
+TEST(HandshakeTest, GarbageIsRefusedAndLoggedWhileAGoodPeerGetsIn) {
+  Server server;
+  const UniqueFd http = Stranger(server);
+  const UniqueFd silent = Stranger(server);
+  const UniqueFd noise = Stranger(server);
+  const UniqueFd gone = Stranger(server);
+  const std::string request = "GET / HTTP/1.1\r\nHost: example\r\n\r\n";
+  Say(http, request.data(), request.size());
+  const std::vector<char> flood(100000, '\xff');
+  (void)::send(noise.get(), flood.data(), flood.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  EXPECT_EQ(::shutdown(gone.get(), SHUT_WR), 0);
+  EXPECT_TRUE(IsClosedByPeer(http));
+  EXPECT_TRUE(IsClosedByPeer(noise));
+  EXPECT_TRUE(IsClosedByPeer(gone));
+  EXPECT_TRUE(server.Logs("does not speak tfcollective's protocol"));
+  EXPECT_TRUE(server.Logs("closed the connection"));
+  EXPECT_TRUE(Join(server).ok()) << "the silent stranger must not be in the way";
+}
+
+TEST(HandshakeTest, ALengthIsCheckedBeforeTheBodyIsRead) {
+  namespace hs = handshake_internal;
+  Server server;
+  for (const uint32_t size : {uint32_t{0}, uint32_t{1} << 20, ~uint32_t{0}}) {
+    const UniqueFd fd = Stranger(server);
+    hs::Header header;
+    header.kind = static_cast<uint16_t>(hs::Kind::kHello);
+    header.body_size = size;
+    Say(fd, &header, sizeof(header));
+    EXPECT_TRUE(IsClosedByPeer(fd));
+    EXPECT_TRUE(server.Logs("announced " + std::to_string(size) + " bytes"));
+  }
+  hs::Header header;
+  header.version = 99;
+  const UniqueFd fd = Stranger(server);
+  Say(fd, &header, sizeof(header));
+  EXPECT_TRUE(IsClosedByPeer(fd));
+  EXPECT_TRUE(server.Logs("version 99"));
+}
+
+TEST(HandshakeTest, ASlowStrangerIsClosedInTime) {
+  Server server(0.05);
+  const UniqueFd silent = Stranger(server);
+  EXPECT_TRUE(IsClosedByPeer(silent));
+  EXPECT_TRUE(server.Logs("in time"));
+}
+
+TEST(HandshakeTest, ACrowdOfStrangersPushesItselfOut) {
+  Server server(kHandshakeSeconds, 4);
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 20; ++i) crowd.push_back(Stranger(server));
+  EXPECT_TRUE(Join(server).ok());
+  EXPECT_TRUE(IsClosedByPeer(crowd.front()));
+  EXPECT_TRUE(server.Logs("dropped the oldest"));
+}
+
+TEST(ConnectTest, NobodyThereMeansThePeerIsLost) {
+  SocketAddress address;
+  {
+    const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+    address = listener.address();
+  }
+  const Result<UniqueFd> fd = Connect(address, Hello{Purpose::kControl, 7, 2, 1}, Key(), Deadline::After(10), -1);
+  ASSERT_FALSE(fd.ok());
+  EXPECT_EQ(fd.status().code(), Code::kPeerLost);
+  EXPECT_EQ(fd.status().peer(), 1);
+  EXPECT_NE(fd.status().message().find("rank 1 (" + address.ToString() + ")"), std::string::npos) << fd.status().message();
+}
+
+TEST(ConnectTest, ASilentListenerMeansDeadlineExceeded) {
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  const Result<UniqueFd> fd =
+      Connect(listener.address(), Hello{Purpose::kControl, 7, 2, 1}, Key(), Deadline::After(0.05), -1);
+  EXPECT_EQ(fd.status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(fd.status().peer(), 1);
+}
+
+TEST(ConnectTest, CancelEndsItFromAnotherThread) {
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  const EventFd cancel = TakeOrDie(EventFd::Create());
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that connecting has begun
+    cancel.Signal();
+  });
+  const Result<UniqueFd> fd =
+      Connect(listener.address(), Hello{Purpose::kControl, 7, 2, 1}, Key(), Deadline::After(20), cancel.fd());
+  other.join();
+  EXPECT_EQ(fd.status().code(), Code::kCancelled);
+}
+
+TEST(ConnectTest, AListenerThatIsNoneOfOursIsAProtocolError) {
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  std::thread other([&] {
+    pollfd ready = {listener.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, 10000), 1);
+    const TcpListener::Incoming incoming = TakeOrDie(listener.Accept());
+    const std::string greeting = "220 smtp.example ready, and then some more to fill the frame\r\n";
+    Say(incoming.fd, greeting.data(), greeting.size());
+    char bytes[256];
+    pollfd said = {incoming.fd.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&said, 1, 10000), 1);
+    EXPECT_GT(::recv(incoming.fd.get(), bytes, sizeof(bytes), 0), 0);
+  });
+  const Result<UniqueFd> fd =
+      Connect(listener.address(), Hello{Purpose::kControl, 7, 2, 1}, Key(), Deadline::After(20), -1);
+  other.join();
+  EXPECT_EQ(fd.status().code(), Code::kProtocol);
+}
+
+TEST(TcpListenerTest, BindsOnlyToNumericHosts) {
+  EXPECT_EQ(TcpListener::Create("localhost").status().code(), Code::kInvalidArgument);
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  EXPECT_NE(listener.address().port(), 0);
+  const Result<TcpListener::Incoming> nobody = listener.Accept();
+  ASSERT_TRUE(nobody.ok());
+  EXPECT_FALSE(nobody.value().fd.valid());
+}
+
+}  // namespace
+}  // namespace tfc
