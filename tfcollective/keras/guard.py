@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.errors import CollectiveMismatchError
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_name
 
@@ -24,7 +25,8 @@ _HELD = -(1 << 62)
 ADVICE = (
     "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
     "(BroadcastGlobalVariablesCallback or broadcast_variables), apply gradients only through DistributedOptimizer or "
-    "DistributedGradientTape, and name variables that differ on purpose with register_local_var. First that differs:"
+    "DistributedGradientTape, and name variables that differ on purpose with register_local_var. "
+    "The first that is not as on rank 0:"
 )
 
 
@@ -66,9 +68,14 @@ class ReplicaGuard:
         mine = fingerprints([value for _, value in named])
         everyone = ops.allgather(mine[tf.newaxis], name=self._name)
         index, ranks = compare_fingerprints(everyone)
-        name = tf.gather([name for name, _ in named], tf.maximum(index, 0))
+        names = [name for name, _ in named]
+        if tf.executing_eagerly():
+            if int(index) >= 0:
+                raise CollectiveMismatchError(f"{ADVICE} {names[int(index)]} on ranks {ranks.numpy().tolist()}")
+            return tf.constant(True)
         equal = index < 0
-        with tf.control_dependencies([_assert(equal, [ADVICE, name, "on ranks", ranks, "compared with rank 0"])]):
+        name = tf.gather(names, tf.maximum(index, 0))
+        with tf.control_dependencies([tf.debugging.Assert(equal, [ADVICE, name, "on ranks", ranks], summarize=64)]):
             return tf.identity(equal)
 
     def _counter(self) -> Any:
@@ -76,11 +83,6 @@ class ReplicaGuard:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfcollective_steps")
         return self._steps
-
-
-def _assert(condition: Any, data: list[Any]) -> Any:
-    done = tf.debugging.Assert(condition, data, summarize=64)
-    return tf.no_op() if done is None else done
 
 
 def fingerprints(values: Sequence[Any]) -> Any:

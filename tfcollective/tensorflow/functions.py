@@ -16,6 +16,7 @@ from tfcollective import runtime
 from tfcollective.communicator import Average, Max, Min, Op, Product, Sum
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
 
@@ -57,6 +58,7 @@ def refuse(**unsupported: object) -> None:
             raise UnsupportedError(f"{argument}={value!r} is not supported yet")
 
 
+@opaque
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -115,6 +117,7 @@ def allreduce_slices(slices: Any, op: Op, prescale: float, postscale: float, nam
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
+@opaque
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -167,6 +170,7 @@ def _grouped(tensors: list[Any], op: Op, prescale: float, postscale: float, name
     return ops.grouped_allreduce(tensors, op=op, prescale=prescale, postscale=postscale, name=name)
 
 
+@opaque
 def allgather(tensor: Any, name: str | None = None, process_set: None = None) -> Any:
     """Puts the ranks' tensors one after the other, in rank order.
 
@@ -189,12 +193,14 @@ def allgather(tensor: Any, name: str | None = None, process_set: None = None) ->
     return ops.allgather(tensor, name=operation_name(name))
 
 
+@opaque
 def grouped_allgather(tensors: Sequence[Any], name: str | None = None, process_set: None = None) -> list[Any]:
     """Gathers several tensors; see :func:`allgather`."""
     name = operation_name(name)
     return [allgather(tensor, f"{name}/{index}", process_set) for index, tensor in enumerate(tensors)]
 
 
+@opaque
 def broadcast(tensor: Any, root_rank: int, name: str | None = None, process_set: None = None) -> Any:
     """Gives every rank the tensor of rank `root_rank`.
 
@@ -216,6 +222,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, process_set:
     return ops.broadcast(tensor, root=root_rank, name=operation_name(name))
 
 
+@opaque
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -260,6 +267,7 @@ def reducescatter(
     return compression.decompress(result, context)
 
 
+@opaque
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None, process_set: None = None) -> Any:
     """Sends rows to every rank and receives rows from every rank.
 
@@ -293,6 +301,7 @@ def _equal_splits(tensor: Any, size: int) -> Any:
     return tf.fill([size], count)
 
 
+@opaque
 def barrier(name: str | None = None, process_set: None = None) -> Any:
     """Ends when all ranks have come to it. In a graph the returned operation has to be run or depended on."""
     refuse(process_set=process_set)

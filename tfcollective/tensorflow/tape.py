@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective.communicator import Average, Op
+from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import refuse
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
@@ -22,6 +23,7 @@ class _TapeMixin:
     _tfcollective_options: GradientOptions
     _tfcollective_local: set[int]
 
+    @opaque
     def gradient(
         self,
         target: Any,

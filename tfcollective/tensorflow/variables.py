@@ -8,12 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.functions import broadcast, refuse
 from tfcollective.tensorflow.names import operation_name
 
 __all__ = ["broadcast_variables"]
 
 
+@opaque
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: None = None, inplace: bool = False
 ) -> Any:

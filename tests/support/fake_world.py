@@ -1,0 +1,104 @@
+"""A world of several ranks in one process: every other rank is imagined to hold the same data as this one.
+
+Replaces the native ops by TensorFlow ops that do the arithmetic and note down what ran, in the order in which it ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.communicator import Op
+from tfcollective.identity import discover
+from tfcollective.runtime.session import Session
+from tfcollective.settings import Settings
+from tfcollective.tensorflow import ops
+from tfcollective.topology import Placement
+
+
+class FakeOps:
+    """What ``tf.load_op_library`` would return. `ran` lists what has run, as text."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ran: list[str] = []
+        self.signatures: dict[str, str] = {}
+        self.rows_of_others: Any = None
+        self._held: dict[int, tuple[Any, list[Any], dict[str, Any]]] = {}
+
+    def count(self, prefix: str) -> int:
+        return sum(entry.startswith(prefix) for entry in self.ran)
+
+    def _note(self, text: str, *inputs: Any) -> Any:
+        def write(*_inputs: Any) -> Any:
+            import numpy as np
+
+            self.ran.append(text)
+            return np.int64(0)
+
+        noted = tf.numpy_function(write, list(inputs), tf.int64, stateful=True)
+        noted.set_shape([])
+        return noted
+
+    def _combine(self, tensor: Any, op: int, prescale: float = 1.0, postscale: float = 1.0) -> Any:
+        if op in (Op.MIN, Op.MAX, Op.AVERAGE):
+            factor = 1.0
+        else:
+            assert op == Op.SUM
+            factor = float(self.size)
+        return tf.cast(tf.cast(tensor, tf.float64) * (factor * prescale * postscale), tensor.dtype)
+
+    def tfcollective_allreduce(self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str) -> Any:
+        with tf.control_dependencies([self._note(f"allreduce {tensor_name}", tensor)]):
+            return self._combine(tensor, op, prescale, postscale)
+
+    def tfcollective_grouped_allreduce(
+        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str
+    ) -> list[Any]:
+        with tf.control_dependencies([self._note(f"grouped_allreduce {tensor_name}", *tensors)]):
+            return [self._combine(tensor, op, prescale, postscale) for tensor in tensors]
+
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str) -> Any:
+        with tf.control_dependencies([self._note(f"allgather {tensor_name}", tensor)]):
+            parts = [tensor] * self.size if self.rows_of_others is None else [tensor, self.rows_of_others]
+            return tf.concat(parts, 0)
+
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str) -> Any:
+        with tf.control_dependencies([self._note(f"broadcast {tensor_name}", tensor)]):
+            return tf.identity(tensor)
+
+    def tfcollective_bucket_start(self, tensors: Sequence[Any], **attributes: Any) -> Any:
+        self.signatures[attributes["plan"]] = attributes["signature"]
+        handle = self._note(f"start {attributes['plan']} {attributes['bucket']}", *tensors)
+        self._held[id(handle)] = (handle, list(tensors), attributes)
+        return handle
+
+    def tfcollective_bucket_done(self, handle: Any, T: Any, N: int) -> list[Any]:
+        _, tensors, attributes = self._held[id(handle)]
+        assert len(tensors) == N
+        assert tensors[0].dtype == T
+        with tf.control_dependencies([self._note(f"done {attributes['plan']} {attributes['bucket']}", handle)]):
+            return [
+                self._combine(tensor, attributes["op"], attributes["prescale"], attributes["postscale"])
+                for tensor in tensors
+            ]
+
+
+@contextlib.contextmanager
+def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOps]:
+    """Makes this process rank `rank` of `size`; `settings` replace fields of Settings."""
+    loaded = replace(Settings(), **settings)
+    place = Placement(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
+    fake = FakeOps(size)
+    before = (runtime._session, ops._module)
+    runtime._session = Session(loaded, discover(Settings(), {}), place)
+    ops._module = fake
+    try:
+        yield fake
+    finally:
+        runtime._session, ops._module = before

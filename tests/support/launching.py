@@ -1,0 +1,123 @@
+"""Runs the real command line, and finds every process that a run has left."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import psutil
+
+_MARK = "TFC_TEST_MARK"
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+# Joins the world as tfcollective.init() does, without the native library.
+JOIN = """
+import os, sys, time
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.identity import discover
+from tfcollective.settings import Settings
+me = discover(Settings.load(), {})
+rank = me.task.index
+def join():
+    client = CoordinatorClient(me.coordinator, me.key)
+    world = client.join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
+    client.heartbeat(me.task, "running", {"completed": 7})
+    return client
+"""
+
+
+@dataclass
+class Run:
+    """One ``tfcollective run``, marked so that its processes are recognised."""
+
+    arguments: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    def __post_init__(self):
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tfcollective", "run", *self.arguments],
+            env={**os.environ, **self.env, _MARK: self.mark},
+            cwd=self.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.process.kill()
+        self.process.communicate()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def finish(self, timeout=60.0):
+        """Waits for the end; returns (exit code, stdout, stderr)."""
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+    def processes(self):
+        """All processes of this run that exist."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def wait_until_gone(self, timeout=5.0):
+        """Fails with the list of processes that are still there after ``timeout`` seconds."""
+        until(lambda: not self.processes(), timeout, lambda: f"left behind: {[p.cmdline() for p in self.processes()]}")
+
+    def agent(self):
+        """The agent's process."""
+        return self._find("tfcollective.agent")[0]
+
+    def workers(self):
+        """The processes that the agent has started."""
+        return self.agent().children()
+
+    def wait_for_line(self, text):
+        """Reads stdout up to a line that contains ``text`` and returns it."""
+        for line in self.process.stdout:
+            if text in line:
+                return line
+        raise AssertionError(f"no {text!r}: {self.process.stderr.read()}")
+
+    def signal(self, number):
+        """Sends a signal to the launcher."""
+        os.kill(self.process.pid, number)
+
+    def _find(self, word):
+        return [process for process in self.processes() if word in process.cmdline()]
+
+    def _is_ours(self, process):
+        try:
+            return process.status() not in _ENDED and process.environ().get(_MARK) == self.mark
+        except (psutil.Error, OSError):
+            return False
+
+
+def run(*arguments, timeout=60.0, **options):
+    """Runs to the end and checks that nothing is left; returns (exit code, stdout, stderr)."""
+    with Run(arguments, **options) as one:
+        result = one.finish(timeout)
+        one.wait_until_gone(1.0)
+        return result
+
+
+def until(condition, timeout=20.0, explain=lambda: "it did not happen"):
+    """Waits for something that another process does."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.02)  # processes of others give no notice
+
+
+__all__ = ["JOIN", "Run", "run", "signal", "until"]

@@ -1,0 +1,142 @@
+"""The replica guard: when it checks, and what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fake_world import fake_world
+
+import tfcollective.keras as tfk
+from tfcollective.errors import CollectiveMismatchError
+from tfcollective.keras.guard import compare_fingerprints, fingerprints
+
+pytestmark = pytest.mark.tensorflow
+keras = tf.keras
+
+
+def steps(count: int, traced: bool, **settings: int) -> list[int]:
+    """The steps (from 0) at whose start replicas were compared."""
+    variable = tf.Variable([1.0, 2.0])
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+
+    def step() -> None:
+        optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
+
+    run = tf.function(step) if traced else step
+    compared = []
+    with fake_world(**settings) as ops:
+        for number in range(count):
+            ops.ran.clear()
+            run()
+            if ops.count("allgather"):
+                compared.append(number)
+    return compared
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_third_step_and_then_rarely(traced: bool) -> None:
+    assert steps(13, traced, replica_check_steps=5) == [2, 5, 10]
+
+
+def test_never() -> None:
+    assert steps(5, False, replica_check_steps=0) == []
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.int64, tf.bool])
+def test_a_single_bit_counts(dtype: object) -> None:
+    values = [tf.zeros([3, 2], dtype), tf.ones([1], dtype), tf.zeros([], dtype)]
+    same = fingerprints(values)
+    assert same.shape == (3, 8)
+    other = fingerprints([values[0], values[1], tf.ones([], dtype)])
+    index, ranks = compare_fingerprints(tf.stack([same, other, same, other]))
+    assert int(index) == 2
+    assert ranks.numpy().tolist() == [1, 3]
+
+
+def test_equal_replicas() -> None:
+    mine = fingerprints([tf.ones(3)])
+    index, ranks = compare_fingerprints(tf.stack([mine, mine]))
+    assert int(index) == -1
+    assert ranks.numpy().tolist() == []
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_first_variable_that_differs_is_named_with_the_ranks(traced: bool) -> None:
+    variables = [tf.Variable([1.0], name="first"), tf.Variable([1.0], name="second")]
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.0))
+
+    def step() -> None:
+        optimizer.apply_gradients([(tf.constant([1.0]), variable) for variable in variables])
+
+    run = tf.function(step) if traced else step
+    with fake_world() as ops:
+        run()
+        run()
+        theirs = fingerprints([tf.ones([1]), tf.zeros([1])])
+        ops.rows_of_others = theirs[tf.newaxis]
+        if traced:
+            run = tf.function(step)
+        error = tf.errors.InvalidArgumentError if traced else CollectiveMismatchError
+        with pytest.raises(error, match=r"weights differ(.|\n)*second(.|\n)*\[1\]"):
+            run()
+
+
+def test_hold_and_restart() -> None:
+    variable = tf.Variable([1.0])
+    with fake_world() as ops:
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer._tfcollective.guard.hold()
+        for _ in range(6):
+            optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+        assert ops.count("allgather") == 0
+        optimizer._tfcollective.guard.restart()
+        for _ in range(3):
+            optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+        assert ops.count("allgather") == 1
+
+
+def test_callback_broadcasts_weights_and_slots_before_the_first_step() -> None:
+    made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    with fake_world() as ops:
+        made.compile(tfk.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+        made.fit(
+            np.ones((8, 3), np.float32),
+            np.ones((8, 1), np.float32),
+            batch_size=2,
+            verbose=0,
+            callbacks=[tfk.BroadcastGlobalVariablesCallback(0)],
+        )
+    kinds = [entry.split()[0] for entry in ops.ran]
+    first_step = kinds.index("start")
+    assert kinds[:first_step] == ["broadcast"] * first_step
+    assert first_step >= 2 + 4  # kernel, bias, two slots each
+    assert kinds.count("allgather") == 1  # the guard, at the third step
+
+
+def test_callback_broadcasts_after_the_first_batch_of_an_unbuilt_model() -> None:
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = None
+
+        def build(self, shape: object = None) -> None:
+            self.dense = keras.layers.Dense(1)
+            self.built = True
+
+        def call(self, x: object) -> object:
+            return self.dense(x)
+
+    made = Late()
+    with fake_world() as ops:
+        made.compile(tfk.DistributedOptimizer(keras.optimizers.SGD()), "mse", run_eagerly=True)
+        made.fit(
+            np.ones((8, 3), np.float32),
+            np.ones((8, 1), np.float32),
+            batch_size=2,
+            verbose=0,
+            callbacks=[tfk.BroadcastGlobalVariablesCallback(0)],
+        )
+    assert ops.count("broadcast") > 0

@@ -1,0 +1,293 @@
+"""The distributed optimizer over imagined ranks: reduced exactly once, in the right place, on every path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fake_world import FakeOps, fake_world
+
+import tfcollective.keras as tfk
+from tfcollective.errors import ConfigError, InvalidArgumentError, UnsupportedError
+
+pytestmark = pytest.mark.tensorflow
+keras = tf.keras
+KERAS_3 = hasattr(keras.optimizers.Optimizer, "apply")
+keras_3_only = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no such thing")
+
+
+def model(optimizer: object, **options: object) -> object:
+    made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    made.compile(optimizer, "mse", **options)
+    return made
+
+
+def data(rows: int = 8) -> tuple:
+    return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) / rows, np.ones((rows, 1), np.float32)
+
+
+def started(ops: FakeOps) -> int:
+    return ops.count("start keras_optimizer")
+
+
+def test_fit_reduces_once_a_step() -> None:
+    with fake_world() as ops:
+        model(tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))).fit(*data(), batch_size=2, epochs=2, verbose=0)
+    assert started(ops) == 8
+    assert ops.count("done") == 8
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_steps_per_execution(run_eagerly: bool) -> None:
+    with fake_world() as ops:
+        made = model(
+            tfk.DistributedOptimizer(keras.optimizers.Adam()), steps_per_execution=3, run_eagerly=run_eagerly
+        )
+        made.fit(*data(12), batch_size=2, verbose=0)
+    assert started(ops) == 6
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("method", ["apply", "apply_gradients", "minimize"])
+def test_custom_loops_reduce_once(method: str, traced: bool) -> None:
+    variable = tf.Variable([1.0, 2.0])
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.5), op=tfk.Sum)
+    if not hasattr(optimizer, method):
+        pytest.skip(f"this Keras has no Optimizer.{method}")
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable)
+        if method == "minimize":
+            optimizer.minimize(loss, [variable], tape=tape)
+        elif method == "apply":
+            optimizer.apply(tape.gradient(loss, [variable]), [variable])
+        else:
+            optimizer.apply_gradients(zip(tape.gradient(loss, [variable]), [variable], strict=True))
+
+    with fake_world() as ops:
+        (tf.function(step) if traced else step)()
+    assert started(ops) == 1
+    np.testing.assert_array_equal(variable, [0.0, 1.0])
+
+
+@pytest.mark.parametrize("clip", ["clipnorm", "clipvalue", "global_clipnorm"])
+def test_reduced_before_clipping(clip: str) -> None:
+    variable = tf.Variable([0.0])
+    with fake_world():
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(1.0, **{clip: 1.5}), op=tfk.Sum)
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    np.testing.assert_allclose(variable, [-1.5], rtol=1e-6)  # clipped first it would be -2
+
+
+def test_weight_decay_and_ema_come_after() -> None:
+    variable = tf.Variable([1.0])
+    with fake_world():
+        optimizer = tfk.DistributedOptimizer(
+            keras.optimizers.SGD(1.0, weight_decay=0.5, use_ema=True, ema_momentum=0.5), op=tfk.Sum
+        )
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    np.testing.assert_allclose(variable, [1.0 - 0.5 - 2.0], rtol=1e-6)
+
+
+@keras_3_only
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_accumulated_gradients_are_reduced_once_an_update(run_eagerly: bool) -> None:
+    with fake_world() as ops:
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
+        model(optimizer, run_eagerly=run_eagerly).fit(*data(16), batch_size=2, verbose=0)
+    assert started(ops) == 2
+
+
+@keras_3_only
+@pytest.mark.parametrize("wrapped_by_user", [False, True])
+def test_all_ranks_agree_before_a_loss_scaler_decides(wrapped_by_user: bool) -> None:
+    optimizer = keras.optimizers.SGD(0.1)
+    with fake_world() as ops:
+        if wrapped_by_user:
+            optimizer = tfk.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
+        else:
+            optimizer = keras.optimizers.LossScaleOptimizer(tfk.DistributedOptimizer(optimizer))
+        variable = tf.Variable([1.0])
+        optimizer.apply([tf.constant([1.0])], [variable])
+        optimizer.apply([tf.constant([np.inf])], [variable])
+    assert ops.count("allreduce keras_optimizer") == 2
+    assert started(ops) == 1
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 2's scaler")
+@pytest.mark.parametrize("legacy", [False, True])
+def test_keras_2_reduces_before_a_loss_scaler_decides(legacy: bool) -> None:
+    kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
+    with fake_world() as ops:
+        inner = tfk.DistributedOptimizer(kind(0.1))
+        optimizer = keras.mixed_precision.LossScaleOptimizer(inner)
+        variable = tf.Variable([1.0])
+        optimizer.get_scaled_loss(tf.constant(1.0))
+        optimizer.get_unscaled_gradients([tf.constant([1.0])])
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+        optimizer.apply_gradients([(tf.constant([np.inf]), variable)])
+    assert started(ops) == 2
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 2's older optimizers")
+def test_legacy_optimizers() -> None:
+    variable = tf.Variable([0.0])
+    with fake_world() as ops:
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.legacy.SGD(1.0, clipvalue=1.5), op=tfk.Sum)
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+        model(tfk.DistributedOptimizer(keras.optimizers.legacy.Adam())).fit(*data(), batch_size=2, verbose=0)
+    assert started(ops) == 5
+    np.testing.assert_allclose(variable, [-1.5])
+
+
+def test_sparse_embedding_and_none_gradients() -> None:
+    made = keras.Sequential(
+        [keras.layers.Input((2,)), keras.layers.Embedding(10, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+    )
+    with fake_world() as ops:
+        made.compile(tfk.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+        made.fit(np.arange(8).reshape(4, 2) % 10, np.ones((4, 1), np.float32), verbose=0)
+        unused = tf.Variable([1.0])
+        used = tf.Variable([1.0])
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.5))
+        optimizer.apply_gradients([(tf.constant([1.0]), used), (None, unused)])
+    assert started(ops) == 2
+    assert ops.count("allgather") == 2
+    assert float(used[0]) == 0.5
+
+
+def test_wrapping_takes_over_state_and_settings() -> None:
+    plain = keras.optimizers.Adam(0.5, name="mine")
+    made = model(plain)
+    made.fit(*data(), verbose=0)
+    with fake_world():
+        again = tfk.DistributedOptimizer(plain)
+        again.build(made.trainable_variables)
+    assert again.name == "mine"
+    assert int(again.iterations) == 1
+    for mine, theirs in zip(again.variables, plain.variables, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(mine), tf.convert_to_tensor(theirs))
+
+
+def test_exclusions_from_weight_decay_are_kept() -> None:
+    plain = keras.optimizers.AdamW(weight_decay=0.5)
+    plain.exclude_from_weight_decay(var_names=["bias"])
+    distributed = tfk.DistributedOptimizer(plain)
+    assert not distributed._use_weight_decay(keras.Variable([1.0], name="bias") if KERAS_3 else tf.Variable(1.0, name="bias"))
+
+
+@keras_3_only
+def test_a_learning_rate_may_be_any_function() -> None:
+    rate = 0.25
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(lambda: rate))
+    variable = tf.Variable([1.0])
+    with fake_world():
+        optimizer.apply([tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable, [0.75])
+
+
+def test_schedules_survive() -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(1.0, 1, 0.5)
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(schedule))
+    variable = tf.Variable([4.0])
+    with fake_world():
+        for _ in range(2):
+            optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    np.testing.assert_array_equal(variable, [2.5])
+
+
+def test_local_variables_keep_their_own_gradient() -> None:
+    local, shared = tf.Variable([1.0]), tf.Variable([1.0])
+    with fake_world():
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(1.0), op=tfk.Sum)
+        optimizer.register_local_var(local)
+        optimizer.apply_gradients([(tf.constant([1.0]), local), (tf.constant([1.0]), shared)])
+    assert (float(local[0]), float(shared[0])) == (0.0, -1.0)
+
+
+@keras_3_only
+def test_float8_scales_take_the_largest() -> None:
+    scale = keras.Variable([1.0], name="scale")
+    scale.overwrite_with_gradient = True
+    weight = keras.Variable([1.0], name="weight")
+    with fake_world() as ops:
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(1.0))
+        optimizer.apply([tf.constant([3.0]), tf.constant([1.0])], [scale, weight])
+    assert ops.count("allreduce") == 1
+    assert started(ops) == 1
+    assert (float(scale.numpy()[0]), float(weight.numpy()[0])) == (3.0, 0.0)
+
+
+@keras_3_only
+def test_an_optimizer_that_bypasses_the_reduction_is_found_out() -> None:
+    class Bypass(keras.optimizers.SGD):
+        def _backend_apply_gradients(self, grads: object, trainable_variables: object) -> None:
+            self._backend_update_step(grads, trainable_variables, self.learning_rate)
+
+    with fake_world(), pytest.raises(Exception, match="not reduced"):
+        tfk.DistributedOptimizer(Bypass(1.0)).apply([tf.constant([1.0])], [tf.Variable([1.0])])
+
+
+@keras_3_only
+def test_an_optimizer_with_its_own_apply_is_refused() -> None:
+    class Own(keras.optimizers.SGD):
+        def apply(self, grads: object, trainable_variables: object = None) -> None:
+            return None
+
+    with pytest.raises(UnsupportedError, match=r"apply\(\) of its own"):
+        tfk.DistributedOptimizer(Own(1.0))
+
+
+def test_wrapping_twice_is_an_error() -> None:
+    once = tfk.DistributedOptimizer(keras.optimizers.SGD())
+    with pytest.raises(InvalidArgumentError, match="already"):
+        tfk.DistributedOptimizer(once)
+
+
+def test_what_is_no_optimizer_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="not an optimizer"):
+        tfk.DistributedOptimizer(object())
+
+
+@pytest.mark.parametrize("options", [{"backward_passes_per_step": 2}, {"device_dense": "/gpu:0"}])
+def test_unsupported_arguments_are_named(options: dict) -> None:
+    with pytest.raises(UnsupportedError, match=next(iter(options))):
+        tfk.DistributedOptimizer(keras.optimizers.SGD(), **options)
+
+
+@keras_3_only
+def test_auto_jit_is_false_even_with_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    real = tf.config.list_physical_devices
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [*real(kind), device])
+    with fake_world() as ops:
+        assert model(keras.optimizers.SGD()).jit_compile is True
+        made = model(tfk.DistributedOptimizer(keras.optimizers.SGD()))
+        assert made.jit_compile is False
+        made.fit(*data(), verbose=0)
+        scaled = model(keras.optimizers.LossScaleOptimizer(tfk.DistributedOptimizer(keras.optimizers.SGD())))
+        assert scaled.jit_compile is False
+    assert started(ops) == 1
+
+
+def test_explicit_jit_says_what_to_do() -> None:
+    with fake_world(), pytest.raises(ConfigError, match="jit_compile=False"):
+        model(tfk.DistributedOptimizer(keras.optimizers.SGD()), jit_compile=True)
+
+
+def test_one_rank_communicates_nothing() -> None:
+    with fake_world(size=1) as ops:
+        made = model(tfk.DistributedOptimizer(keras.optimizers.Adam()), jit_compile=True)
+        callbacks = [tfk.BroadcastGlobalVariablesCallback(0), tfk.MetricAverageCallback()]
+        made.fit(*data(), verbose=0, callbacks=callbacks)
+    assert ops.ran == []
+
+
+def test_tensorflow_optimizer_delegates() -> None:
+    import tfcollective.tensorflow as tfc
+
+    optimizer = tfc.DistributedOptimizer(keras.optimizers.Adam(), op=tfc.Sum)
+    assert optimizer._tfcollective.options.op == tfc.Sum

@@ -1,0 +1,128 @@
+"""Arguments, names and shapes of the collectives on tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fake_world import fake_world
+
+import tfcollective.tensorflow as tfc
+from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_before_init_everything_says_what_to_call() -> None:
+    with pytest.raises(StateError, match=r"tfcollective.init\(\)"):
+        tfc.allreduce(tf.ones(3))
+
+
+def test_average_is_the_default_and_sum_can_be_asked_for_in_two_ways() -> None:
+    with fake_world(size=3):
+        assert float(tfc.allreduce(2.0)) == 2.0
+        assert float(tfc.allreduce(2.0, op=tfc.Sum)) == 6.0
+        assert float(tfc.allreduce(2.0, average=False)) == 6.0
+        with pytest.raises(InvalidArgumentError, match="not both"):
+            tfc.allreduce(2.0, average=True, op=tfc.Sum)
+
+
+def test_sparse_allreduce_averages_values() -> None:
+    slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([5, 3]))
+    with fake_world():
+        got = tfc.allreduce(slices)
+        with pytest.raises(UnsupportedError, match="sparse_as_dense"):
+            tfc.allreduce(slices, op=tfc.Max)
+    np.testing.assert_array_equal(got.indices, [0, 4, 0, 4])
+    np.testing.assert_array_equal(got.values, np.full([4, 3], 0.5))
+
+
+def test_groups_are_one_operation_a_dtype_and_may_hold_slices() -> None:
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2]))
+    with fake_world() as ops:
+        got = tfc.grouped_allreduce([tf.ones(2), slices, tf.ones(3, tf.float64), tf.ones(4)], op=tfc.Sum)
+        assert tfc.grouped_allreduce([]) == []
+    assert ops.count("grouped_allreduce") == 2
+    assert ops.count("allgather") == 2
+    assert isinstance(got[1], tf.IndexedSlices)
+    np.testing.assert_array_equal(got[3], np.full(4, 2.0))
+
+
+def test_eager_names_count_calls_of_every_kind() -> None:
+    with fake_world() as ops:
+        tfc.allreduce(1.0)
+        tfc.broadcast(1.0, 0)
+        tfc.allgather([1.0])
+        tfc.allreduce(1.0, name="mine")
+    kinds = [entry.split()[0] for entry in ops.ran]
+    numbers = [int(entry.split("/")[1]) for entry in ops.ran[:3]]
+    assert kinds == ["allreduce", "broadcast", "allgather", "allreduce"]
+    assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]
+    assert ops.ran[3] == "allreduce mine"
+
+
+def test_traced_names_do_not_depend_on_how_often_was_traced() -> None:
+    @tf.function
+    def step(x: object) -> object:
+        with tf.name_scope("part"):
+            y = tfc.allreduce(x)
+        return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tfc.allreduce(y), lambda: y)
+
+    with fake_world() as ops:
+        step(tf.ones(2))
+        first, ops.ran = ops.ran, []
+        step(tf.ones([2, 2]))
+    assert first == ops.ran == ["allreduce step/part/collective", "allreduce step/cond/collective"]
+
+
+def test_shapes_in_functions() -> None:
+    @tf.function
+    def shapes(x: object) -> object:
+        gathered = tfc.allgather(x)
+        assert gathered.shape.as_list()[1:] == [3]
+        assert tfc.allreduce(x).shape.as_list() == [4, 3]
+        assert tfc.broadcast(x, 0).shape.as_list() == [4, 3]
+        return gathered
+
+    with fake_world():
+        assert shapes(tf.ones([4, 3])).shape == (8, 3)
+
+
+def test_bad_arguments_are_named() -> None:
+    with fake_world():
+        with pytest.raises(InvalidArgumentError, match="root_rank"):
+            tfc.broadcast(1.0, 2)
+        with pytest.raises(InvalidArgumentError, match="reducescatter"):
+            tfc.reducescatter(1.0)
+        with pytest.raises(InvalidArgumentError, match="splits"):
+            tfc.alltoall(tf.ones(3))
+        with pytest.raises(UnsupportedError, match="process_set"):
+            tfc.allgather(tf.ones(3), process_set=1.5)
+        with pytest.raises(InvalidArgumentError, match="op"):
+            tfc.allreduce(1.0, op=2)
+
+
+def test_one_rank() -> None:
+    with fake_world(size=1) as ops:
+        assert float(tfc.allreduce(2.0, prescale_factor=3.0)) == 6.0
+        assert tfc.allreduce(tf.constant(5), postscale_factor=2.0).dtype == tf.int32
+        assert tfc.allgather(1.0).shape == (1,)
+        assert tfc.reducescatter(tf.ones(3)).shape == (3,)
+        got, received = tfc.alltoall(tf.ones(3), splits=[3])
+        assert got.shape == (3,)
+        assert received.numpy().tolist() == [3]
+        assert tfc.barrier() is None
+        assert tfc.broadcast_object({"a": 1}) == {"a": 1}
+        assert tfc.allgather_object("x") == ["x"]
+    assert ops.ran == []
+
+
+def test_untried_versions_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    from tfcollective.tensorflow import ops
+
+    ops._warn_of_untried("2.15.1")
+    assert not caplog.records
+    ops._warn_of_untried("2.99.0")
+    assert "2.99.0" in caplog.text

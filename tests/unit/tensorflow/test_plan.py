@@ -1,0 +1,77 @@
+"""The pure part of bucket plans."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from tfcollective.communicator import Average, Sum
+from tfcollective.tensorflow.plan import Bucket, GradientSpec, PlanNames, Reduction, plan_buckets, signature
+
+pytestmark = pytest.mark.tensorflow
+
+KIB = 1 << 10
+
+
+def specs(*kib: int, dtype: str = "float32", group: int | None = None) -> list[GradientSpec]:
+    return [GradientSpec(f"v{i}", (size * KIB // 4,), dtype, 4, group) for i, size in enumerate(kib)]
+
+
+def members(*args: object, **kwargs: object) -> list[tuple[int, ...]]:
+    return [bucket.members for bucket in plan_buckets(*args, **kwargs)]  # type: ignore[arg-type]
+
+
+def test_reverse_order_and_small_first_bucket() -> None:
+    got = members(specs(4, 4, 4, 4, 4, 4), bucket_bytes=12 * KIB, first_bucket_bytes=4 * KIB)
+    assert got == [(5,), (4, 3, 2), (1, 0)]
+
+
+def test_a_gradient_above_the_limit_is_alone() -> None:
+    assert members(specs(4, 100, 4), bucket_bytes=8 * KIB, first_bucket_bytes=8 * KIB) == [(2,), (1,), (0,)]
+
+
+def test_nothing_to_reduce_is_no_bucket() -> None:
+    assert plan_buckets([], bucket_bytes=KIB) == ()
+
+
+def test_every_gradient_is_in_exactly_one_bucket() -> None:
+    got = members(specs(*range(1, 40)), bucket_bytes=32 * KIB, first_bucket_bytes=KIB)
+    assert sorted(index for bucket in got for index in bucket) == list(range(39))
+    assert all(sum(range(1, 40)[i] for i in bucket) <= 32 or len(bucket) == 1 for bucket in got)
+
+
+def test_one_dtype_a_bucket_started_when_the_last_member_is_ready() -> None:
+    mixed = [GradientSpec(f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b", "a"])]
+    assert plan_buckets(mixed, bucket_bytes=KIB) == (Bucket("b", (3, 1)), Bucket("a", (4, 2, 0)))
+
+
+def test_groups_are_kept_together_whatever_their_size() -> None:
+    assert members(specs(4, 4, 4, 4, group=7), bucket_bytes=4 * KIB) == [(3, 2, 1, 0)]
+
+
+def test_unknown_dimensions_do_not_count() -> None:
+    assert GradientSpec("v", (None, 3), "float32", 4).nbytes == 12
+
+
+def test_signature_has_a_line_a_gradient() -> None:
+    gradients = [GradientSpec("dense/kernel", (None, 3), "float32", 4), GradientSpec("dense/bias", (), "float16", 2)]
+    buckets = plan_buckets(gradients, bucket_bytes=KIB)
+    assert signature(gradients, buckets, Reduction(Average, 0.5, 2.0)).splitlines() == [
+        "bucket 0: dense/bias [] float16 average prescale=0.5 postscale=2.0",
+        "bucket 1: dense/kernel [?,3] float32 average prescale=0.5 postscale=2.0",
+    ]
+
+
+def test_a_plan_is_named_by_scope_and_content() -> None:
+    names = PlanNames()
+    assert names.name("tape", "x") == "tape#0"
+    assert names.name("tape", "y") == "tape#1"
+    assert names.name("other", "y") == "other#0"
+    assert names.name("tape", "x") == "tape#0"
+
+
+def test_reduction_is_part_of_the_content() -> None:
+    gradients = specs(1)
+    buckets = plan_buckets(gradients, bucket_bytes=KIB)
+    assert signature(gradients, buckets, Reduction(Sum)) != signature(gradients, buckets, Reduction(Average))
