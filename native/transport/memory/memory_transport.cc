@@ -149,6 +149,7 @@ class MemoryTransport final : public Transport {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     Member& self = state_->MemberOf(rank_);
     if (self.interrupted.ok()) self.interrupted = status;
+    (void)Fail(self.interrupted);  // at once: whoever was told of the error elsewhere may free the memory
     self.changed.notify_all();
   }
 
