@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from tfcollective._version import __version__
 
 if TYPE_CHECKING:
+    from tfcollective.communicator import Average as Average
     from tfcollective.communicator import Communicator as Communicator
+    from tfcollective.communicator import Max as Max
+    from tfcollective.communicator import Min as Min
+    from tfcollective.communicator import Product as Product
+    from tfcollective.communicator import Sum as Sum
     from tfcollective.errors import CollectiveAbortedError as CollectiveAbortedError
     from tfcollective.errors import CollectiveCancelledError as CollectiveCancelledError
     from tfcollective.errors import CollectiveError as CollectiveError
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from tfcollective.launch.api import run as run
     from tfcollective.runtime import cross_rank as cross_rank
     from tfcollective.runtime import cross_size as cross_size
+    from tfcollective.runtime import get_communicator as get_communicator
     from tfcollective.runtime import init as init
     from tfcollective.runtime import is_initialized as is_initialized
     from tfcollective.runtime import local_rank as local_rank
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     from tfcollective.runtime import size as size
 
 __all__ = [
+    "Average",
     "CollectiveAbortedError",
     "CollectiveCancelledError",
     "CollectiveError",
@@ -57,11 +64,15 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "LaunchError",
+    "Max",
+    "Min",
     "PeerLostError",
+    "Product",
     "ProtocolError",
     "RendezvousError",
     "ResourceExhaustedError",
     "StateError",
+    "Sum",
     "TfCollectiveError",
     "TransportError",
     "UnsupportedError",
@@ -69,6 +80,7 @@ __all__ = [
     "__version__",
     "cross_rank",
     "cross_size",
+    "get_communicator",
     "init",
     "is_initialized",
     "local_rank",
@@ -78,7 +90,12 @@ __all__ = [
     "shutdown",
     "size",
 ]
-_HOMES = {"Communicator": "tfcollective.communicator", "run": "tfcollective.launch.api"}
+_OP_NAMES = ("Average", "Max", "Min", "Product", "Sum")
+_HOMES = {
+    "Communicator": "tfcollective.communicator",
+    "run": "tfcollective.launch.api",
+    **dict.fromkeys(_OP_NAMES, "tfcollective.communicator"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 >>> import numpy as np, tfcollective
 >>> tfcollective.init()
->>> world = tfcollective.communicator()
+>>> world = tfcollective.get_communicator()
 >>> world.allreduce(np.ones(3), op=tfcollective.Sum)      # on 2 processes: array([2., 2., 2.])
 """
 

@@ -9,10 +9,11 @@ import pytest
 import tfcollective
 
 PUBLIC = """
-    CollectiveAbortedError CollectiveCancelledError CollectiveError CollectiveMismatchError CollectiveTimeoutError
-    Communicator ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError LaunchError PeerLostError
-    ProtocolError RendezvousError ResourceExhaustedError StateError TfCollectiveError TransportError UnsupportedError
-    WorkerFailedError __version__ cross_rank cross_size init is_initialized local_rank local_size rank run shutdown size
+    Average CollectiveAbortedError CollectiveCancelledError CollectiveError CollectiveMismatchError
+    CollectiveTimeoutError Communicator ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError
+    LaunchError Max Min PeerLostError Product ProtocolError RendezvousError ResourceExhaustedError StateError Sum
+    TfCollectiveError TransportError UnsupportedError WorkerFailedError __version__ cross_rank cross_size
+    get_communicator init is_initialized local_rank local_size rank run shutdown size
 """
 
 
