@@ -23,11 +23,13 @@ class Limits:
 
     Attributes:
         grace: after a failure, before anything is sent: so that the others fail by themselves and tell why.
-        terminate: between SIGTERM (or a requested signal) and the next, harder one.
+        terminate: between SIGTERM and SIGKILL.
+        request: between a requested signal and SIGTERM.
     """
 
     grace: float = 1.5
-    terminate: float = 1.5
+    terminate: float = 1.2
+    request: float = 1.5
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def stop_schedule(stop: Stop, limits: Limits) -> tuple[tuple[float, int], ...]:
         start += limits.grace
     elif stop.cause is StopCause.REQUEST and stop.signal != signal.SIGTERM:
         signals.append((start, stop.signal))
-        start += limits.terminate
+        start += limits.request
     if stop.signal != signal.SIGKILL:
         signals.append((start, signal.SIGTERM))
         signals.append((start + limits.terminate, signal.SIGKILL))

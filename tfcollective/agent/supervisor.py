@@ -25,7 +25,7 @@ __all__ = ["Supervisor"]
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
-_DRAIN_S = 0.3
+_DRAIN_S = 0.25
 
 
 @dataclass
@@ -35,6 +35,11 @@ class _Worker:
     failure_file: Path
     tail: Tail
     pumps: list[OutputPump] = field(default_factory=list)
+
+    @property
+    def last_words(self) -> OutputPump | None:
+        """The pump of stderr."""
+        return next((pump for pump in self.pumps if pump.tail is not None), None)
 
 
 class Supervisor:
@@ -148,8 +153,8 @@ class Supervisor:
 
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
-        for pump in worker.pumps:
-            pump.join(_DRAIN_S)  # its last words; a descendant may hold the pipe open
+        if worker.last_words is not None:
+            worker.last_words.join(_DRAIN_S)  # not longer: a descendant may hold the pipe open
         code, number = describe_status(status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
         time = exception.time if exception is not None else self._clock.wall()

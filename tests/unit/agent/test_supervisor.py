@@ -33,7 +33,7 @@ def supervise(tmp_path, clock, *programs):
     )
     config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
-    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0), clock)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0), clock)
     supervisor.start()
     return supervisor, reports
 

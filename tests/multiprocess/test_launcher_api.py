@@ -1,0 +1,103 @@
+"""``tfcollective.run``: functions on real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import tfcollective
+
+pytestmark = pytest.mark.multiprocess
+
+
+def where(add, times=1):
+    return os.environ["TFCOLLECTIVE_TASK"], add * times, os.getpid()
+
+
+def test_the_results_come_in_rank_order():
+    results = tfcollective.run(where, (21,), {"times": 2}, np=3)
+    assert [result[:2] for result in results] == [("worker:0", 42), ("worker:1", 42), ("worker:2", 42)]
+    assert len({result[2] for result in results} | {os.getpid()}) == 4
+
+
+def test_one_process_unless_told_otherwise():
+    assert len(tfcollective.run(where, (1,))) == 1
+
+
+def test_what_a_closure_holds_goes_along():
+    value = {"x": [1, 2, 3]}
+    assert tfcollective.run(lambda: value, np=2) == [value, value]
+
+
+def test_large_arguments_and_results():
+    data = os.urandom(5_000_000)
+    (back,) = tfcollective.run(lambda given: given[::-1], (data,))
+    assert back == data[::-1]
+
+
+def test_options_reach_the_ranks(tmp_path):
+    def look():
+        return os.environ["A"], os.environ["TFCOLLECTIVE_OP_TIMEOUT"], str(Path.cwd())
+
+    assert tfcollective.run(look, env={"A": "b"}, op_timeout=9.0, cwd=str(tmp_path)) == [("b", "9", str(tmp_path))]
+
+
+def test_an_exception_comes_back_with_its_traceback():
+    def fail():
+        if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
+            raise ValueError("of rank 1")
+        time.sleep(60)
+
+    with pytest.raises(tfcollective.WorkerFailedError, match="ValueError: of rank 1") as caught:
+        tfcollective.run(fail, np=2)
+    error = caught.value
+    assert "in fail" in str(error)
+    assert error.first["rank"] == 1
+    assert error.first["exception"]["type"] == "ValueError"
+    assert [failure["rank"] for failure in error.failures] == [1, 0]
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error():
+    with pytest.raises(tfcollective.WorkerFailedError, match="the result of worker:0 cannot be sent"):
+        tfcollective.run(threading.Lock)
+
+
+def test_an_exit_code_is_a_failure():
+    with pytest.raises(tfcollective.WorkerFailedError, match="exited with code 7"):
+        tfcollective.run(sys.exit, (7,), np=2)
+
+
+def test_it_works_from_another_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.extend(tfcollective.run(where, (1,), np=2)))
+    thread.start()
+    thread.join(30)
+    assert len(results) == 2
+
+
+def test_ctrl_c_ends_the_ranks_and_is_raised():
+    program = textwrap.dedent(
+        """
+        import time, tfcollective
+        def fn():
+            print("ready", flush=True)
+            time.sleep(1000)
+        try:
+            tfcollective.run(fn, np=2)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert "ready" in process.stdout.readline()
+    assert "ready" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert "interrupted" in out
+    assert process.returncode == 0

@@ -1,0 +1,146 @@
+"""Whatever is killed, nothing is left: workers, their children, the agent, the key."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from launching import JOIN, Run, until
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
+
+# A rank with a child in a session of its own; both are deaf to everything but SIGKILL.
+DEAF_FAMILY = (
+    JOIN
+    + """
+import signal, subprocess
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+join()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+)
+POLITE = JOIN + "join(); print('ready', flush=True); time.sleep(1000)"
+
+
+def start(program, ranks=2):
+    job = Run(("-np", str(ranks), "python", "-c", program))
+    for _ in range(ranks):
+        job.wait_for_line("ready")
+    return job
+
+
+@pytest.mark.parametrize("program", [POLITE, DEAF_FAMILY], ids=["polite", "deaf"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_everything(program, number):
+    with start(program) as job:
+        begin = time.monotonic()
+        job.signal(number)
+        code, _, err = job.finish()
+        assert time.monotonic() - begin < 5.5
+        assert code == 128 + number
+        assert f"stopped by {number.name}" in err
+        job.wait_until_gone(0.5)
+
+
+def test_a_second_ctrl_c_ends_it_at_once():
+    with start(DEAF_FAMILY) as job:
+        job.signal(signal.SIGINT)
+        time.sleep(0.3)  # a person's second Ctrl-C
+        begin = time.monotonic()
+        job.signal(signal.SIGINT)
+        assert job.finish()[0] == 130
+        assert time.monotonic() - begin < 2.0
+        job.wait_until_gone(0.5)
+
+
+@pytest.mark.parametrize("program", [POLITE, DEAF_FAMILY], ids=["polite", "deaf"])
+def test_sigkill_of_the_launcher(program):
+    with start(program) as job:
+        job.signal(signal.SIGKILL)
+        job.wait_until_gone(5.0)
+
+
+@pytest.mark.parametrize("program", [POLITE, DEAF_FAMILY], ids=["polite", "deaf"])
+def test_sigkill_of_the_agent(program):
+    with start(program) as job:
+        agent = job.agent()
+        agent.kill()
+        code, _, err = job.finish()
+        assert code == 70
+        assert f"the agent (pid {agent.pid}) was killed by SIGKILL" in err
+        job.wait_until_gone(0.5)
+
+
+@pytest.mark.parametrize("program", [POLITE, DEAF_FAMILY], ids=["polite", "deaf"])
+def test_sigkill_of_a_rank(program):
+    with start(program, ranks=3) as job:
+        victim = next(worker for worker in job.workers() if rank_of(worker) == 1)
+        begin = time.monotonic()
+        victim.kill()
+        code, _, err = job.finish()
+        assert time.monotonic() - begin < 5.0
+        assert code == 137
+        assert f"the job failed: rank 1 (worker:1, pid {victim.pid}) was killed by SIGKILL" in err
+        job.wait_until_gone(0.5)
+
+
+def test_a_stopped_rank_is_ended_too():
+    with start(POLITE) as job:
+        stopped, other = job.workers()
+        stopped.suspend()
+        other.kill()
+        assert job.finish(10)[0] == 137
+        job.wait_until_gone(0.5)
+
+
+def test_a_stopped_agent_does_not_outlive_the_launcher():
+    with start(POLITE) as job:
+        agent = job.agent()
+        agent.suspend()
+        job.signal(signal.SIGKILL)
+        agent.resume()
+        job.wait_until_gone(5.0)
+
+
+def test_the_children_of_a_rank_that_ended_well_are_ended():
+    program = (
+        "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True); print('ready', flush=True)"
+    )
+    with start(program) as job:
+        assert job.finish(10)[0] == 0
+        job.wait_until_gone(0.5)
+
+
+def test_a_launcher_that_dies_at_birth_leaves_nothing():
+    for delay in (0.05, 0.15, 0.25, 0.35, 0.5):
+        with Run(("-np", "2", "sleep", "1000")) as job:
+            time.sleep(delay)  # the moment is the point of the test
+            job.signal(signal.SIGKILL)
+            job.wait_until_gone(5.0)
+
+
+def test_what_a_killed_job_has_left_is_cleared_away_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    with start(POLITE) as job:
+        job.signal(signal.SIGKILL)
+        job.wait_until_gone(5.0)
+    assert len(list((tmp_path / "jobs").iterdir())) == 1
+    with start(POLITE) as job:
+        until(lambda: len(list((tmp_path / "jobs").iterdir())) == 1)
+        job.signal(signal.SIGTERM)
+        job.finish()
+    assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def rank_of(worker: psutil.Process) -> int:
+    return int(worker.environ()["TFCOLLECTIVE_TASK"].rpartition(":")[2])
+
+
+def test_our_own_process_is_not_one_of_them():
+    with start(POLITE, ranks=1) as job:
+        assert os.getpid() not in {process.pid for process in job.processes()}
+        assert len(job.processes()) == 3  # launcher, agent, rank

@@ -1,0 +1,179 @@
+"""``tfcollective run`` with real processes: what they get, what they show, how the job ends."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from launching import JOIN, Run, run, until
+
+pytestmark = pytest.mark.multiprocess
+
+
+def python(program):
+    return ("python", "-c", program)
+
+
+def test_exactly_n_processes_with_their_ranks(tmp_path):
+    path = f"os.path.join({str(tmp_path)!r}, str(os.getpid()))"
+    program = f"import os; open({path}, 'w').write(os.environ['TFCOLLECTIVE_TASK'])"
+    code, _, _ = run("-np", "3", *python(program))
+    assert code == 0
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["worker:0", "worker:1", "worker:2"]
+
+
+def test_every_line_has_its_rank_and_progress_bars_survive():
+    program = "import sys; print('out'); sys.stderr.write('err\\n'); sys.stdout.write('1/2\\r2/2\\n')"
+    code, out, err = run("-np", "3", *python(program))
+    assert code == 0
+    for rank in range(3):
+        assert f"[{rank}]<stdout>: out\n" in out.replace("\r", "\n")
+        assert f"[{rank}]<stderr>: err\n" in err
+    assert out.count("]<stdout>: 2/2") == 3
+
+
+def test_without_a_prefix():
+    assert run("-np", "1", "--no-prefix", *python("print('a\\rb')"))[1].encode() in (b"a\rb\n", b"a\nb\n")
+
+
+def test_the_log_directory_keeps_the_bytes(tmp_path):
+    program = "import sys; sys.stdout.buffer.write(b'\\xff 1/2\\r2/2'); sys.stderr.write('e')"
+    code, _, _ = run("-np", "2", "--log-dir", str(tmp_path / "logs"), *python(program))
+    assert code == 0
+    for rank in range(2):
+        assert (tmp_path / f"logs/rank.{rank}/stdout").read_bytes() == b"\xff 1/2\r2/2"
+        assert (tmp_path / f"logs/rank.{rank}/stderr").read_bytes() == b"e"
+
+
+def test_environment_and_directory(tmp_path):
+    program = "import os; print(os.environ['A'], os.environ['OMP_NUM_THREADS'], os.getcwd())"
+    _, out, _ = run("-np", "2", "--env", "A=x=y", *python(program), cwd=str(tmp_path), env={"OMP_NUM_THREADS": "5"})
+    assert f"[1]<stdout>: x=y 5 {tmp_path}" in out
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "text"),
+    [
+        ("raise SystemExit(3)", 3, "exited with code 3"),
+        ("raise ValueError('oops')", 1, "ValueError: oops"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
+        ("import os; os.abort()", 134, "was killed by SIGABRT"),
+    ],
+)
+def test_the_first_failure_is_reported_and_gives_the_exit_code(program, code, text):
+    waits = f"import os, time\nif os.environ['TFCOLLECTIVE_TASK'] == 'worker:1':\n  {program}\ntime.sleep(60)"
+    start = time.monotonic()
+    found, _, err = run("-np", "3", *python(waits))
+    assert time.monotonic() - start < 8
+    assert found == code
+    assert "the job failed: rank 1 (worker:1, pid " in err
+    assert text in err
+
+
+def test_a_rank_that_fails_by_itself_soon_after_may_say_why():
+    first = "import os, time, sys\nif os.environ['TFCOLLECTIVE_TASK'] == 'worker:1': sys.exit(3)\n"
+    program = first + "time.sleep(.5); sys.exit('because')"
+    code, _, err = run("-np", "2", *python(program))
+    assert code == 3
+    assert "[0]<stderr>: because" in err
+    assert "then rank 0 (worker:0" in err
+
+
+def test_a_command_without_init_gets_one_warning_line_and_keeps_its_code():
+    code, _, err = run("-np", "2", "true")
+    assert code == 0
+    assert err.splitlines() == [
+        "tfcollective: warning: no rank called tfcollective.init(): the processes ran independently of each other"
+    ]
+
+
+def test_ranks_that_meet_get_no_warning():
+    code, out, err = run("-np", "3", *python(JOIN + "c = join(); c.leave(me.task); print('met')"))
+    assert (code, err) == (0, "")
+    assert out.count("met") == 3
+
+
+def test_a_rank_that_ends_before_it_has_joined_ends_the_wait_of_the_others():
+    start = time.monotonic()
+    code, _, err = run("-np", "3", *python(JOIN + "sys.exit(5) if rank == 2 else join()"))
+    assert time.monotonic() - start < 6
+    assert code == 5
+    assert "RendezvousError: worker:2 (rank 2, pid " in err
+    assert "exited with code 5 before it called init()" in err
+    assert "the job failed: rank 2 (worker:2" in err
+
+
+def test_a_rank_that_ends_well_before_the_others_join_is_named_too():
+    code, _, err = run("-np", "2", *python(JOIN + "sys.exit(0) if rank == 0 else (time.sleep(.5), join())"))
+    assert code == 1
+    assert "worker:0 (rank 0, pid " in err
+    assert "exited with code 0 before it called init()" in err
+
+
+def test_the_start_timeout_names_who_is_missing():
+    program = JOIN + "time.sleep(60) if rank else join()"
+    start = time.monotonic()
+    code, _, err = run("-np", "3", "--start-timeout", "1", *python(program))
+    assert time.monotonic() - start < 10
+    assert code == 69
+    assert "1 of 3 tasks joined within 1 s; missing: worker:1, worker:2" in err
+
+
+def test_status_shows_the_running_job():
+    with Run(("-np", "2", *python(JOIN + "join(); print('joined', flush=True); time.sleep(60)"))) as job:
+        job.wait_for_line("joined")
+        job.wait_for_line("joined")
+        listed = subprocess.check_output([sys.executable, "-m", "tfcollective", "status", "--json"], text=True)
+        mine = [one for one in json.loads(listed) if one["pid"] == job.process.pid]
+        assert [(task["rank"], task["state"], task["info"]) for task in mine[0]["tasks"]] == [
+            (0, "running", {"completed": 7}),
+            (1, "running", {"completed": 7}),
+        ]
+        assert {task["pid"] for task in mine[0]["tasks"]} == {worker.pid for worker in job.workers()}
+        table = subprocess.check_output([sys.executable, "-m", "tfcollective", "status"], text=True)
+        assert mine[0]["job"] in table
+        assert "worker:1" in table
+
+
+def test_the_key_is_in_no_argv_and_in_no_environment(tmp_path):
+    program = JOIN + "join(); print('joined', me.key.hex(), flush=True); time.sleep(60)"
+    with Run(("-np", "2", *python(program))) as job:
+        key = job.wait_for_line("joined").split()[-1]
+        assert len(key) == 64
+        for process in job.processes():
+            assert key not in " ".join(process.cmdline())
+            assert key not in " ".join(process.environ().values())
+
+
+def test_runs_side_by_side_do_not_see_each_other():
+    program = python(JOIN + "c = join(); print(me.job_id); c.leave(me.task)")
+    with Run(("-np", "2", *program)) as first, Run(("-np", "2", *program)) as second:
+        ids = [{line.split()[-1] for line in one.finish()[1].splitlines()} for one in (first, second)]
+    assert [len(one) for one in ids] == [1, 1]
+    assert ids[0] != ids[1]
+
+
+def test_a_run_inside_a_rank_is_a_job_of_its_own():
+    inner = JOIN + "c = join(); print('inner', me.world_size); c.leave(me.task)"
+    words = f"[sys.executable, '-m', 'tfcollective', 'run', '-np', '2', 'python', '-c', {inner!r}]"
+    command = f"import subprocess, sys; sys.exit(subprocess.call({words}))"
+    code, out, _ = run("-np", "1", *python(command))
+    assert code == 0
+    assert out.count("inner 2") == 2
+
+
+def test_a_reader_that_goes_away_does_not_hurt(tmp_path):
+    done = tmp_path / "done"
+    program = f"import time\nfor i in range(300): print('x' * 1000, flush=True)\nopen({str(done)!r}, 'w')"
+    with Run(("-np", "1", *python(program))) as job:
+        job.process.stdout.close()
+        until(done.exists)
+        assert job.process.wait(20) == 0
+
+
+def test_the_shell_finds_no_leftover_files(tmp_path):
+    env = {"TFCOLLECTIVE_RUNTIME_DIR": str(tmp_path / "jobs")}
+    assert run("-np", "2", *python(JOIN + "join()"), env=env)[0] == 0
+    assert list((tmp_path / "jobs").iterdir()) == []
+    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
