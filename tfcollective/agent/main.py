@@ -6,7 +6,7 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tfcollective import log
@@ -31,6 +31,7 @@ _READ_BYTES = 1 << 16
 _REPORT_S = 5.0
 _DRAIN_S = 1.0
 _USAGE = 64
+_ABANDONED = 75
 # What a launcher of an outer job may have left in our environment: a worker of ours must not see it.
 _IDENTITY_FIELDS = ("coordinator", "key_file", "key_fd", "job_id", "task", "size", "failure_file", "node_id")
 
@@ -38,8 +39,11 @@ _IDENTITY_FIELDS = ("coordinator", "key_file", "key_fd", "job_id", "task", "size
 def main() -> int:
     """Runs the agent that stdin describes; returns 0 when all its processes have ended, whatever their results."""
     lines = _LineReader(_STDIN)
+    first = lines.first()
+    if lines.ended and not first:
+        return _ABANDONED  # the launcher has died before it could say anything
     try:
-        config = AgentConfig.from_line(lines.first())
+        config = AgentConfig.from_line(first)
     except ConfigError as error:
         _LOG.error("agent: %s", error)
         return _USAGE
@@ -79,6 +83,7 @@ def _supervise(supervisor: Supervisor, lines: _LineReader, wake_up: _WakeUp) -> 
     with selectors.DefaultSelector() as selector:
         selector.register(_STDIN, selectors.EVENT_READ, lambda: _obey(supervisor, lines, selector))
         selector.register(wake_up.fileno(), selectors.EVENT_READ, lambda: _react(supervisor, wake_up))
+        _carry_out(supervisor, lines.complete())  # what came together with the configuration
         supervisor.reap()
         while not supervisor.done:
             at = supervisor.wake_at
@@ -90,14 +95,19 @@ def _supervise(supervisor: Supervisor, lines: _LineReader, wake_up: _WakeUp) -> 
 
 
 def _obey(supervisor: Supervisor, lines: _LineReader, selector: selectors.BaseSelector) -> None:
-    for line in lines.read():
+    lines.fill()
+    _carry_out(supervisor, lines.complete())
+    if lines.ended:
+        selector.unregister(_STDIN)
+        supervisor.stop(StopCause.ABANDONED)
+
+
+def _carry_out(supervisor: Supervisor, commands: Iterable[bytes]) -> None:
+    for line in commands:
         try:
             supervisor.stop(StopCause.REQUEST, StopCommand.from_line(line).signal)
         except ConfigError as error:
             _LOG.warning("agent: %s", error)
-    if lines.ended:
-        selector.unregister(_STDIN)
-        supervisor.stop(StopCause.ABANDONED)
 
 
 def _react(supervisor: Supervisor, wake_up: _WakeUp) -> None:
@@ -118,17 +128,17 @@ class _LineReader:
     def first(self) -> bytes:
         """Blocks for the first line; the launcher writes it at once."""
         while b"\n" not in self._rest and not self.ended:
-            self._fill()
+            self.fill()
         line, _, self._rest = self._rest.partition(b"\n")
         return line
 
-    def read(self) -> Iterator[bytes]:
-        """The lines that one read completes; sets ``ended`` at the end of the stream."""
-        self._fill()
-        *complete, self._rest = self._rest.split(b"\n")
-        yield from complete
+    def complete(self) -> list[bytes]:
+        """The lines that have come in full."""
+        *lines, self._rest = self._rest.split(b"\n")
+        return lines
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Reads once; sets ``ended`` at the end of the stream."""
         data = os.read(self._descriptor, _READ_BYTES)
         self.ended = not data
         self._rest += data

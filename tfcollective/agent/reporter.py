@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -18,7 +19,7 @@ _LOG = get_logger(__name__)
 
 
 class Reporter:
-    """Sends reports in order. A report that cannot be delivered is logged and dropped."""
+    """Sends reports in order. A report that cannot be delivered is dropped; the first such is logged."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
@@ -43,8 +44,10 @@ class Reporter:
         self._reports.put(lambda: self._client.exited(record.to_json()))
 
     def _run(self) -> None:
+        level = logging.WARNING
         while (send := self._reports.get()) is not None:
             try:
                 send()
             except TfCollectiveError as error:
-                _LOG.warning("agent: %s", error)
+                _LOG.log(level, "agent: %s", error)
+                level = logging.DEBUG

@@ -135,6 +135,7 @@ class Supervisor:
             return
         worker = _Worker(config, process, failure_file, Tail())
         self._running[process.pid] = worker
+        _LOG.info("agent: %s is process %d", config.task, process.pid)
         self._reporter.started(config.task, self._node, process.pid)
         for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
             if source is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _Reply = Mapping[str, object]
 _MAX_POLL_S = 30.0
+_REFUSAL_LOG_S = 1.0
 _THREAD_TIMEOUT_S = 10.0
 
 
@@ -76,13 +79,14 @@ class CoordinatorServer:
         self._store = Store(options.max_store_bytes)
         self._signer = Signer.from_job_key(options.key)
         self._verifier = Verifier(self._signer, clock)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-coordinator", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._runner: web.AppRunner | None = None
         self._changed = asyncio.Event()
         self._expiry: asyncio.Task[None] | None = None
         self._closing = False
         self._endpoint: Endpoint | None = None
+        self._refusals = _RefusalLog()
         self._handlers: dict[str, Callable[[Body], Awaitable[_Reply]]] = {
             "/v1/join": self._join,
             "/v1/heartbeat": self._heartbeat,
@@ -112,6 +116,8 @@ class CoordinatorServer:
 
     def start(self) -> Endpoint:
         """Starts to listen on a free port of ``bind_host`` and returns where; CoordinatorError if that fails."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-coordinator", daemon=True)
         self._thread.start()
         try:
             self._endpoint = self._on_thread(self._listen())
@@ -122,12 +128,11 @@ class CoordinatorServer:
 
     def close(self) -> None:
         """Ends all waits and the thread; what clients send afterwards finds nobody. A second call does nothing."""
-        if self._loop.is_closed():
+        if self._loop is None or self._thread is None or self._closing:
             return
-        if self._thread.is_alive():
-            self._on_thread(self._shut_down())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_THREAD_TIMEOUT_S)
+        self._on_thread(self._shut_down())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_THREAD_TIMEOUT_S)
         self._loop.close()
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
@@ -149,7 +154,13 @@ class CoordinatorServer:
         return self._on_thread(self._load_blob(name))
 
     def _on_thread(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_THREAD_TIMEOUT_S)
+        if self._loop is None or self._loop.is_closed():
+            work.close()
+            raise CoordinatorError("the coordinator does not run")
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_THREAD_TIMEOUT_S)
+        except concurrent.futures.TimeoutError as error:
+            raise CoordinatorError(f"the coordinator's thread did not answer in {_THREAD_TIMEOUT_S:g} s") from error
 
     async def _make_view(self) -> JobView:
         membership = self._membership
@@ -245,14 +256,15 @@ class CoordinatorServer:
         try:
             return 200, await handler(Body.parse(body))
         except BadRequest as error:
-            _LOG.warning("coordinator: refused %s from %s: %s", request.path, request.remote, error)
+            text = f"refused {request.path} from {request.remote}: {error}"
+            self._refusals.note(text, self._clock.monotonic())
             return 400, {"error": str(error)}
         except Refusal as error:
             return 409, {"error": str(error)}
 
     def _refuse(self, request: web.Request, status: int, reason: str) -> web.Response:
         """The answer to somebody who has not proved the key: says nothing, and the connection ends."""
-        _LOG.warning("coordinator: refused a request from %s: %s", request.remote, reason)
+        self._refusals.note(f"refused a request from {request.remote}: {reason}", self._clock.monotonic())
         response = web.Response(status=status, text="refused\n")
         response.force_close()
         return response
@@ -317,6 +329,23 @@ class CoordinatorServer:
             "failure": membership.failure.message if membership.failure else None,
             "tasks": [_task_reply(view, now) for view in membership.views],
         }
+
+
+class _RefusalLog:
+    """Logs what was refused, but not faster than a person reads: a stranger must not fill the disk."""
+
+    def __init__(self) -> None:
+        self._next = -math.inf
+        self._silent = 0
+
+    def note(self, text: str, now: float) -> None:
+        """Logs ``text``, or counts it when the last line was just now."""
+        if now < self._next:
+            self._silent += 1
+            return
+        more = f" ({self._silent} more before)" if self._silent else ""
+        _LOG.warning("coordinator: %s%s", text, more)
+        self._next, self._silent = now + _REFUSAL_LOG_S, 0
 
 
 async def _wait(event: asyncio.Event, timeout: float | None) -> None:

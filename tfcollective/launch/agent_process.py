@@ -33,6 +33,11 @@ class AgentProcess:
         agent._send(config.to_line())
         return agent
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def stop(self, number: int) -> None:
         """Asks it to stop its processes with this signal first. May be called from a signal handler."""
         self._send(StopCommand(number).to_line())

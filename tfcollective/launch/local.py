@@ -21,9 +21,12 @@ from tfcollective.launch.planner import Plan, plan_local
 from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.sweep import end_processes_of
+from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
 
 __all__ = ["LocalLauncher"]
+
+_LOG = get_logger(__name__)
 
 
 class LocalLauncher(Launcher):
@@ -44,7 +47,9 @@ class LocalLauncher(Launcher):
             if spec.call is not None:
                 function.publish(spec.call, coordinator)
             job.publish(_record(options, coordinator, spec))
+            _LOG.info("%s: coordinator at %s, records in %s", job_id, coordinator.endpoint, job.path)
             agent = AgentProcess.start(_agent_config(spec, plan, options, coordinator, job))
+            _LOG.info("%s: agent is process %d", job_id, agent.pid)
             with forward_signals(stop_signals, agent.stop) as received:
                 agent_failure = agent.wait()
             if agent_failure is not None:

@@ -247,6 +247,20 @@ def test_a_malformed_body_of_somebody_with_the_key(server, path, body):
     assert json.loads(reply.data)["error"]
 
 
+def test_many_refusals_make_few_lines(server, caplog):
+    with caplog.at_level(logging.WARNING, logger="tfcollective"):
+        begin = time.monotonic()
+        for _ in range(200):
+            assert raw(server, {}).status == 401
+        assert len(caplog.records) <= 2 + (time.monotonic() - begin)
+
+
+def test_a_coordinator_that_does_not_run_says_so():
+    for use in (lambda server: server.view(), lambda server: server.endpoint):
+        with pytest.raises(CoordinatorError, match=r"does not run|not been started"):
+            use(serve())
+
+
 def test_an_unknown_path_and_method_for_somebody_with_the_key(server):
     assert raw(server, signed(path="/v1/none"), path="/v1/none").status == 404
     assert raw(server, signed(method="GET"), method="GET").status == 404
