@@ -16,9 +16,9 @@ uint64_t CountOf(const Progress& progress, uint32_t channel) {
 
 }  // namespace
 
-Status WatchList::Gone(int rank, const std::string& title) const {
+Status WatchList::Gone(int rank, const Progress& progress, const std::string& title) const {
   return Status(Code::kPeerLost,
-                "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(departed_.at(rank))) +
+                "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(progress)) +
                     " operations, but this rank has come to " + title + " and needs it (" + std::to_string(completed_) +
                     " operations done here). Give all ranks the same number of steps: see tfcollective.tensorflow.shard",
                 rank);
@@ -27,7 +27,7 @@ Status WatchList::Gone(int rank, const std::string& title) const {
 Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [rank, progress] : departed_)
-    if (sequence >= CountOf(progress, channel)) return Gone(rank, operation.Title());
+    if (sequence >= CountOf(progress, channel)) return Gone(rank, progress, operation.Title());
   Slot& slot = slots_[channel];
   slot.operation = &operation;
   slot.sequence = sequence;
@@ -49,15 +49,16 @@ void WatchList::End(uint32_t channel, bool completed) {
 
 Status WatchList::Depart(int rank, const Progress& progress) {
   std::lock_guard<std::mutex> lock(mutex_);
-  departed_[rank] = progress;
+  departed_.emplace_back(rank, progress);
   for (const auto& [channel, slot] : slots_)
-    if (slot.operation != nullptr && slot.sequence >= CountOf(progress, channel)) return Gone(rank, slot.operation->Title());
+    if (slot.operation != nullptr && slot.sequence >= CountOf(progress, channel)) return Gone(rank, progress, slot.operation->Title());
   return Status::Ok();
 }
 
 Status WatchList::NobodyLeft(const std::string& title) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return departed_.empty() ? Status::Ok() : Gone(departed_.begin()->first, title);
+  if (departed_.empty()) return Status::Ok();
+  return Gone(departed_.front().first, departed_.front().second, title);
 }
 
 std::optional<std::string> WatchList::View(uint32_t channel, uint64_t sequence) {

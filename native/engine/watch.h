@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -52,11 +53,12 @@ class WatchList {
     std::optional<uint64_t> view_owed;
   };
 
-  Status Gone(int rank, const std::string& title) const;
+  Status Gone(int rank, const Progress& progress, const std::string& title) const;
 
   mutable std::mutex mutex_;
   std::map<uint32_t, Slot> slots_;
-  std::map<int, Progress> departed_;
+  // In the order in which they left: the first one is the cause of what follows.
+  std::vector<std::pair<int, Progress>> departed_;
   uint64_t completed_ = 0;
 };
 

@@ -440,15 +440,18 @@ TEST_P(WorldTest, PlansThatDifferAreAMismatchThatNamesTheFirstDifference) {
 
 TEST_P(WorldTest, ShutdownWithBucketsInFlightCancelsThem) {
   if (size() == 1) GTEST_SKIP() << "nothing waits in a world of one";
-  EveryRank([this](int rank, tfc_communicator* communicator) {
+  std::atomic<bool> cancelled{false};
+  EveryRank([&](int rank, tfc_communicator* communicator) {
     tfc_plan* plan = Acquire(communicator, "step", 2);
     PlanRun run;
     std::vector<float> values(10, 1);
+    while (rank != 0 && !cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they are to leave later
     if (rank == 0) {
       ASSERT_EQ(StartBucket(plan, 1, &values, &run), TFC_OK);  // bucket 0 never comes
       tfc_communicator_shutdown(communicator, 1, nullptr);
       WaitFor(&run, 1);
       EXPECT_EQ(run.codes, std::vector<int>{TFC_CANCELLED});
+      cancelled = true;
     }
     tfc_plan_release(plan);
   });
