@@ -1,0 +1,95 @@
+#include "engine/negotiation.h"
+
+#include <gtest/gtest.h>
+
+namespace tfc {
+namespace {
+
+using Time = Deadline::Clock::time_point;
+
+Time At(double seconds) { return Time(std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds))); }
+
+Request Ask(const std::string& name, uint64_t signature = 1, const std::string& view = "view") {
+  Request request;
+  request.name = name;
+  request.signature = signature;
+  request.view = view;
+  request.timeout_s = 10;
+  return request;
+}
+
+TEST(NegotiationTest, DecidesWhenTheLastRankAsks) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(2, Ask("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
+  const auto verdict = table.Arrive(1, Ask("a"), At(0));
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->name, "a");
+  EXPECT_TRUE(verdict->refusal.ok());
+  EXPECT_EQ(table.waiting(), 0u);
+}
+
+TEST(NegotiationTest, OrderIsThatOfCompletion) {
+  NegotiationTable table(2, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(1, Ask("b"), At(0)));
+  EXPECT_EQ(table.Arrive(0, Ask("b"), At(0))->name, "b");
+  EXPECT_EQ(table.Arrive(1, Ask("a"), At(0))->name, "a");
+}
+
+TEST(NegotiationTest, ARankMayBeRoundsAhead) {
+  NegotiationTable table(2, 3, 64);
+  for (int round = 0; round < 3; ++round) EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
+  for (int round = 0; round < 3; ++round) EXPECT_TRUE(table.Arrive(1, Ask("a"), At(0)));
+  EXPECT_EQ(table.waiting(), 0u);
+}
+
+TEST(NegotiationTest, DisagreementShowsEveryView) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, Ask("w", 1, "allreduce 'w' float32[3]"), At(0)));
+  EXPECT_FALSE(table.Arrive(1, Ask("w", 2, "allreduce 'w' float32[4]"), At(0)));
+  const auto verdict = table.Arrive(2, Ask("w", 1, "allreduce 'w' float32[3]"), At(0));
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->refusal.code(), Code::kMismatch);
+  EXPECT_EQ(verdict->refusal.message(),
+            "the ranks disagree on 'w': ranks 0 and 2: allreduce 'w' float32[3]; rank 1: allreduce 'w' float32[4]");
+}
+
+TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
+  NegotiationTable table(1, 3, 5);
+  Request plan = Ask("p");
+  plan.is_plan = true;
+  EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
+  plan.name = "q";
+  EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 4u);
+  plan.name = "r";
+  EXPECT_EQ(table.Arrive(0, plan, At(0))->refusal.code(), Code::kResourceExhausted);
+}
+
+TEST(NegotiationTest, OverdueNamesTheMissingRanks) {
+  NegotiationTable table(4, 3, 64);
+  EXPECT_FALSE(table.Arrive(2, Ask("a", 1, "allreduce 'a'"), At(0)));
+  EXPECT_TRUE(table.Overdue(At(9.9)).ok());
+  const Status overdue = table.Overdue(At(10));
+  EXPECT_EQ(overdue.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(overdue.peer(), 0);
+  EXPECT_EQ(overdue.message(), "allreduce 'a' timed out after 10 s: ranks 0, 1 and 3 did not call it");
+}
+
+TEST(NegotiationTest, AStallIsReportedOnce) {
+  NegotiationTable table(2, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
+  EXPECT_EQ(table.NextEvent(2), At(2));
+  EXPECT_TRUE(table.Stalled(At(1.9), 2).empty());
+  EXPECT_EQ(table.Stalled(At(2), 2), std::vector<std::string>{"view has waited 2 s for rank 1"});
+  EXPECT_TRUE(table.Stalled(At(3), 2).empty());
+  EXPECT_EQ(table.NextEvent(2), At(10));
+}
+
+TEST(CompareViewsTest, CutsLongViewsToTheFirstDifference) {
+  EXPECT_EQ(CompareViews({{0, "a\nb\nc"}, {1, "a\nx\nc"}}), "rank 0: line 2: b; rank 1: line 2: x");
+  EXPECT_EQ(CompareViews({{0, "a\nb"}, {1, "a"}}), "rank 0: line 2: b; rank 1: ends after line 1");
+}
+
+}  // namespace
+}  // namespace tfc

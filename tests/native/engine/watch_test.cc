@@ -1,0 +1,66 @@
+#include "engine/watch.h"
+
+#include <gtest/gtest.h>
+
+namespace tfc {
+namespace {
+
+Operation Named(const std::string& name) {
+  Operation operation;
+  operation.name = name;
+  return operation;
+}
+
+TEST(WatchTest, ARankThatHasDoneItsPartMayLeave) {
+  WatchList watch;
+  const Operation operation = Named("a");
+  bool owed = true;
+  ASSERT_TRUE(watch.Begin(5, 0, operation, &owed).ok());
+  EXPECT_FALSE(owed);
+  EXPECT_TRUE(watch.Depart(1, {{5, 1}}).ok());
+  watch.End(5, true);
+  const Status next = watch.Begin(5, 1, operation, &owed);
+  EXPECT_EQ(next.code(), Code::kPeerLost);
+  EXPECT_EQ(next.peer(), 1);
+}
+
+TEST(WatchTest, ARankThatLeavesInTheMiddleIsMissed) {
+  WatchList watch;
+  const Operation operation = Named("a");
+  bool owed = false;
+  ASSERT_TRUE(watch.Begin(5, 3, operation, &owed).ok());
+  const Status blocked = watch.Depart(2, {{5, 3}});
+  EXPECT_EQ(blocked.code(), Code::kPeerLost);
+  EXPECT_NE(blocked.message().find("barrier 'a'"), std::string::npos) << blocked.message();
+}
+
+TEST(WatchTest, AViewOfTheFutureIsOwed) {
+  WatchList watch;
+  const Operation operation = Named("a");
+  EXPECT_FALSE(watch.View(0, 0));
+  bool owed = false;
+  ASSERT_TRUE(watch.Begin(0, 0, operation, &owed).ok());
+  EXPECT_TRUE(owed);
+  EXPECT_EQ(watch.View(0, 0), "barrier 'a'");
+  watch.End(0, true);
+  EXPECT_EQ(watch.View(0, 0), "has completed it already");
+}
+
+TEST(WatchTest, CountsAndStalls) {
+  WatchList watch;
+  const Operation operation = Named("a");
+  bool owed = false;
+  ASSERT_TRUE(watch.Begin(1, 0, operation, &owed).ok());
+  const auto now = Deadline::Clock::now();
+  EXPECT_TRUE(watch.Stalled(now, 60).empty());
+  EXPECT_EQ(watch.Stalled(now + std::chrono::seconds(61), 60), std::vector<std::string>{"barrier 'a'"});
+  EXPECT_TRUE(watch.Stalled(now + std::chrono::seconds(62), 60).empty());
+  EXPECT_EQ(watch.active(), 1u);
+  watch.End(1, true);
+  EXPECT_EQ(watch.active(), 0u);
+  EXPECT_EQ(watch.completed(), 1u);
+  EXPECT_EQ(watch.progress(), (Progress{{1, 1}}));
+}
+
+}  // namespace
+}  // namespace tfc
