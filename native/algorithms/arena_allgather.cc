@@ -27,17 +27,20 @@ std::vector<Part> PartsOf(const MutableSpans& output, const std::vector<size_t>&
 
 Status Exchange(StagingRounds* rounds, ConstCursor input, std::vector<Part> parts, bool stream) {
   const size_t own = static_cast<size_t>(rounds->local_rank());
-  while (std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.left > 0; })) {
-    TFC_RETURN_IF_ERROR(rounds->Open());
-    input.CopyTo(rounds->slot(), std::min(parts[own].left, rounds->segment_size()));
-    rounds->Publish();
-    TFC_RETURN_IF_ERROR(rounds->AwaitStaged());
+  const auto any_left = [&parts] {
+    return std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.left > 0; });
+  };
+  for (uint64_t round = 0; any_left(); ++round) {
+    TFC_RETURN_IF_ERROR(rounds->Open(round));
+    input.CopyTo(rounds->slot(round), std::min(parts[own].left, rounds->segment_size()));
+    rounds->Publish(round);
+    TFC_RETURN_IF_ERROR(rounds->AwaitStaged(round));
     for (size_t i = 0; i < parts.size(); ++i) {
       const size_t size = std::min(parts[i].left, rounds->segment_size());
-      if (i != own) CopyOut(rounds->peer_slot(static_cast<int>(i)), &parts[i].output, size, stream);
+      if (i != own) CopyOut(rounds->peer_slot(static_cast<int>(i), round), &parts[i].output, size, stream);
       parts[i].left -= size;
     }
-    rounds->Close();
+    rounds->Close(round);
   }
   return Status::Ok();
 }

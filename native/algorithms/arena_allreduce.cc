@@ -13,118 +13,141 @@ namespace {
 // Below this the second flag of two-phase costs more than reading all that the peers have staged.
 constexpr size_t kTwoPhaseFrom = 16 * 1024;
 
-struct AllReduceTask {
-  const Reduction& reduction;
-  size_t bytes;
-  ConstCursor input;
-  MutableCursor output;
-
-  bool stream() const { return bytes >= kStreamFrom; }
-};
-
-// Every rank stages a segment and combines all staged ones itself: one flag, p reads. Its own part is
-// read where it came from: the staged copy is on its way to the peers' caches.
-Status OneShot(StagingRounds* rounds, AllReduceTask task) {
-  for (size_t done = 0; done < task.bytes;) {
-    const size_t size = std::min(task.bytes - done, rounds->segment_size());
-    TFC_RETURN_IF_ERROR(rounds->Open());
-    ConstCursor own = task.input;
-    task.input.CopyTo(rounds->slot(), size);
-    rounds->Publish();
-    TFC_RETURN_IF_ERROR(rounds->AwaitStaged());
-    CombineStaged(*rounds, task.reduction, Lot{0, size}, &own, &task.output, task.stream());
-    rounds->Close();
-    done += size;
-  }
-  return Status::Ok();
-}
-
-// The part of a segment that a local rank combines for all: whole cache lines.
-size_t SliceBegin(size_t size, int local_rank, int local_size) {
-  if (local_rank == local_size) return size;
-  return size * static_cast<size_t>(local_rank) / static_cast<size_t>(local_size) / kLineSize * kLineSize;
-}
-
-// Every rank stages what the others combine, combines its own slice of all into its slot (nobody
-// else reads that part), and collects the slices: two flags, less to read.
-class TwoPhaseRound {
+// One all-reduce, cut into segments, one for each round. A rank works on whatever segment it can and
+// only waits when there is nothing else to do: it stages a few segments more while a peer is late.
+class AllReduce {
  public:
-  TwoPhaseRound(StagingRounds* rounds, AllReduceTask* task, size_t size)
+  AllReduce(StagingRounds* rounds, const Reduction& reduction, const ConstSpans& input, const MutableSpans& output,
+            size_t bytes)
       : rounds_(*rounds),
-        task_(*task),
-        size_(size),
-        begin_(SliceBegin(size, rounds->local_rank(), rounds->local_size())),
-        end_(SliceBegin(size, rounds->local_rank() + 1, rounds->local_size())),
-        own_(task->input) {}
+        reduction_(reduction),
+        bytes_(bytes),
+        segments_((bytes + rounds->segment_size() - 1) / rounds->segment_size()),
+        stream_(bytes >= kStreamFrom),
+        input_(input),
+        own_(input),
+        output_(output) {}
 
-  Status Run() {
-    TFC_RETURN_IF_ERROR(rounds_.Open());
-    Stage();
-    rounds_.Publish();
-    TFC_RETURN_IF_ERROR(rounds_.AwaitStaged());
-    CombineSlice();
-    rounds_.PublishReduced();
-    TFC_RETURN_IF_ERROR(rounds_.AwaitReduced());
-    Collect();
-    rounds_.Close();
+  // Every rank stages a segment and combines all staged ones itself: one flag, p reads. Its own part
+  // is read where it came from: the staged copy is on its way to the peers' caches.
+  Status OneShot() {
+    while (finished_ < segments_) {
+      if (staged_ > finished_ && (rounds_.IsStaged(finished_) || !CanStage())) {
+        TFC_RETURN_IF_ERROR(rounds_.AwaitStaged(finished_));
+        CombineStaged(rounds_, reduction_, Lot{finished_, 0, SizeOf(finished_)}, &own_, &output_, stream_);
+        rounds_.Close(finished_++);
+      } else {
+        TFC_RETURN_IF_ERROR(StageAll());
+      }
+    }
+    return Status::Ok();
+  }
+
+  // Every rank stages what the others combine, combines its own slice of all into its slot (nobody
+  // else reads that part), and collects the slices: two flags, less to read.
+  Status TwoPhase() {
+    while (finished_ < segments_) {
+      if (staged_ > combined_ && (rounds_.IsStaged(combined_) || (!CanStage() && combined_ == finished_))) {
+        TFC_RETURN_IF_ERROR(CombineSlice());
+      } else if (combined_ > finished_ && (rounds_.IsReduced(finished_) || !CanStage())) {
+        TFC_RETURN_IF_ERROR(CollectSlices());
+      } else {
+        TFC_RETURN_IF_ERROR(StageForOthers());
+      }
+    }
     return Status::Ok();
   }
 
  private:
-  void Stage() {
-    task_.input.CopyTo(rounds_.slot(), begin_);
-    own_ = task_.input;
-    task_.input.Skip(end_ - begin_);
-    task_.input.CopyTo(rounds_.slot() + end_, size_ - end_);
+  size_t SizeOf(uint64_t segment) const {
+    return std::min(bytes_ - segment * rounds_.segment_size(), rounds_.segment_size());
   }
 
-  void CombineSlice() {
-    const MutableSpan slice = {rounds_.slot() + begin_, end_ - begin_};
-    MutableCursor result(&slice);
-    CombineStaged(rounds_, task_.reduction, Lot{begin_, end_ - begin_}, &own_, &result, false);
+  // Without waiting.
+  bool CanStage() const {
+    return staged_ < segments_ && staged_ - finished_ < StagingRounds::kRunAhead && rounds_.CanOpen(staged_);
   }
 
-  void Collect() {
+  Status StageAll() {
+    TFC_RETURN_IF_ERROR(rounds_.Open(staged_));
+    input_.CopyTo(rounds_.slot(staged_), SizeOf(staged_));
+    rounds_.Publish(staged_++);
+    return Status::Ok();
+  }
+
+  Status StageForOthers() {
+    TFC_RETURN_IF_ERROR(rounds_.Open(staged_));
+    const Lot slice = SliceOf(staged_, rounds_.local_rank());
+    const size_t end = slice.begin + slice.size;
+    input_.CopyTo(rounds_.slot(staged_), slice.begin);
+    input_.Skip(slice.size);
+    input_.CopyTo(rounds_.slot(staged_) + end, SizeOf(staged_) - end);
+    rounds_.Publish(staged_++);
+    return Status::Ok();
+  }
+
+  Status CombineSlice() {
+    TFC_RETURN_IF_ERROR(rounds_.AwaitStaged(combined_));
+    const Lot slice = SliceOf(combined_, rounds_.local_rank());
+    const MutableSpan result = {rounds_.slot(combined_) + slice.begin, slice.size};
+    MutableCursor to(&result);
+    own_.Skip(slice.begin);
+    CombineStaged(rounds_, reduction_, slice, &own_, &to, false);
+    own_.Skip(SizeOf(combined_) - slice.begin - slice.size);
+    rounds_.PublishReduced(combined_++);
+    return Status::Ok();
+  }
+
+  Status CollectSlices() {
+    TFC_RETURN_IF_ERROR(rounds_.AwaitReduced(finished_));
     for (int rank = 0; rank < rounds_.local_size(); ++rank) {
-      const size_t begin = SliceBegin(size_, rank, rounds_.local_size());
-      const size_t end = SliceBegin(size_, rank + 1, rounds_.local_size());
-      CopyOut(rounds_.peer_slot(rank) + begin, &task_.output, end - begin, task_.stream());
+      const Lot slice = SliceOf(finished_, rank);
+      CopyOut(rounds_.peer_slot(rank, finished_) + slice.begin, &output_, slice.size, stream_);
     }
+    rounds_.Close(finished_++);
+    return Status::Ok();
+  }
+
+  // The part of a segment that a local rank combines for all: whole cache lines.
+  Lot SliceOf(uint64_t segment, int local_rank) const {
+    const size_t begin = SliceBegin(SizeOf(segment), local_rank);
+    return Lot{segment, begin, SliceBegin(SizeOf(segment), local_rank + 1) - begin};
+  }
+  size_t SliceBegin(size_t size, int local_rank) const {
+    if (local_rank == rounds_.local_size()) return size;
+    return size * static_cast<size_t>(local_rank) / static_cast<size_t>(rounds_.local_size()) / kLineSize * kLineSize;
   }
 
   StagingRounds& rounds_;
-  AllReduceTask& task_;
-  const size_t size_;
-  const size_t begin_;
-  const size_t end_;
+  const Reduction& reduction_;
+  const size_t bytes_;
+  const uint64_t segments_;
+  const bool stream_;
+  // Segments staged, combined (two-phase only) and finished, and where the next one of each lies.
+  uint64_t staged_ = 0;
+  uint64_t combined_ = 0;
+  uint64_t finished_ = 0;
+  ConstCursor input_;
   ConstCursor own_;
+  MutableCursor output_;
 };
-
-Status TwoPhase(StagingRounds* rounds, AllReduceTask task) {
-  for (size_t done = 0; done < task.bytes;) {
-    const size_t size = std::min(task.bytes - done, rounds->segment_size());
-    TFC_RETURN_IF_ERROR(TwoPhaseRound(rounds, &task, size).Run());
-    done += size;
-  }
-  return Status::Ok();
-}
 
 }  // namespace
 
 Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                       const MutableSpans& output) {
-  const AllReduceTask task{reduction, TotalSize(input), ConstCursor(input), MutableCursor(output)};
-  TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), task.bytes));
+  const size_t bytes = TotalSize(input);
+  TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), bytes));
   TFC_RETURN_IF_ERROR(CheckElements(input, DtypeSize(reduction.dtype)));
   TFC_RETURN_IF_ERROR(CheckElements(output, DtypeSize(reduction.dtype)));
   StagingRounds rounds(context);
-  if (task.bytes == 0) return rounds.Pass();
+  if (bytes == 0) return rounds.Pass();
   if (rounds.local_size() == 1) {
     ScaleSpans(reduction, input, output);
     return Status::Ok();
   }
-  if (rounds.local_size() == 2 || task.bytes < kTwoPhaseFrom) return OneShot(&rounds, task);
-  return TwoPhase(&rounds, task);
+  AllReduce all_reduce(&rounds, reduction, input, output, bytes);
+  return rounds.local_size() == 2 || bytes < kTwoPhaseFrom ? all_reduce.OneShot() : all_reduce.TwoPhase();
 }
 
 }  // namespace tfc

@@ -31,19 +31,20 @@ class Exchange {
   }
 
   Status Run() {
-    for (size_t done = 0; done < Longest(); done += lot_size_) {
-      TFC_RETURN_IF_ERROR(rounds_.Open());
+    uint64_t round = 0;
+    for (size_t done = 0; done < Longest(); done += lot_size_, ++round) {
+      TFC_RETURN_IF_ERROR(rounds_.Open(round));
       for (size_t peer = 0; peer < ranks_; ++peer) {
-        if (peer != own_) inputs_[peer].CopyTo(rounds_.slot() + peer * lot_size_, Now(own_, peer, done));
+        if (peer != own_) inputs_[peer].CopyTo(rounds_.slot(round) + peer * lot_size_, Now(own_, peer, done));
       }
-      rounds_.Publish();
-      TFC_RETURN_IF_ERROR(rounds_.AwaitStaged());
+      rounds_.Publish(round);
+      TFC_RETURN_IF_ERROR(rounds_.AwaitStaged(round));
       for (size_t peer = 0; peer < ranks_; ++peer) {
         if (peer == own_) continue;
-        const std::byte* lot = rounds_.peer_slot(static_cast<int>(peer)) + own_ * lot_size_;
+        const std::byte* lot = rounds_.peer_slot(static_cast<int>(peer), round) + own_ * lot_size_;
         CopyOut(lot, &outputs_[peer], Now(peer, own_, done), stream_);
       }
-      rounds_.Close();
+      rounds_.Close(round);
     }
     return Status::Ok();
   }

@@ -5,10 +5,10 @@ namespace tfc {
 
 Status ArenaBarrier(const ArenaContext& context) {
   StagingRounds rounds(context);
-  TFC_RETURN_IF_ERROR(rounds.Open());
-  rounds.Publish();
-  TFC_RETURN_IF_ERROR(rounds.AwaitStaged());
-  rounds.Close();
+  TFC_RETURN_IF_ERROR(rounds.Open(0));
+  rounds.Publish(0);
+  TFC_RETURN_IF_ERROR(rounds.AwaitStaged(0));
+  rounds.Close(0);
   return Status::Ok();
 }
 

@@ -11,23 +11,25 @@ namespace {
 
 // After the first round the root runs ahead of the others by as many segments as there are slots.
 Status Send(StagingRounds* rounds, ConstCursor input, size_t bytes) {
-  for (size_t done = 0; done < bytes; done += rounds->segment_size()) {
-    TFC_RETURN_IF_ERROR(rounds->Open());
-    input.CopyTo(rounds->slot(), std::min(bytes - done, rounds->segment_size()));
-    rounds->Publish();
-    if (done == 0) TFC_RETURN_IF_ERROR(rounds->AwaitStaged());
-    rounds->Close();
+  uint64_t round = 0;
+  for (size_t done = 0; done < bytes; done += rounds->segment_size(), ++round) {
+    TFC_RETURN_IF_ERROR(rounds->Open(round));
+    input.CopyTo(rounds->slot(round), std::min(bytes - done, rounds->segment_size()));
+    rounds->Publish(round);
+    if (round == 0) TFC_RETURN_IF_ERROR(rounds->AwaitStaged(round));
+    rounds->Close(round);
   }
   return Status::Ok();
 }
 
 Status Receive(StagingRounds* rounds, int root, MutableCursor output, size_t bytes) {
-  for (size_t done = 0; done < bytes; done += rounds->segment_size()) {
-    TFC_RETURN_IF_ERROR(rounds->Open());
-    rounds->Publish();
-    TFC_RETURN_IF_ERROR(rounds->AwaitStaged(root));
-    CopyOut(rounds->peer_slot(root), &output, std::min(bytes - done, rounds->segment_size()), bytes >= kStreamFrom);
-    rounds->Close();
+  uint64_t round = 0;
+  for (size_t done = 0; done < bytes; done += rounds->segment_size(), ++round) {
+    TFC_RETURN_IF_ERROR(rounds->Open(round));
+    rounds->Publish(round);
+    TFC_RETURN_IF_ERROR(rounds->AwaitStaged(round, root));
+    CopyOut(rounds->peer_slot(root, round), &output, std::min(bytes - done, rounds->segment_size()), bytes >= kStreamFrom);
+    rounds->Close(round);
   }
   return Status::Ok();
 }

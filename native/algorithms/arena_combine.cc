@@ -15,7 +15,7 @@ void Combine(const StagingRounds& rounds, const Reduction& reduction, Lot lot, c
   output->Visit(lot.size, [&](std::byte* to, size_t to_offset, size_t to_size) {
     own->Visit(to_size, [&](const std::byte* from, size_t from_offset, size_t size) {
       const size_t position = lot.begin + to_offset + from_offset;
-      for (size_t i = 0; i < ranks; ++i) inputs[i] = rounds.peer_slot(static_cast<int>(i)) + position;
+      for (size_t i = 0; i < ranks; ++i) inputs[i] = rounds.peer_slot(static_cast<int>(i), lot.round) + position;
       inputs[rounds.local_rank()] = from;
       ReduceArrays(reduction, inputs, ranks, to + from_offset, size / element, stream);
     });

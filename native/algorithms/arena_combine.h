@@ -3,6 +3,7 @@
 #define TFCOLLECTIVE_ALGORITHMS_ARENA_COMBINE_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "algorithms/span_cursor.h"
 #include "algorithms/staging_rounds.h"
@@ -10,8 +11,9 @@
 
 namespace tfc {
 
-// A part of every rank's slot.
+// A part of every rank's slot of one round.
 struct Lot {
+  uint64_t round;
   size_t begin;
   size_t size;
 };

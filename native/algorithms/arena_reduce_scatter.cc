@@ -37,31 +37,34 @@ class ReduceScatter {
         lot_size_(rounds->segment_size() / parts_.size() / kLineSize * kLineSize) {}
 
   Status Run() {
-    while (std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.left > 0; })) {
-      TFC_RETURN_IF_ERROR(rounds_.Open());
-      Stage();
-      rounds_.Publish();
-      TFC_RETURN_IF_ERROR(rounds_.AwaitStaged());
-      Combine();
-      rounds_.Close();
+    for (uint64_t round = 0; AnyLeft(); ++round) {
+      TFC_RETURN_IF_ERROR(rounds_.Open(round));
+      Stage(round);
+      rounds_.Publish(round);
+      TFC_RETURN_IF_ERROR(rounds_.AwaitStaged(round));
+      Combine(round);
+      rounds_.Close(round);
     }
     return Status::Ok();
   }
 
  private:
+  bool AnyLeft() const {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.left > 0; });
+  }
   Part& own() { return parts_[static_cast<size_t>(rounds_.local_rank())]; }
 
-  void Stage() {
+  void Stage(uint64_t round) {
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (&parts_[i] == &own()) continue;
       const size_t size = std::min(parts_[i].left, lot_size_);
-      parts_[i].input.CopyTo(rounds_.slot() + i * lot_size_, size);
+      parts_[i].input.CopyTo(rounds_.slot(round) + i * lot_size_, size);
       parts_[i].left -= size;
     }
   }
 
-  void Combine() {
-    const Lot lot{static_cast<size_t>(rounds_.local_rank()) * lot_size_, std::min(own().left, lot_size_)};
+  void Combine(uint64_t round) {
+    const Lot lot{round, static_cast<size_t>(rounds_.local_rank()) * lot_size_, std::min(own().left, lot_size_)};
     CombineStaged(rounds_, reduction_, lot, &own().input, &output_, stream_);
     own().left -= lot.size;
   }

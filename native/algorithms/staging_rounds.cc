@@ -42,28 +42,24 @@ Status Missing(const ArenaContext& context, const PhaseDone& done, Phase phase) 
 StagingRounds::StagingRounds(const ArenaContext& context)
     : context_(context),
       channel_(context.arena, context.channel),
-      first_round_(*context.round),
+      first_(*context.round),
       signature_(SignatureInSequence(context)) {}
 
-Status StagingRounds::Open() { return Await(Phase::kReusable, PhaseDone::kAllRanks); }
-
-Status StagingRounds::AwaitStaged(int local_rank) {
-  if (round() != first_round_) return Await(Phase::kStaged, local_rank);
-  TFC_RETURN_IF_ERROR(Await(Phase::kStaged, PhaseDone::kAllRanks));
+Status StagingRounds::AwaitStaged(uint64_t round, int local_rank) {
+  if (round != 0) return Await(Phase::kStaged, round, local_rank);
+  TFC_RETURN_IF_ERROR(Await(Phase::kStaged, round, PhaseDone::kAllRanks));
   return CompareSignatures();
 }
 
-Status StagingRounds::AwaitReduced() { return Await(Phase::kReduced, PhaseDone::kAllRanks); }
-
 Status StagingRounds::Pass() {
-  TFC_RETURN_IF_ERROR(Open());
-  Publish();
-  Close();
+  TFC_RETURN_IF_ERROR(Open(0));
+  Publish(0);
+  Close(0);
   return Status::Ok();
 }
 
-Status StagingRounds::Await(Phase phase, int local_rank) {
-  const PhaseDone done(channel_, phase, round(), local_rank);
+Status StagingRounds::Await(Phase phase, uint64_t round, int local_rank) {
+  const PhaseDone done(channel_, phase, first_ + round, local_rank);
   if (done.Holds()) return Status::Ok();
   Status status = context_.waiter.WaitFor(done, context_.deadline);
   if (status.code() == Code::kDeadlineExceeded) return Missing(context_, done, phase);
@@ -72,7 +68,7 @@ Status StagingRounds::Await(Phase phase, int local_rank) {
 
 Status StagingRounds::CompareSignatures() const {
   for (int rank = 0; rank < local_size(); ++rank) {
-    if (channel_.Signature(rank, round()) != signature_) {
+    if (channel_.Signature(rank, first_) != signature_) {
       const int peer = context_.WorldRank(rank);
       return Status(Code::kMismatch, "rank " + std::to_string(peer) + " runs another operation", peer);
     }

@@ -12,38 +12,47 @@
 
 namespace tfc {
 
-// A round: Open, write slot(), Publish, AwaitStaged, read the peers' slots, Close. In the operation's
-// first round AwaitStaged waits for all ranks and compares their signatures, so no byte is used
-// before everybody is known to do the same.
+// The rounds of the operation are numbered from 0. A round: Open, write slot(), Publish,
+// AwaitStaged, read the peers' slots, Close. Rounds are opened and closed in order; one may be opened
+// before others are closed, but at most kRunAhead may be open. In round 0 AwaitStaged waits for all
+// ranks and compares their signatures, so no byte is used before everybody is known to do the same.
 class StagingRounds {
  public:
+  static constexpr uint64_t kRunAhead = ArenaChannel::kRunAhead;
+
   explicit StagingRounds(const ArenaContext& context);
 
   int local_rank() const { return channel_.local_rank(); }
   int local_size() const { return channel_.local_size(); }
   size_t segment_size() const { return channel_.segment_size(); }
 
-  // Waits until this round's slot may be written.
-  Status Open();
-  std::byte* slot() const { return channel_.slot(round()); }
-  void Publish() { channel_.PublishStaged(round(), signature_); }
-  Status AwaitStaged(int local_rank = PhaseDone::kAllRanks);
-  const std::byte* peer_slot(int local_rank) const { return channel_.peer_slot(local_rank, round()); }
-  void PublishReduced() { channel_.PublishReduced(round()); }
-  Status AwaitReduced();
-  void Close() { ++*context_.round; }
+  // Waits until the slot of the round may be written / does not wait.
+  Status Open(uint64_t round) { return Await(PhaseDone::Phase::kReusable, round, PhaseDone::kAllRanks); }
+  bool CanOpen(uint64_t round) const { return Holds(PhaseDone::Phase::kReusable, round); }
+  std::byte* slot(uint64_t round) const { return channel_.slot(first_ + round); }
+  void Publish(uint64_t round) { channel_.PublishStaged(first_ + round, signature_); }
 
-  // A whole round in which nothing is staged and nobody is waited for.
+  Status AwaitStaged(uint64_t round, int local_rank = PhaseDone::kAllRanks);
+  bool IsStaged(uint64_t round) const { return Holds(PhaseDone::Phase::kStaged, round); }
+  const std::byte* peer_slot(int local_rank, uint64_t round) const { return channel_.peer_slot(local_rank, first_ + round); }
+
+  void PublishReduced(uint64_t round) { channel_.PublishReduced(first_ + round); }
+  Status AwaitReduced(uint64_t round) { return Await(PhaseDone::Phase::kReduced, round, PhaseDone::kAllRanks); }
+  bool IsReduced(uint64_t round) const { return Holds(PhaseDone::Phase::kReduced, round); }
+
+  void Close(uint64_t round) { *context_.round = first_ + round + 1; }
+
+  // The one round of an operation on no bytes: nothing is staged and nobody is waited for.
   Status Pass();
 
  private:
-  uint64_t round() const { return *context_.round; }
-  Status Await(PhaseDone::Phase phase, int local_rank);
+  bool Holds(PhaseDone::Phase phase, uint64_t round) const { return PhaseDone(channel_, phase, first_ + round).Holds(); }
+  Status Await(PhaseDone::Phase phase, uint64_t round, int local_rank);
   Status CompareSignatures() const;
 
   const ArenaContext& context_;
   const ArenaChannel channel_;
-  const uint64_t first_round_;
+  const uint64_t first_;  // the channel's number of round 0
   const uint64_t signature_;
 };
 

@@ -52,8 +52,8 @@ ArenaHeader HeaderOf(const ArenaShape& shape) {
   header.magic = ArenaHeader::kMagic;
   header.local_size = static_cast<uint32_t>(shape.local_size);
   header.channels = shape.channels;
-  header.slots = static_cast<uint32_t>(layout.slots);
-  header.segment_size = static_cast<uint32_t>(layout.segment_size);
+  header.slots = static_cast<uint32_t>(ArenaLayout::kSlots);
+  header.segment_size = static_cast<uint32_t>(ArenaLayout::kSegmentSize);
   header.total_size = layout.total_size;
   return header;
 }
@@ -85,9 +85,7 @@ Status CheckSealedMemory(int fd, size_t size) {
 
 ArenaLayout::ArenaLayout(const ArenaShape& shape)
     : ranks(static_cast<size_t>(shape.local_size)),
-      slots(4),
-      segment_size(256 * 1024),
-      slot_stride(RoundUp(sizeof(SlotFlags) + segment_size, kPageSize)),
+      slot_stride(RoundUp(sizeof(SlotFlags) + kSegmentSize, kPageSize)),
       first_channel(RoundUp(doorbell(static_cast<Arena::Sleeper>(Arena::kNumSleepers), 0), kPageSize)),
       total_size(slot(shape.channels, 0, 0)) {}
 

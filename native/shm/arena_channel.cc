@@ -7,9 +7,7 @@ namespace tfc {
 ArenaChannel::ArenaChannel(Arena& arena, uint32_t channel)
     : arena_(arena),
       base_(arena.impl_->base() + arena.impl_->layout.slot(channel, 0, 0)),
-      num_slots_(arena.impl_->layout.slots),
       slot_stride_(arena.impl_->layout.slot_stride),
-      segment_size_(arena.impl_->layout.segment_size),
       local_rank_(arena.impl_->shape.local_rank),
       local_size_(arena.impl_->shape.local_size),
       sleeper_(channel == 0 ? Arena::Sleeper::kCaller : Arena::Sleeper::kProgress) {}

@@ -2,9 +2,10 @@
 //
 // In round k every local rank may write its slot of that round and then publishes it (also when it
 // had nothing to write); peers that have seen the flag read the slot. A second flag says that the
-// rank's part of the slot has been replaced by a reduced one. A rank publishes round k + 1 only when
-// it has finished reading round k, so once all peers have published round k - kSlots + 1, the slot of
-// round k - kSlots may be written again as that of round k.
+// rank's part of the slot has been replaced by a reduced one. A rank publishes a round only when it
+// has finished reading the round kRunAhead before it. So once all peers have published round
+// k - kSlots + kRunAhead, nobody reads round k - kSlots any more, and its slot may be written again as
+// that of round k.
 //
 // A view without state: cheap to make and to copy. Rounds count up from 0. What peers write is never
 // used as a length or a position.
@@ -23,12 +24,15 @@ namespace tfc {
 
 class ArenaChannel {
  public:
+  static constexpr uint64_t kSlots = ArenaLayout::kSlots;
+  static constexpr uint64_t kRunAhead = 3;
+
   // `channel` must be one of the arena's.
   ArenaChannel(Arena& arena, uint32_t channel);
 
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
-  size_t segment_size() const { return segment_size_; }  // bytes of a slot; a multiple of 4096
+  size_t segment_size() const { return ArenaLayout::kSegmentSize; }  // bytes of a slot; a multiple of 4096
 
   std::byte* slot(uint64_t round) const { return bytes(local_rank_, round); }  // to write, before publishing
   const std::byte* peer_slot(int local_rank, uint64_t round) const { return bytes(local_rank, round); }
@@ -40,16 +44,16 @@ class ArenaChannel {
 
   bool IsStaged(int local_rank, uint64_t round) const { return flags(local_rank, round).staged.load() > round; }
   bool IsReduced(int local_rank, uint64_t round) const { return flags(local_rank, round).reduced.load() > round; }
-  // Valid once the rank has staged the round and until this rank publishes the next one.
+  // Valid once the rank has staged the round and while this rank has not finished it.
   uint64_t Signature(int local_rank, uint64_t round) const { return flags(local_rank, round).signature.load(); }
-  // True if no peer can still read what this rank wrote kSlots rounds ago.
+  // True if that rank cannot still read what was written kSlots rounds ago.
   bool IsReusable(int local_rank, uint64_t round) const {
-    return round < num_slots_ || IsStaged(local_rank, round - num_slots_ + 1);
+    return round < kSlots || IsStaged(local_rank, round - kSlots + kRunAhead);
   }
 
  private:
   std::byte* at(int local_rank, uint64_t round) const {
-    return base_ + (static_cast<size_t>(local_rank) * num_slots_ + round % num_slots_) * slot_stride_;
+    return base_ + (static_cast<size_t>(local_rank) * kSlots + round % kSlots) * slot_stride_;
   }
   SlotFlags& flags(int local_rank, uint64_t round) const {
     return *reinterpret_cast<SlotFlags*>(at(local_rank, round));
@@ -59,9 +63,7 @@ class ArenaChannel {
 
   Arena& arena_;
   std::byte* base_;  // of this channel
-  size_t num_slots_;
   size_t slot_stride_;
-  size_t segment_size_;
   int local_rank_;
   int local_size_;
   Arena::Sleeper sleeper_;

@@ -50,6 +50,9 @@ static_assert(sizeof(SlotFlags) == kLineSize && sizeof(Doorbell) == kLinePairSiz
 
 // Computed by each rank from the shape; what is read from the memory is only compared with it.
 struct ArenaLayout {
+  static constexpr size_t kSlots = 8;                  // of each local rank in each channel
+  static constexpr size_t kSegmentSize = 128 * 1024;  // staged bytes of a slot
+
   explicit ArenaLayout(const ArenaShape& shape);
 
   size_t doorbell(Arena::Sleeper sleeper, int local_rank) const {
@@ -57,12 +60,10 @@ struct ArenaLayout {
     return kPageSize + index * sizeof(Doorbell);
   }
   size_t slot(uint32_t channel, int local_rank, size_t index) const {
-    return first_channel + ((channel * ranks + static_cast<size_t>(local_rank)) * slots + index) * slot_stride;
+    return first_channel + ((channel * ranks + static_cast<size_t>(local_rank)) * kSlots + index) * slot_stride;
   }
 
   size_t ranks;
-  size_t slots;
-  size_t segment_size;
   size_t slot_stride;
   size_t first_channel;
   size_t total_size;

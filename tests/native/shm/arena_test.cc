@@ -284,16 +284,17 @@ TEST(ArenaChannelTest, ASlotIsReusableOnceAllPeersWentOn) {
   const auto peer = AttachTo(*leader, 1);
   const ArenaChannel own(*leader, 0), other(*peer, 0);
   const auto reusable = [&](uint64_t round) { return PhaseDone(own, PhaseDone::Phase::kReusable, round).Holds(); };
-  for (uint64_t round = 0; round < 4; ++round) {
+  constexpr uint64_t kSlots = ArenaChannel::kSlots, kRunAhead = ArenaChannel::kRunAhead;
+  for (uint64_t round = 0; round < kSlots; ++round) {
     EXPECT_TRUE(reusable(round));
     own.PublishStaged(round, 1);
   }
-  EXPECT_FALSE(reusable(4));
-  other.PublishStaged(0, 1);  // in round 0: it may still read the slot
-  EXPECT_FALSE(reusable(4));
-  other.PublishStaged(1, 1);
-  EXPECT_TRUE(reusable(4));
-  EXPECT_FALSE(reusable(5));
+  EXPECT_FALSE(reusable(kSlots));
+  for (uint64_t round = 0; round < kRunAhead; ++round) other.PublishStaged(round, 1);
+  EXPECT_FALSE(reusable(kSlots)) << "the peer may have published so much without having read round 0";
+  other.PublishStaged(kRunAhead, 1);
+  EXPECT_TRUE(reusable(kSlots));
+  EXPECT_FALSE(reusable(kSlots + 1));
 }
 
 }  // namespace
