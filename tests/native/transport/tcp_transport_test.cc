@@ -23,6 +23,7 @@ Deadline Soon() { return Deadline::After(20); }
 
 Tag Step(uint32_t step) { return Tag{0, step, 1, 99}; }
 
+ConstSpans Of(Bytes&&) = delete;  // a posted span must outlive its request
 ConstSpans Of(const Bytes& bytes) { return {ConstSpan{bytes.data(), bytes.size()}}; }
 MutableSpans Of(Bytes* bytes) { return {MutableSpan{bytes->data(), bytes->size()}}; }
 
@@ -252,14 +253,16 @@ TEST(TcpTransportTest, RanksThatDoNotTalkHaveNoConnection) {
   world.RunAll([](Transport& transport) {
     if (transport.rank() == 2) return;
     const int peer = 1 - transport.rank();
+    const Bytes out(1);
     Bytes in(1);
-    const Ticket send = TakeOrDie(transport.PostSend(peer, Step(0), Of(Bytes(1))));
+    const Ticket send = TakeOrDie(transport.PostSend(peer, Step(0), Of(out)));
     EXPECT_TRUE(Receive(transport, peer, Step(0), &in).ok());
     EXPECT_TRUE(transport.Wait(send, Soon()).ok());
   });
   world.Kill(2);  // nobody notices
+  const Bytes out(1);
   Bytes in(1);
-  const Ticket send = TakeOrDie(world.At(0).PostSend(1, Step(1), Of(Bytes(1))));
+  const Ticket send = TakeOrDie(world.At(0).PostSend(1, Step(1), Of(out)));
   EXPECT_TRUE(Receive(world.At(1), 0, Step(1), &in).ok());
   EXPECT_TRUE(world.At(0).Wait(send, Soon()).ok());
 }
