@@ -1,0 +1,28 @@
+"""Runs a script on several processes, as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+
+
+def run_job(
+    script: Path, ranks: int, *arguments: str, timeout: float = 150.0, expect: int | None = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs `script` on `ranks` processes with the launcher; `expect` is the exit code (None: any but 0)."""
+    command = [sys.executable, "-m", "tfcollective", "run", "-np", str(ranks), sys.executable, str(script), *arguments]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **QUIET, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    fine = done.returncode == expect if expect is not None else done.returncode != 0
+    assert fine, f"exit code {done.returncode}\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
+    return done

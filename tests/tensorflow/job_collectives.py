@@ -1,0 +1,207 @@
+"""Every collective on tensors, with exact results, in every mode of execution. Runs on any number of ranks."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import tfcollective.tensorflow as tfc
+
+tfc.init()
+rank, size = tfc.rank(), tfc.size()
+FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
+INTEGERS = [tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64]
+
+
+def equal(got: object, expected: object) -> None:
+    got = tf.cast(got, tf.float64) if getattr(got, "dtype", None) is not None else got
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(expected, np.float64))
+
+
+def mine(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape, dtype=int), dtype=np.float64).reshape(shape) % 5 + rank
+
+
+def everyone(*shape: int) -> list[np.ndarray]:
+    return [np.arange(np.prod(shape, dtype=int), dtype=np.float64).reshape(shape) % 5 + r for r in range(size)]
+
+
+def dtypes_and_shapes() -> None:
+    for dtype in FLOATS + INTEGERS:
+        for shape in [(), (0,), (1,), (3, 5), (1031,)]:
+            equal(tfc.allreduce(tf.cast(mine(*shape), dtype), op=tfc.Sum), sum(everyone(*shape)))
+        equal(tfc.allgather(tf.cast(mine(2), dtype)), np.concatenate(everyone(2)))
+        equal(tfc.broadcast(tf.cast(mine(2), dtype), size - 1), everyone(2)[-1])
+    equal(tfc.allreduce(mine(4), op=tfc.Min), everyone(4)[0])
+    equal(tfc.allreduce(mine(4), op=tfc.Max), everyone(4)[-1])
+    equal(tfc.allreduce(mine(4), op=tfc.Product), np.prod(everyone(4), axis=0))
+    equal(tfc.allreduce(mine(4), op=tfc.Sum, prescale_factor=0.5, postscale_factor=4.0), 2 * sum(everyone(4)))
+    flags = tf.constant([rank == 0, True])
+    assert tfc.broadcast(flags, 0).numpy().tolist() == [True, True]
+    assert tfc.allgather(flags).numpy().tolist() == [True, True] + [False, True] * (size - 1)
+
+
+def ragged_and_scattered() -> None:
+    gathered = tfc.allgather(tf.fill([rank, 2], rank))
+    equal(gathered, np.concatenate([np.full((r, 2), r) for r in range(size)]))
+    rows = 2 * size + 1
+    own = [len(part) for part in np.array_split(np.arange(rows), size)]
+    start = sum(own[:rank])
+    equal(tfc.reducescatter(mine(rows, 3), op=tfc.Sum), sum(everyone(rows, 3))[start : start + own[rank]])
+    equal(tfc.alltoall(tf.fill([size], rank)), np.arange(size))
+    got, received = tfc.alltoall(tf.fill([sum(range(size))], rank), splits=list(range(size)))
+    equal(got, np.repeat(np.arange(size), rank))
+    assert received.numpy().tolist() == [rank] * size
+    tfc.barrier()
+
+
+def groups_and_slices() -> None:
+    slices = tf.IndexedSlices(tf.fill([1, 2], float(rank)), tf.constant([rank]), tf.constant([size, 2]))
+    got = tfc.grouped_allreduce([mine(3), slices, tf.cast(mine(2), tf.float32)], op=tfc.Sum)
+    equal(got[0], sum(everyone(3)))
+    equal(tf.convert_to_tensor(got[1]), np.arange(size)[:, None] * np.ones(2))
+    equal(got[2], sum(everyone(2)))
+    for compression in (tfc.Compression.fp16, tfc.Compression.bf16):
+        small = tfc.allreduce(tf.cast(mine(7), tf.float32), op=tfc.Sum, compression=compression)
+        assert small.dtype == tf.float32
+        equal(small, sum(everyone(7)))
+
+
+def in_functions() -> None:
+    @tf.function
+    def looped(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            x = tfc.allreduce(x, op=tfc.Sum)
+        return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tfc.broadcast(x, 0), lambda: x)
+
+    equal(looped(tf.ones(2)), np.full(2, float(size**3)))
+
+    @tf.function
+    def unused(x: tf.Tensor) -> tf.Tensor:
+        tfc.allreduce(x)  # stateful: runs although nobody takes its result
+        tfc.barrier()
+        return x
+
+    unused(tf.constant(1.0))
+
+
+def in_a_v1_graph() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=tf.constant([float(rank)]))
+        everywhere = tfc.broadcast_variables([variable], size - 1)
+        total = tfc.allreduce(variable, op=tfc.Sum)
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(total)[0] == sum(range(size))
+        session.run(everywhere)
+        assert session.run(variable)[0] == size - 1
+
+
+def gradients() -> None:
+    weights = [mine(3) for _ in range(size)]  # what rank r's loss multiplies
+
+    def gradient_of(function: object, x: np.ndarray, seed: object) -> tf.Tensor:
+        variable = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(function(variable) * seed)
+        return tape.gradient(loss, variable)
+
+    def check(function: object, x: np.ndarray, seed: object, expected: object) -> None:
+        equal(gradient_of(function, x, seed), expected)
+
+    check(lambda v: tfc.allreduce(v, op=tfc.Sum), mine(3), weights[rank], sum(everyone(3)))
+    check(lambda v: tfc.allreduce(v, prescale_factor=size), mine(3), weights[rank], sum(everyone(3)))
+    check(lambda v: tfc.grouped_allreduce([v], op=tfc.Sum)[0], mine(3), weights[rank], sum(everyone(3)))
+    seeds = [np.arange(2.0 * size) + r for r in range(size)]
+    check(tfc.allgather, mine(2), seeds[rank], sum(seeds)[2 * rank : 2 * rank + 2])
+    check(lambda v: tfc.broadcast(v, 0), mine(3), weights[rank], sum(everyone(3)) if rank == 0 else np.zeros(3))
+    check(lambda v: tfc.reducescatter(v, op=tfc.Sum), mine(size), [float(rank + 1)], np.arange(size) + 1.0)
+    check(tfc.alltoall, mine(size), np.full(size, rank + 1.0), np.arange(size) + 1.0)
+
+    @tf.function
+    def traced() -> tf.Tensor:
+        x = tf.constant(mine(3))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tfc.allreduce(x, op=tfc.Sum) * weights[rank])
+        return tape.gradient(loss, x)
+
+    equal(traced(), sum(everyone(3)))
+
+
+def objects() -> None:
+    assert tfc.broadcast_object({"rank": rank}, 0) == {"rank": 0}
+    assert tfc.allgather_object(("x" * rank, rank)) == [("x" * r, r) for r in range(size)]
+
+
+def tape() -> None:
+    shared, table = tf.Variable(mine(4)), tf.Variable(tf.ones([size, 2], tf.float64))
+    tfc.broadcast_variables([shared], 0)
+    equal(shared, everyone(4)[0])
+
+    @tf.function
+    def step() -> list:
+        with tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Sum) as recorded:
+            loss = tf.reduce_sum(shared * (rank + 1.0)) + tf.reduce_sum(tf.gather(table, [rank]))
+        return recorded.gradient(loss, [shared, table])
+
+    for _ in range(3):
+        dense, sparse = step()
+        equal(dense, np.full(4, sum(range(size + 1))))
+        equal(tf.convert_to_tensor(sparse), np.ones([size, 2]))
+
+
+def threads_may_differ_in_order() -> None:
+    """Two named operations at once, handed over in opposite order on odd ranks."""
+    results = {}
+
+    def run(name: str, delay: float) -> None:
+        time.sleep(delay)  # so that the order differs
+        results[name] = tfc.allreduce(1.0, op=tfc.Sum, name=name)
+
+    delays = [0.0, 0.1] if rank % 2 else [0.1, 0.0]
+    both = [threading.Thread(target=run, args=(name, delay)) for name, delay in zip("ab", delays, strict=True)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert [float(results[name]) for name in "ab"] == [size, size]
+
+
+def mismatches_are_shown_to_all_and_survived() -> None:
+    if size == 1:
+        return
+    for kwargs in ({"x": tf.ones(3 + rank % 2)}, {"x": tf.ones(3, tf.float64 if rank % 2 else tf.float32)}):
+        try:
+            tfc.allreduce(kwargs["x"], name="clash")
+        except tf.errors.FailedPreconditionError as error:
+            assert "rank" in str(error), error
+        else:
+            raise AssertionError("no error")
+    try:
+        tfc.allgather(tf.ones(1)) if rank % 2 else tfc.allreduce(tf.ones(1))
+    except tf.errors.FailedPreconditionError as error:
+        text = str(error).lower()
+        assert "gather" in text and "reduce" in text, error
+    else:
+        raise AssertionError("no error")
+    equal(tfc.allreduce(mine(3), op=tfc.Sum), sum(everyone(3)))
+
+
+for check in (
+    dtypes_and_shapes,
+    ragged_and_scattered,
+    groups_and_slices,
+    in_functions,
+    in_a_v1_graph,
+    gradients,
+    objects,
+    tape,
+    threads_may_differ_in_order,
+    mismatches_are_shown_to_all_and_survived,
+):
+    check()
+    print("ok", check.__name__, flush=True)
+tfc.shutdown()
