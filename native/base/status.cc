@@ -19,20 +19,34 @@ std::string ErrnoText(int err) {
 
 const char* CodeName(int code) {
   switch (static_cast<Code>(code)) {
-    case Code::kOk: return "OK";
-    case Code::kInvalidArgument: return "INVALID_ARGUMENT";
-    case Code::kFailedPrecondition: return "FAILED_PRECONDITION";
-    case Code::kMismatch: return "MISMATCH";
-    case Code::kDeadlineExceeded: return "DEADLINE_EXCEEDED";
-    case Code::kPeerLost: return "PEER_LOST";
-    case Code::kAborted: return "ABORTED";
-    case Code::kCancelled: return "CANCELLED";
-    case Code::kIo: return "IO";
-    case Code::kDevice: return "DEVICE";
-    case Code::kResourceExhausted: return "RESOURCE_EXHAUSTED";
-    case Code::kUnimplemented: return "UNIMPLEMENTED";
-    case Code::kProtocol: return "PROTOCOL";
-    case Code::kInternal: return "INTERNAL";
+    case Code::kOk:
+      return "OK";
+    case Code::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case Code::kFailedPrecondition:
+      return "FAILED_PRECONDITION";
+    case Code::kMismatch:
+      return "MISMATCH";
+    case Code::kDeadlineExceeded:
+      return "DEADLINE_EXCEEDED";
+    case Code::kPeerLost:
+      return "PEER_LOST";
+    case Code::kAborted:
+      return "ABORTED";
+    case Code::kCancelled:
+      return "CANCELLED";
+    case Code::kIo:
+      return "IO";
+    case Code::kDevice:
+      return "DEVICE";
+    case Code::kResourceExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case Code::kUnimplemented:
+      return "UNIMPLEMENTED";
+    case Code::kProtocol:
+      return "PROTOCOL";
+    case Code::kInternal:
+      return "INTERNAL";
   }
   return "UNKNOWN";
 }

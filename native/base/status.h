@@ -60,8 +60,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}           // NOLINT: implicit by design
-  Result(Status status) : value_(std::move(status)) {}    // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : value_(std::move(status)) {}  // NOLINT: implicit by design
 
   bool ok() const { return std::holds_alternative<T>(value_); }
   Status status() const { return ok() ? Status::Ok() : std::get<Status>(value_); }
@@ -74,10 +74,10 @@ class [[nodiscard]] Result {
 };
 
 // Leaves the function with the error, if `expression` is one.
-#define TFC_RETURN_IF_ERROR(expression)               \
-  do {                                                \
-    ::tfc::Status tfc_status_ = (expression);         \
-    if (!tfc_status_.ok()) return tfc_status_;        \
+#define TFC_RETURN_IF_ERROR(expression)        \
+  do {                                         \
+    ::tfc::Status tfc_status_ = (expression);  \
+    if (!tfc_status_.ok()) return tfc_status_; \
   } while (false)
 
 }  // namespace tfc

@@ -95,7 +95,8 @@ void Run(int spin_us) {
     for (uint64_t round = 0; round < 4; ++round) {
       const double both = Exchange(transport, 100000 + round, size_t{64} << 20, size_t{256} << 10);
       const double one = OneWay(transport, 200000 + round, size_t{64} << 20, size_t{256} << 10);
-      if (speaks) std::printf("64 MiB in 256 KiB: exchange %.2f GB/s each way, one way %.2f GB/s\n", both / 1e9, one / 1e9);
+      if (speaks)
+        std::printf("64 MiB in 256 KiB: exchange %.2f GB/s each way, one way %.2f GB/s\n", both / 1e9, one / 1e9);
     }
   });
 }

@@ -52,9 +52,7 @@ class FaultyTransport final : public Transport {
   }
 
   // Not counted: how often it is called depends on timing.
-  Result<bool> Test(Ticket ticket) override {
-    return ticket == kDropped ? Result<bool>(true) : inner_.Test(ticket);
-  }
+  Result<bool> Test(Ticket ticket) override { return ticket == kDropped ? Result<bool>(true) : inner_.Test(ticket); }
 
   void Interrupt(const Status& status) override { inner_.Interrupt(status); }
 

@@ -23,7 +23,8 @@ class LogRecorder {
   }
   bool Contains(const std::string& part) const {
     const std::vector<std::string> all = lines();
-    return std::any_of(all.begin(), all.end(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+    return std::any_of(all.begin(), all.end(),
+                       [&](const std::string& line) { return line.find(part) != std::string::npos; });
   }
 
  private:

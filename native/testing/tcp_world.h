@@ -35,7 +35,10 @@ T TakeOrDie(Result<T> result) {
 class DoorKeeper {
  public:
   DoorKeeper(std::unique_ptr<Acceptor> acceptor, TcpTransport* transport)
-      : acceptor_(std::move(acceptor)), transport_(transport), stop_(TakeOrDie(EventFd::Create())), thread_([this] { Run(); }) {}
+      : acceptor_(std::move(acceptor)),
+        transport_(transport),
+        stop_(TakeOrDie(EventFd::Create())),
+        thread_([this] { Run(); }) {}
   ~DoorKeeper() {
     stop_.Signal();
     thread_.join();

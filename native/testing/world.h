@@ -41,7 +41,8 @@ CallResult RunNow(tfc_communicator* communicator, const tfc_request& request);
 CallResult SubmitAndWait(tfc_communicator* communicator, const tfc_request& request);
 
 // The all-reduce of `values` (replaced by the result).
-CallResult AllReduce(tfc_communicator* communicator, std::vector<float>* values, int32_t op = TFC_SUM, const char* name = "");
+CallResult AllReduce(tfc_communicator* communicator, std::vector<float>* values, int32_t op = TFC_SUM,
+                     const char* name = "");
 
 }  // namespace tfc::testing
 

@@ -24,7 +24,8 @@ struct TransportFactory {
 
 Bytes Pattern(size_t size, int seed) {
   Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(seed) * 31 + (i >> 8));
+  for (size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(seed) * 31 + (i >> 8));
   return bytes;
 }
 
@@ -122,7 +123,8 @@ TEST_P(TransportContract, PicksMessagesByTagNotByOrder) {
   const std::vector<Tag> tags = {{0, 0, 1, 5}, {0, 1, 1, 5}, {0, 0, 2, 5}, {3, 0, 1, 6}};
   world->RunAll([&](Transport& transport) {
     if (transport.rank() == 0) {
-      for (size_t i = 0; i < tags.size(); ++i) ExpectOk(Send(transport, 1, tags[i], Of(Pattern(64, static_cast<int>(i)))));
+      for (size_t i = 0; i < tags.size(); ++i)
+        ExpectOk(Send(transport, 1, tags[i], Of(Pattern(64, static_cast<int>(i)))));
       return;
     }
     for (size_t i = tags.size(); i-- > 0;) {
@@ -319,8 +321,9 @@ TEST_P(TransportContract, DeadStaysDead) {
   const Status first = Receive(transport, 1, Step(0), Of(&in), Deadline::After(0.01));
   ASSERT_FALSE(first.ok());
   transport.Interrupt(Status(Code::kAborted, "too late"));
-  for (const Status& later : {transport.PostSend(1, Step(1), {}).status(), transport.PostReceive(1, Step(1), {}).status(),
-                              transport.Wait(1, Soon()), transport.Test(1).status()}) {
+  for (const Status& later :
+       {transport.PostSend(1, Step(1), {}).status(), transport.PostReceive(1, Step(1), {}).status(),
+        transport.Wait(1, Soon()), transport.Test(1).status()}) {
     EXPECT_EQ(later.code(), first.code());
     EXPECT_EQ(later.message(), first.message());
   }
@@ -374,7 +377,8 @@ TEST_P(TransportContract, FourRanksAllToAll) {
 const TransportFactory kFactories[] = {
     {"Memory", [](int size) { return std::make_unique<MemoryWorld>(size); }},
     {"Tcp", [](int size) { return std::make_unique<TcpWorld>(size); }},
-    {"TcpSpinning", [](int size) { return std::make_unique<TcpWorld>(size, TcpWorldOptions{50, 30, size_t{64} << 20}); }},
+    {"TcpSpinning",
+     [](int size) { return std::make_unique<TcpWorld>(size, TcpWorldOptions{50, 30, size_t{64} << 20}); }},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportContract, testing::ValuesIn(kFactories),

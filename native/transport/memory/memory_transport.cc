@@ -50,9 +50,10 @@ Status Compare(const MemoryRequest& send, const MemoryRequest& receive, const st
   const size_t sent = TotalSize(send.from);
   const size_t expected = TotalSize(receive.to);
   if (sent == expected) return Status::Ok();
-  return Status(Code::kMismatch,
-                sender + ": it sent " + std::to_string(sent) + " bytes where this rank expects " + std::to_string(expected),
-                receive.peer);
+  return Status(
+      Code::kMismatch,
+      sender + ": it sent " + std::to_string(sent) + " bytes where this rank expects " + std::to_string(expected),
+      receive.peer);
 }
 
 struct Member {
@@ -261,7 +262,9 @@ class MemoryTransport final : public Transport {
 MemoryHub::MemoryHub(const MemoryHubOptions& options) : state_(std::make_shared<State>(options)) {}
 MemoryHub::~MemoryHub() = default;
 
-std::unique_ptr<Transport> MemoryHub::MakeTransport(int rank) { return std::make_unique<MemoryTransport>(state_, rank); }
+std::unique_ptr<Transport> MemoryHub::MakeTransport(int rank) {
+  return std::make_unique<MemoryTransport>(state_, rank);
+}
 
 std::vector<std::unique_ptr<Transport>> MemoryHub::MakeAll() {
   std::vector<std::unique_ptr<Transport>> transports;

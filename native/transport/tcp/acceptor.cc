@@ -84,7 +84,8 @@ void Acceptor::Admit(TcpListener::Incoming incoming) {
   if (handshakes_.size() >= options_.max_handshakes) DropOldest();
   const int fd = incoming.fd.get();
   Status status = ConfigureConnection(fd);
-  if (status.ok() && Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) != 0) status = Status::FromErrno("epoll_ctl", errno);
+  if (status.ok() && Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) != 0)
+    status = Status::FromErrno("epoll_ctl", errno);
   if (!status.ok()) return options_.log.Warning(status.WithContext("a connection could not be taken").message());
   handshakes_.emplace(fd, ServerHandshake(std::move(incoming.fd), incoming.from, options_.key, options_.self,
                                           Deadline::After(options_.handshake_seconds)));

@@ -22,9 +22,9 @@ namespace tfc {
 struct AcceptorOptions {
   JobKey key;
   Identity self;
-  Log log;                         // refusals, as warnings
+  Log log;  // refusals, as warnings
   double handshake_seconds = kHandshakeSeconds;
-  size_t max_handshakes = 256;     // at once; a newcomer beyond them takes the place of the oldest
+  size_t max_handshakes = 256;  // at once; a newcomer beyond them takes the place of the oldest
 };
 
 // A peer that has proved the job key.

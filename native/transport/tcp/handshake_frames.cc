@@ -37,11 +37,16 @@ Status StreamError(const char* call, int err) {
 
 const char* VerdictText(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kAccepted: return "accepted";
-    case Verdict::kWrongGeneration: return "the generation is another one";
-    case Verdict::kWrongReceiver: return "the connection is meant for another rank";
-    case Verdict::kWrongSender: return "the connecting rank cannot be";
-    case Verdict::kWrongPurpose: return "the purpose is unknown";
+    case Verdict::kAccepted:
+      return "accepted";
+    case Verdict::kWrongGeneration:
+      return "the generation is another one";
+    case Verdict::kWrongReceiver:
+      return "the connection is meant for another rank";
+    case Verdict::kWrongSender:
+      return "the connecting rank cannot be";
+    case Verdict::kWrongPurpose:
+      return "the purpose is unknown";
   }
   return "for a reason that this version does not know";
 }

@@ -46,7 +46,13 @@ struct ProofBody {
   Digest proof = {};
 };
 
-enum class Verdict : uint32_t { kAccepted = 1, kWrongGeneration = 2, kWrongReceiver = 3, kWrongSender = 4, kWrongPurpose = 5 };
+enum class Verdict : uint32_t {
+  kAccepted = 1,
+  kWrongGeneration = 2,
+  kWrongReceiver = 3,
+  kWrongSender = 4,
+  kWrongPurpose = 5
+};
 
 struct VerdictBody {
   uint32_t verdict = 0;

@@ -21,8 +21,10 @@ bool IsOfConnection(int err) {
     case ENONET:
     case EHOSTUNREACH:
     case ENETUNREACH:
-    case EPERM: return true;
-    default: return false;
+    case EPERM:
+      return true;
+    default:
+      return false;
   }
 }
 

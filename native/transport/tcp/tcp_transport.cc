@@ -17,7 +17,7 @@
 namespace tfc {
 namespace {
 
-constexpr uint64_t kWakeId = ~uint64_t{0};         // of the event descriptor; links have their rank
+constexpr uint64_t kWakeId = ~uint64_t{0};           // of the event descriptor; links have their rank
 constexpr int kLongestSleepMillis = 60 * 60 * 1000;  // epoll counts milliseconds in an int
 
 Status CheckOptions(const TcpTransportOptions& options) {
@@ -66,9 +66,9 @@ struct TcpTransport::Impl {
   std::vector<std::unique_ptr<PeerLink>> links;  // by rank; null until first used
   std::vector<PeerLink*> used;                   // the links that there are
   std::array<epoll_event, 64> events;
-  bool news = false;   // since the last Poll: bytes were moved, or Wake was called
-  Status broken;       // the first error that a connection met: ends every call that has to wait
-  Status dead;         // the first error that a call returned: ends every call
+  bool news = false;  // since the last Poll: bytes were moved, or Wake was called
+  Status broken;      // the first error that a connection met: ends every call that has to wait
+  Status dead;        // the first error that a call returned: ends every call
 
   std::mutex mutex;  // of what follows
   std::vector<bool> handed_over;
@@ -104,8 +104,8 @@ void TcpTransport::Impl::Interrupt(const Status& status) {
 
 Status TcpTransport::Impl::AddConnection(int peer, UniqueFd fd) {
   if (peer <= options.self.rank || peer >= options.self.size) {
-    return Status(Code::kInvalidArgument, "rank " + std::to_string(peer) + " may not connect to rank " +
-                                              std::to_string(options.self.rank));
+    return Status(Code::kInvalidArgument,
+                  "rank " + std::to_string(peer) + " may not connect to rank " + std::to_string(options.self.rank));
   }
   {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -182,8 +182,8 @@ Result<PeerLink*> TcpTransport::Impl::LinkTo(int peer) {
 Result<Request*> TcpTransport::Impl::NewRequest(int peer, const Tag& tag, bool is_send, Ticket* ticket) {
   if (peer < 0 || peer >= options.self.size || peer == options.self.rank) {
     return Status(Code::kInvalidArgument, "rank " + std::to_string(options.self.rank) + " of " +
-                                              std::to_string(options.self.size) + " cannot exchange messages with rank " +
-                                              std::to_string(peer));
+                                              std::to_string(options.self.size) +
+                                              " cannot exchange messages with rank " + std::to_string(peer));
   }
   Request* request = requests.Acquire(ticket);
   request->peer = peer;
@@ -226,7 +226,8 @@ Status TcpTransport::Impl::WaitForEvents(int millis, int* count) {
 }
 
 Status TcpTransport::Impl::Spin(Deadline deadline, int* count) {
-  const Deadline end = deadline.Earlier(Deadline::At(Deadline::Clock::now() + std::chrono::microseconds(options.spin_us)));
+  const Deadline end =
+      deadline.Earlier(Deadline::At(Deadline::Clock::now() + std::chrono::microseconds(options.spin_us)));
   do {
     TFC_RETURN_IF_ERROR(WaitForEvents(0, count));
   } while (*count == 0 && !end.Passed());
@@ -284,8 +285,9 @@ Result<Ticket> TcpTransport::PostSend(int peer, const Tag& tag, const ConstSpans
   if (!request.ok()) return request.status();
   Cursor& cursor = request.value()->cursor;
   cursor.Assign(spans);
-  request.value()->header = FrameHeader{kFrameMagic,   tag.channel,   tag.step, 0,
-                                        tag.sequence, tag.signature, impl_->options.self.generation, cursor.total()};
+  request.value()->header =
+      FrameHeader{kFrameMagic,   tag.channel, tag.step, 0, tag.sequence, tag.signature, impl_->options.self.generation,
+                  cursor.total()};
   Result<PeerLink*> link = impl_->LinkTo(peer);
   Status status = link.status();
   if (status.ok()) status = link.value()->PostSend(request.value(), &impl_->news);

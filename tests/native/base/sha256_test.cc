@@ -45,7 +45,8 @@ TEST(Sha256Test, PiecesGiveTheSameAsTheWhole) {
 
 // RFC 4231, cases 1, 2 and 6.
 TEST(HmacSha256Test, KnownAnswers) {
-  EXPECT_EQ(Mac(std::string(20, '\x0b'), "Hi There"), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(Mac(std::string(20, '\x0b'), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(Mac("Jefe", "what do ya want for nothing?"),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_EQ(Mac(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),

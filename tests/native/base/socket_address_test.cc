@@ -27,8 +27,9 @@ TEST(SocketAddressTest, TakesApart) {
 }
 
 TEST(SocketAddressTest, RefusesWhatIsNotNumericAndSaysWhich) {
-  for (const char* text : {"", ":", "10.0.0.7", "10.0.0.7:", "10.0.0.7:x", "10.0.0.7:65536", "10.0.0.7:-1", "10.0.0.7:1 ",
-                           "localhost:80", "example.org:80", "::1:80", "[::1]", "[]:80", "10.0.0.256:1", ":80"}) {
+  for (const char* text :
+       {"", ":", "10.0.0.7", "10.0.0.7:", "10.0.0.7:x", "10.0.0.7:65536", "10.0.0.7:-1", "10.0.0.7:1 ", "localhost:80",
+        "example.org:80", "::1:80", "[::1]", "[]:80", "10.0.0.256:1", ":80"}) {
     const Result<SocketAddress> address = SocketAddress::Parse(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.status().code(), Code::kInvalidArgument);

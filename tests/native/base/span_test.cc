@@ -44,7 +44,8 @@ TEST(SpanTest, ScatterUndoesGather) {
   const std::string text = "abcdefgh";
   std::string a(3, '.');
   std::string b(5, '.');
-  const MutableSpans to = {{reinterpret_cast<std::byte*>(a.data()), 3}, {}, {reinterpret_cast<std::byte*>(b.data()), 5}};
+  const MutableSpans to = {
+      {reinterpret_cast<std::byte*>(a.data()), 3}, {}, {reinterpret_cast<std::byte*>(b.data()), 5}};
   Scatter(Of(text).data, to);
   EXPECT_EQ(a + b, text);
   EXPECT_EQ(Text(AsConst(to)), text);

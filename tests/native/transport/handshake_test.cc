@@ -151,12 +151,10 @@ TEST(HandshakeTest, RefusesWhatDoesNotFitAndTellsThePeerWhy) {
     Hello hello;
     const char* reason;
   };
-  const Case cases[] = {{{Purpose::kData, 6, 2, 0}, "generation"},
-                        {{Purpose::kData, 7, 2, 1}, "another rank"},
-                        {{Purpose::kData, 7, 3, 0}, "connecting rank"},
-                        {{Purpose::kData, 7, -1, 0}, "connecting rank"},
-                        {{Purpose::kData, 7, 0, 0}, "connecting rank"},
-                        {{static_cast<Purpose>(9), 7, 2, 0}, "purpose"}};
+  const Case cases[] = {
+      {{Purpose::kData, 6, 2, 0}, "generation"},      {{Purpose::kData, 7, 2, 1}, "another rank"},
+      {{Purpose::kData, 7, 3, 0}, "connecting rank"}, {{Purpose::kData, 7, -1, 0}, "connecting rank"},
+      {{Purpose::kData, 7, 0, 0}, "connecting rank"}, {{static_cast<Purpose>(9), 7, 2, 0}, "purpose"}};
   Server server;
   for (const Case& one : cases) {
     const Result<UniqueFd> fd = Join(server, one.hello);
@@ -234,7 +232,8 @@ TEST(ConnectTest, NobodyThereMeansThePeerIsLost) {
   ASSERT_FALSE(fd.ok());
   EXPECT_EQ(fd.status().code(), Code::kPeerLost);
   EXPECT_EQ(fd.status().peer(), 1);
-  EXPECT_NE(fd.status().message().find("rank 1 (" + address.ToString() + ")"), std::string::npos) << fd.status().message();
+  EXPECT_NE(fd.status().message().find("rank 1 (" + address.ToString() + ")"), std::string::npos)
+      << fd.status().message();
 }
 
 TEST(ConnectTest, ASilentListenerMeansDeadlineExceeded) {
