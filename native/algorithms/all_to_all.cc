@@ -37,7 +37,9 @@ class Exchange {
   }
 
  private:
-  ConstSpans Outgoing(int member) const { return input_.Slice(At(send_offsets_, member), At(send_offsets_, member + 1)); }
+  ConstSpans Outgoing(int member) const {
+    return input_.Slice(At(send_offsets_, member), At(send_offsets_, member + 1));
+  }
   MutableSpans Incoming(int member) const {
     return output_.Slice(At(receive_offsets_, member), At(receive_offsets_, member + 1));
   }

@@ -55,8 +55,7 @@ Status ArenaAllGather(const ArenaContext& context, const ConstSpans& input, cons
   TFC_RETURN_IF_ERROR(CheckSize("the input", TotalSize(input), offsets[own + 1] - offsets[own]));
   TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), offsets.back()));
   if (offsets.back() == 0) return rounds.Pass();
-  TFC_RETURN_IF_ERROR(
-      Exchange(&rounds, ConstCursor(input), PartsOf(output, offsets), offsets.back() >= kStreamFrom));
+  TFC_RETURN_IF_ERROR(Exchange(&rounds, ConstCursor(input), PartsOf(output, offsets), offsets.back() >= kStreamFrom));
   CopySpans(input, Slice(output, offsets[own], offsets[own + 1]));
   return Status::Ok();
 }

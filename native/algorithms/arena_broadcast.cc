@@ -28,7 +28,8 @@ Status Receive(StagingRounds* rounds, int root, MutableCursor output, size_t byt
     TFC_RETURN_IF_ERROR(rounds->Open(round));
     rounds->Publish(round);
     TFC_RETURN_IF_ERROR(rounds->AwaitStaged(round, root));
-    CopyOut(rounds->peer_slot(root, round), &output, std::min(bytes - done, rounds->segment_size()), bytes >= kStreamFrom);
+    CopyOut(rounds->peer_slot(root, round), &output, std::min(bytes - done, rounds->segment_size()),
+            bytes >= kStreamFrom);
     rounds->Close(round);
   }
   return Status::Ok();

@@ -31,8 +31,8 @@ inline void CopyOut(const std::byte* from, MutableCursor* to, size_t size, bool 
 
 inline Status CheckSize(const char* what, size_t actual, size_t expected) {
   if (actual == expected) return Status::Ok();
-  return Status(Code::kInvalidArgument, std::string(what) + " has " + std::to_string(actual) + " bytes instead of " +
-                                            std::to_string(expected));
+  return Status(Code::kInvalidArgument,
+                std::string(what) + " has " + std::to_string(actual) + " bytes instead of " + std::to_string(expected));
 }
 
 // Spans of reductions hold whole elements.

@@ -23,7 +23,8 @@ int ParentBit(int place) {
   return bit;
 }
 
-Status Binomial(const TransportContext& context, int root, int place, const ConstSpans& data, const MutableSpans& output) {
+Status Binomial(const TransportContext& context, int root, int place, const ConstSpans& data,
+                const MutableSpans& output) {
   Requests requests(context, "binomial broadcast", 1);
   int bit = 1;
   if (place > 0) {
@@ -57,7 +58,8 @@ class Chain {
         receives_(requests_) {}
 
   Status Run() {
-    for (size_t segment = 0; segment < std::min(kAhead, segments_); ++segment) TFC_RETURN_IF_ERROR(PostReceive(segment));
+    for (size_t segment = 0; segment < std::min(kAhead, segments_); ++segment)
+      TFC_RETURN_IF_ERROR(PostReceive(segment));
     for (size_t segment = 0; segment < segments_; ++segment) {
       TFC_RETURN_IF_ERROR(receives_.WaitBelow(segment + 1));
       TFC_RETURN_IF_ERROR(Send(segment));

@@ -17,7 +17,9 @@ struct Group {
 
   int size() const { return static_cast<int>(ranks.size()); }
   // The rank `distance` places further round the group.
-  int Neighbour(int distance) const { return ranks[static_cast<size_t>(((index + distance) % size() + size()) % size())]; }
+  int Neighbour(int distance) const {
+    return ranks[static_cast<size_t>(((index + distance) % size() + size()) % size())];
+  }
 };
 
 struct TransportContext {

@@ -14,8 +14,7 @@ std::vector<size_t> LaneOffsets(size_t bytes, size_t element, int lanes, int loc
 Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& lane, int lanes,
                              const Reduction& reduction, const ConstSpans& input, const MutableSpans& output) {
   const ArenaShape& node = arena.arena.shape();
-  const std::vector<size_t> offsets =
-      LaneOffsets(TotalSize(input), DtypeSize(reduction.dtype), lanes, node.local_size);
+  const std::vector<size_t> offsets = LaneOffsets(TotalSize(input), DtypeSize(reduction.dtype), lanes, node.local_size);
   const auto index = static_cast<size_t>(node.local_rank);
   const MutableSpans own = Slice(output, offsets[index], offsets[index + 1]);
   TFC_RETURN_IF_ERROR(ArenaReduceScatter(arena, reduction.OnlyPrescale(), input, offsets, own));

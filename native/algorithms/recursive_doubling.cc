@@ -122,7 +122,8 @@ Status RecursiveDoublingAllReduce(const TransportContext& context, const Reducti
     const MutableSpans mine{MutableSpan{scratch.get(), end - begin}};
     ScaleSpans(reduction.OnlyPrescale(), from.Slice(begin, end), mine);
     Doubling doubling(context, reduction, static_cast<uint32_t>(number) * steps_per_block,
-                      static_cast<uint32_t>(blocks) * steps_per_block, scratch.get(), scratch.get() + block, end - begin);
+                      static_cast<uint32_t>(blocks) * steps_per_block, scratch.get(), scratch.get() + block,
+                      end - begin);
     TFC_RETURN_IF_ERROR(doubling.Run());
     CopySpans(AsConst(mine), to.Slice(begin, end));
   }

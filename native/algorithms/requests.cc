@@ -25,7 +25,8 @@ Status Requests::Wait(Ticket ticket, uint64_t step) {
 }
 
 Status Requests::Explain(const Status& status, uint64_t step) const {
-  return status.WithContext(std::string(phase_) + ", step " + std::to_string(step + 1) + " of " + std::to_string(steps_));
+  return status.WithContext(std::string(phase_) + ", step " + std::to_string(step + 1) + " of " +
+                            std::to_string(steps_));
 }
 
 Status TicketQueue::WaitBelow(uint64_t end) {

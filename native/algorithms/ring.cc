@@ -74,8 +74,8 @@ class AllReduceWork : public RingWork {
 // Partial results live in scratch slots: the output has room for this rank's own chunk only.
 class ReduceScatterWork : public RingWork {
  public:
-  ReduceScatterWork(const RingPipeline& pipeline, const Reduction& reduction, const Group& group, const ConstSpans& input,
-                    size_t own_begin, const MutableSpans& output)
+  ReduceScatterWork(const RingPipeline& pipeline, const Reduction& reduction, const Group& group,
+                    const ConstSpans& input, size_t own_begin, const MutableSpans& output)
       : reduction_(reduction),
         size_(group.size()),
         input_(input),

@@ -21,7 +21,8 @@ size_t DivideUp(size_t value, size_t by) { return (value + by - 1) / by; }
 
 // Equal segments, kWindow (or a multiple of it) to the largest chunk where that is long enough.
 size_t SegmentOf(size_t largest_chunk) {
-  const size_t windows = std::max<size_t>(1, DivideUp(largest_chunk, RingPipeline::kWindow * RingPipeline::kLargestSegment));
+  const size_t windows =
+      std::max<size_t>(1, DivideUp(largest_chunk, RingPipeline::kWindow * RingPipeline::kLargestSegment));
   const size_t even = DivideUp(largest_chunk, windows * RingPipeline::kWindow);
   return RoundUp(std::clamp(even, RingPipeline::kSmallestSegment, RingPipeline::kLargestSegment), kSegmentAlignment);
 }
@@ -57,7 +58,8 @@ RingPart RingPipeline::PartOf(uint64_t message, int distance) const {
 Status RingPipeline::Send(uint64_t message, const ConstSpans& spans) {
   const int right = (context_.group.index + 1) % context_.group.size();
   Ticket ticket = 0;
-  if (Sent(message).size() > 0) TFC_RETURN_IF_ERROR(requests_.Send(right, static_cast<uint32_t>(message), spans, &ticket));
+  if (Sent(message).size() > 0)
+    TFC_RETURN_IF_ERROR(requests_.Send(right, static_cast<uint32_t>(message), spans, &ticket));
   sends_.Add(ticket);
   return Status::Ok();
 }

@@ -34,7 +34,9 @@ class StagingRounds {
 
   Status AwaitStaged(uint64_t round, int local_rank = PhaseDone::kAllRanks);
   bool IsStaged(uint64_t round) const { return Holds(PhaseDone::Phase::kStaged, round); }
-  const std::byte* peer_slot(int local_rank, uint64_t round) const { return channel_.peer_slot(local_rank, first_ + round); }
+  const std::byte* peer_slot(int local_rank, uint64_t round) const {
+    return channel_.peer_slot(local_rank, first_ + round);
+  }
 
   void PublishReduced(uint64_t round) { channel_.PublishReduced(first_ + round); }
   Status AwaitReduced(uint64_t round) { return Await(PhaseDone::Phase::kReduced, round, PhaseDone::kAllRanks); }
@@ -46,7 +48,9 @@ class StagingRounds {
   Status Pass();
 
  private:
-  bool Holds(PhaseDone::Phase phase, uint64_t round) const { return PhaseDone(channel_, phase, first_ + round).Holds(); }
+  bool Holds(PhaseDone::Phase phase, uint64_t round) const {
+    return PhaseDone(channel_, phase, first_ + round).Holds();
+  }
   Status Await(PhaseDone::Phase phase, uint64_t round, int local_rank);
   Status CompareSignatures() const;
 

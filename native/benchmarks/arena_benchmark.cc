@@ -76,9 +76,7 @@ class Rank {
   }
 
  private:
-  ArenaContext Context() {
-    return ArenaContext{arena_, *waiter_, Deadline::After(60), 0, &round_, sequence_++, 1};
-  }
+  ArenaContext Context() { return ArenaContext{arena_, *waiter_, Deadline::After(60), 0, &round_, sequence_++, 1}; }
 
   void Measure(size_t bytes) {
     const size_t count = bytes / sizeof(float);
@@ -113,8 +111,8 @@ class Rank {
   void Print(size_t bytes, std::vector<double>* times) const {
     std::sort(times->begin(), times->end());
     const auto percentile = [times](size_t percent) { return (*times)[(times->size() - 1) * percent / 100]; };
-    std::printf("ranks %d bytes %9zu median %10.2f us  p10 %10.2f  p90 %10.2f  algbw %6.2f GB/s\n", options_.ranks, bytes,
-                percentile(50) * 1e6, percentile(10) * 1e6, percentile(90) * 1e6,
+    std::printf("ranks %d bytes %9zu median %10.2f us  p10 %10.2f  p90 %10.2f  algbw %6.2f GB/s\n", options_.ranks,
+                bytes, percentile(50) * 1e6, percentile(10) * 1e6, percentile(90) * 1e6,
                 static_cast<double>(bytes) / percentile(50) / 1e9);
     std::fflush(stdout);
   }

@@ -78,9 +78,11 @@ Result<Struct> Read(const Struct* given, const char* what) {
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
 Result<tfc::SessionOptions> SessionOptionsOf(const tfc_communicator_options& given) {
-  if (given.size < 1) return Status(Code::kInvalidArgument, "the world size must be at least 1, not " + std::to_string(given.size));
+  if (given.size < 1)
+    return Status(Code::kInvalidArgument, "the world size must be at least 1, not " + std::to_string(given.size));
   if (given.rank < 0 || given.rank >= given.size)
-    return Status(Code::kInvalidArgument, "rank " + std::to_string(given.rank) + " is not in a world of " + std::to_string(given.size));
+    return Status(Code::kInvalidArgument,
+                  "rank " + std::to_string(given.rank) + " is not in a world of " + std::to_string(given.size));
   tfc::SessionOptions options;
   options.rank = given.rank;
   options.addresses.resize(static_cast<size_t>(given.size));
@@ -88,7 +90,8 @@ Result<tfc::SessionOptions> SessionOptionsOf(const tfc_communicator_options& giv
     if (given.addresses == nullptr) return Status(Code::kInvalidArgument, "the addresses are missing");
     if (given.key == nullptr || given.key_size < 16 || given.key_size > 64)
       return Status(Code::kInvalidArgument, "the job key must have 16 to 64 bytes");
-    for (int32_t rank = 0; rank < given.size; ++rank) options.addresses[static_cast<size_t>(rank)] = Text(given.addresses[rank]);
+    for (int32_t rank = 0; rank < given.size; ++rank)
+      options.addresses[static_cast<size_t>(rank)] = Text(given.addresses[rank]);
     options.key.assign(given.key, given.key + given.key_size);
   }
   if (given.transport != TFC_TRANSPORT_AUTO && given.transport != TFC_TRANSPORT_TCP)
@@ -132,7 +135,8 @@ void FitOutput(int rank, int size, tfc::Operation* operation) {
 
 Status CheckOutput(const tfc::Operation& operation) {
   for (const tfc::MutableSpan& piece : operation.output)
-    if (piece.size > 0 && piece.data == nullptr) return Status(Code::kInvalidArgument, operation.Title() + ": an output is missing");
+    if (piece.size > 0 && piece.data == nullptr)
+      return Status(Code::kInvalidArgument, operation.Title() + ": an output is missing");
   return Status::Ok();
 }
 
@@ -208,7 +212,9 @@ extern "C" {
 int32_t tfc_abi_version(void) { return TFC_ABI_VERSION; }
 const char* tfc_version(void) { return TFC_VERSION; }
 const char* tfc_code_name(int32_t code) { return tfc::CodeName(code); }
-size_t tfc_dtype_size(int32_t dtype) { return tfc::IsDtype(dtype) ? tfc::DtypeSize(static_cast<tfc::Dtype>(dtype)) : 0; }
+size_t tfc_dtype_size(int32_t dtype) {
+  return tfc::IsDtype(dtype) ? tfc::DtypeSize(static_cast<tfc::Dtype>(dtype)) : 0;
+}
 
 tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener** listener, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
@@ -224,7 +230,8 @@ tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener**
 
 tfc_code tfc_listener_address(const tfc_listener* listener, char* buffer, size_t capacity, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    if (listener == nullptr || listener->meeting == nullptr) return Status(Code::kInvalidArgument, "the listener is missing or used up");
+    if (listener == nullptr || listener->meeting == nullptr)
+      return Status(Code::kInvalidArgument, "the listener is missing or used up");
     const std::string address = listener->meeting->Address();
     if (buffer == nullptr || capacity <= address.size())
       return Status(Code::kInvalidArgument, "the buffer needs " + std::to_string(address.size() + 1) + " bytes");
@@ -235,8 +242,8 @@ tfc_code tfc_listener_address(const tfc_listener* listener, char* buffer, size_t
 
 void tfc_listener_destroy(tfc_listener* listener) { delete listener; }
 
-tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_options* options, tfc_communicator** communicator,
-                                 tfc_error* error) {
+tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_options* options,
+                                 tfc_communicator** communicator, tfc_error* error) {
   const std::unique_ptr<tfc_listener> owned(listener);
   return Guarded(error, [&]() -> Status {
     auto given = Read(options, "tfc_communicator_options");
@@ -244,7 +251,8 @@ tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
     auto session_options = SessionOptionsOf(given.value());
     if (!session_options.ok()) return session_options.status();
-    auto session = tfc::Session::Create(owned == nullptr ? nullptr : std::move(owned->meeting), session_options.value());
+    auto session =
+        tfc::Session::Create(owned == nullptr ? nullptr : std::move(owned->meeting), session_options.value());
     if (!session.ok()) return session.status();
     *communicator = new tfc_communicator{session.Take()};
     return Status::Ok();
@@ -265,7 +273,8 @@ tfc_code tfc_communicator_shutdown(tfc_communicator* communicator, double timeou
 
 void tfc_communicator_release(tfc_communicator* communicator) { delete communicator; }
 
-tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_communicator_info* info, tfc_error* error) {
+tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_communicator_info* info,
+                                   tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr || info == nullptr || info->struct_size < sizeof(size_t))
       return Status(Code::kInvalidArgument, "the communicator or the info is missing");
@@ -301,9 +310,11 @@ tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc
   });
 }
 
-tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, tfc_done_fn done, void* user, tfc_error* error) {
+tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, tfc_done_fn done, void* user,
+                    tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    if (communicator == nullptr || done == nullptr) return Status(Code::kInvalidArgument, "the communicator or the callback is missing");
+    if (communicator == nullptr || done == nullptr)
+      return Status(Code::kInvalidArgument, "the communicator or the callback is missing");
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
     auto operation = OperationOf(given.value(), communicator->session->engine().topology());
@@ -312,12 +323,15 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
   });
 }
 
-tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_plan_options* options, tfc_plan** plan, tfc_error* error) {
+tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_plan_options* options, tfc_plan** plan,
+                          tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    if (communicator == nullptr || plan == nullptr) return Status(Code::kInvalidArgument, "the communicator or the place for the plan is missing");
+    if (communicator == nullptr || plan == nullptr)
+      return Status(Code::kInvalidArgument, "the communicator or the place for the plan is missing");
     auto given = Read(options, "tfc_plan_options");
     if (!given.ok()) return given.status();
-    if (!tfc::IsOp(given.value().op)) return Status(Code::kInvalidArgument, "unknown operation " + std::to_string(given.value().op));
+    if (!tfc::IsOp(given.value().op))
+      return Status(Code::kInvalidArgument, "unknown operation " + std::to_string(given.value().op));
     if (given.value().num_buckets < 1) return Status(Code::kInvalidArgument, "a bucket plan needs at least one bucket");
     tfc::PlanSpec spec;
     spec.name = Text(given.value().name);
@@ -334,17 +348,19 @@ tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_plan_options
   });
 }
 
-tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans, size_t num_spans, tfc_done_fn done,
-                        void* user, tfc_error* error) {
+tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans, size_t num_spans,
+                        tfc_done_fn done, void* user, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    if (plan == nullptr || done == nullptr) return Status(Code::kInvalidArgument, "the plan or the callback is missing");
+    if (plan == nullptr || done == nullptr)
+      return Status(Code::kInvalidArgument, "the plan or the callback is missing");
     if (!tfc::IsDtype(dtype)) return Status(Code::kInvalidArgument, "unknown dtype " + std::to_string(dtype));
     if (bucket < 0) return Status(Code::kInvalidArgument, "bucket " + std::to_string(bucket) + " is negative");
     tfc::Operation operation;
     operation.dtype = static_cast<tfc::Dtype>(dtype);
     TFC_RETURN_IF_ERROR(AddSpans(spans, num_spans, tfc::DtypeSize(operation.dtype), &operation));
     TFC_RETURN_IF_ERROR(CheckOutput(operation));
-    return plan->session->engine().StartBucket(plan->plan, static_cast<size_t>(bucket), std::move(operation), DoneOf(done, user));
+    return plan->session->engine().StartBucket(plan->plan, static_cast<size_t>(bucket), std::move(operation),
+                                               DoneOf(done, user));
   });
 }
 
@@ -362,7 +378,8 @@ tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_erro
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
     auto session = Worlds::Get().Find(id);
     if (session == nullptr)
-      return Status(Code::kFailedPrecondition, "tfcollective is not initialised in this process (or was shut down): call tfcollective.init()");
+      return Status(Code::kFailedPrecondition,
+                    "tfcollective is not initialised in this process (or was shut down): call tfcollective.init()");
     *communicator = new tfc_communicator{std::move(session)};
     return Status::Ok();
   });

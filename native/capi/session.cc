@@ -91,7 +91,8 @@ Session::~Session() {
   if (engine_ != nullptr) engine_->Shutdown(kShutdownSeconds);
 }
 
-Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
+                        const std::vector<PeerAddress>& peers) {
   const Deadline deadline = Deadline::After(options.connect_timeout_s);
   auto cancel = EventFd::Create();
   if (!cancel.ok()) return cancel.status();
@@ -111,15 +112,18 @@ Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& 
   TFC_RETURN_IF_ERROR(star_->Start(deadline));
   if (options.shared_memory) {
     const Status shared = ShareMemory(&meeting->fds, options, peers, deadline);
-    if (!shared.ok()) return engine_->failure().failed() ? engine_->failure().Get() : shared.WithContext("shared memory");
+    if (!shared.ok())
+      return engine_->failure().failed() ? engine_->failure().Get() : shared.WithContext("shared memory");
   }
   TFC_RETURN_IF_ERROR(StartEngine(options, peers));
   return engine_->Synchronise(deadline);
 }
 
-Status Session::ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers, Deadline deadline) {
+Status Session::ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,
+                            Deadline deadline) {
   const Topology& topology = engine_->topology();
-  const bool useful = std::any_of(topology.node_ranks.begin(), topology.node_ranks.end(), [](const auto& ranks) { return ranks.size() > 1; });
+  const bool useful = std::any_of(topology.node_ranks.begin(), topology.node_ranks.end(),
+                                  [](const auto& ranks) { return ranks.size() > 1; });
   if (!useful) return Status::Ok();
   ArenaShape shape;
   shape.local_rank = topology.local_rank;
@@ -156,7 +160,8 @@ Status Session::StartEngine(const SessionOptions& options, const std::vector<Pee
   polled.wake = [t = transport_.get()] { t->Wake(); };
   const auto add = [t = transport_.get(), log = options.log](int peer, UniqueFd fd) {
     const Status added = t->AddConnection(peer, std::move(fd));
-    if (!added.ok()) log.Warning("a data connection of rank " + std::to_string(peer) + " was refused: " + added.message());
+    if (!added.ok())
+      log.Warning("a data connection of rank " + std::to_string(peer) + " was refused: " + added.message());
   };
   return engine_->Start(std::move(polled), arena_.get(), add);
 }

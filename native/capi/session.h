@@ -68,8 +68,10 @@ class Session {
 
  private:
   Session() = default;
-  Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options, const std::vector<PeerAddress>& peers);
-  Status ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers, Deadline deadline);
+  Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
+                 const std::vector<PeerAddress>& peers);
+  Status ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,
+                     Deadline deadline);
   Status StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
 
   // Destroyed from the last to the first: the engine uses everything above it, the star calls it.

@@ -52,16 +52,17 @@ Group WorldGroup(const Topology& topology) {
 }
 
 TransportContext OverTransport(const Run& run, const Group& group, uint32_t first_step = 0) {
-  return TransportContext{*run.resources.transport, group, run.deadline, run.channel->index, run.sequence, run.signature, first_step};
+  return TransportContext{
+      *run.resources.transport, group, run.deadline, run.channel->index, run.sequence, run.signature, first_step};
 }
 
 ArenaContext OverArena(const Run& run) {
-  return ArenaContext{*run.resources.arena, *run.resources.waiter, run.deadline, run.channel->index,
+  return ArenaContext{*run.resources.arena, *run.resources.waiter, run.deadline,  run.channel->index,
                       &run.channel->round,  run.sequence,          run.signature, &run.topology.local_ranks};
 }
 
-Status AllGatherBytes(const Run& run, const ConstSpans& input, const std::vector<size_t>& offsets, const MutableSpans& output,
-                      uint32_t first_step) {
+Status AllGatherBytes(const Run& run, const ConstSpans& input, const std::vector<size_t>& offsets,
+                      const MutableSpans& output, uint32_t first_step) {
   if (run.arena_only()) return ArenaAllGather(OverArena(run), input, offsets, output);
   const Group group = WorldGroup(run.topology);
   return RingAllGather(OverTransport(run, group, first_step), input, offsets, output);
@@ -105,7 +106,8 @@ Status RunHierarchical(const Run& run, const Reduction& reduction) {
   Group group;  // the ranks with this local rank, one a node; not looked at beyond the lanes
   group.ranks = run.topology.cross_ranks;
   group.index = run.topology.cross_rank;
-  return HierarchicalAllReduce(OverArena(run), OverTransport(run, group), lanes, reduction, operation.input, operation.output);
+  return HierarchicalAllReduce(OverArena(run), OverTransport(run, group), lanes, reduction, operation.input,
+                               operation.output);
 }
 
 Status RunAllReduce(const Run& run) {
@@ -130,7 +132,8 @@ Status RunReduceScatter(const Run& run) {
   std::vector<size_t> offsets;
   for (int64_t row : rows) offsets.push_back(static_cast<size_t>(row) * operation.RowBytes());
   const Reduction reduction = operation.ReductionFor(run.size());
-  if (run.arena_only()) return ArenaReduceScatter(OverArena(run), reduction, operation.input, offsets, operation.output);
+  if (run.arena_only())
+    return ArenaReduceScatter(OverArena(run), reduction, operation.input, offsets, operation.output);
   const Group group = WorldGroup(run.topology);
   return RingReduceScatter(OverTransport(run, group), reduction, operation.input, offsets, operation.output);
 }
@@ -154,7 +157,8 @@ Status RunBroadcast(const Run& run) {
 }
 
 std::vector<int64_t> SplitsOf(const Operation& operation, int size) {
-  return operation.splits.empty() ? std::vector<int64_t>(static_cast<size_t>(size), operation.rows() / size) : operation.splits;
+  return operation.splits.empty() ? std::vector<int64_t>(static_cast<size_t>(size), operation.rows() / size)
+                                  : operation.splits;
 }
 
 Status RunAllToAll(const Run& run) {
@@ -167,7 +171,8 @@ Status RunAllToAll(const Run& run) {
   auto everything = RowOffsets(matrix.value(), row_bytes);  // checks every entry
   if (!everything.ok()) return everything.status();
   std::vector<int64_t> received;
-  for (size_t from = 0; from < size; ++from) received.push_back(matrix.value()[from * size + static_cast<size_t>(run.topology.rank)]);
+  for (size_t from = 0; from < size; ++from)
+    received.push_back(matrix.value()[from * size + static_cast<size_t>(run.topology.rank)]);
   auto receive_offsets = RowOffsets(received, row_bytes);
   if (!receive_offsets.ok()) return receive_offsets.status();
   auto output = AllocateOutput(operation, received, receive_offsets.value().back());
@@ -180,7 +185,8 @@ Status RunAllToAll(const Run& run) {
   auto send_offsets = RowOffsets(mine, row_bytes);
   if (!send_offsets.ok()) return send_offsets.status();
   const Group group = WorldGroup(run.topology);
-  return AllToAll(OverTransport(run, group, kDataStep), operation.input, send_offsets.value(), output.value(), receive_offsets.value());
+  return AllToAll(OverTransport(run, group, kDataStep), operation.input, send_offsets.value(), output.value(),
+                  receive_offsets.value());
 }
 
 Status RunBarrier(const Run& run) {
@@ -243,7 +249,8 @@ Status Explain(const Run& run, const Status& status, double seconds) {
   if (status.ok()) return status;
   if (status.code() != Code::kDeadlineExceeded) return status.WithContext(run.operation.Title());
   return Status(Code::kDeadlineExceeded,
-                run.operation.Title() + " timed out after " + std::to_string(static_cast<int>(seconds + 0.5)) + " s: " + status.message(),
+                run.operation.Title() + " timed out after " + std::to_string(static_cast<int>(seconds + 0.5)) +
+                    " s: " + status.message(),
                 status.peer());
 }
 
@@ -253,7 +260,8 @@ bool UsesArenaOnly(const Topology& topology, const Resources& resources) {
   return SelectOther(LayoutOf(topology, resources)) == Algorithm::kArena;
 }
 
-Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel) {
+Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline,
+               Channel* channel) {
   const double seconds = deadline.Left();
   const Run run{topology, operation, resources, deadline, channel, channel->sequence++, operation.Signature()};
   if (topology.size == 1) return RunAlone(operation);

@@ -64,15 +64,16 @@ Status CheckRows(const Operation& operation, int world_size) {
   if (operation.collective != Collective::kAllToAll) return Status::Ok();
   if (operation.splits.empty()) {
     if (operation.rows() % world_size == 0) return Status::Ok();
-    return Invalid(operation, std::to_string(operation.rows()) + " rows cannot be split into " + std::to_string(world_size) +
-                                  " equal parts; pass splits");
+    return Invalid(operation, std::to_string(operation.rows()) + " rows cannot be split into " +
+                                  std::to_string(world_size) + " equal parts; pass splits");
   }
   if (static_cast<int>(operation.splits.size()) != world_size)
-    return Invalid(operation, "has " + std::to_string(operation.splits.size()) + " splits for " + std::to_string(world_size) +
-                                  " ranks");
+    return Invalid(operation, "has " + std::to_string(operation.splits.size()) + " splits for " +
+                                  std::to_string(world_size) + " ranks");
   int64_t sum = 0;
   for (int64_t split : operation.splits) {
-    if (split < 0 || split > operation.rows()) return Invalid(operation, "a split is negative or larger than the input");
+    if (split < 0 || split > operation.rows())
+      return Invalid(operation, "a split is negative or larger than the input");
     sum += split;
   }
   if (sum != operation.rows())
@@ -107,7 +108,8 @@ Status Operation::Check(int world_size) const {
       return Status::Ok();
     case Collective::kBroadcast:
       if (root < 0 || root >= world_size)
-        return Invalid(*this, "root " + std::to_string(root) + " is not a rank of a world of " + std::to_string(world_size));
+        return Invalid(*this,
+                       "root " + std::to_string(root) + " is not a rank of a world of " + std::to_string(world_size));
       break;
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
@@ -188,7 +190,8 @@ std::string Operation::Describe() const {
 
 std::vector<int64_t> DealRows(int64_t rows, int size) {
   std::vector<int64_t> offsets(static_cast<size_t>(size) + 1, 0);
-  for (int r = 0; r < size; ++r) offsets[static_cast<size_t>(r) + 1] = offsets[static_cast<size_t>(r)] + rows / size + (r < rows % size ? 1 : 0);
+  for (int r = 0; r < size; ++r)
+    offsets[static_cast<size_t>(r) + 1] = offsets[static_cast<size_t>(r)] + rows / size + (r < rows % size ? 1 : 0);
   return offsets;
 }
 

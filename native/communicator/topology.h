@@ -12,9 +12,9 @@ struct Topology {
   int size = 1;
   int local_rank = 0;
   int cross_rank = 0;
-  std::vector<int> local_ranks;               // world ranks of this node, ascending
-  std::vector<int> cross_ranks;               // world ranks with this local rank, one a node that has it
-  std::vector<std::vector<int>> node_ranks;   // world ranks of each node; nodes ordered by lowest rank
+  std::vector<int> local_ranks;              // world ranks of this node, ascending
+  std::vector<int> cross_ranks;              // world ranks with this local rank, one a node that has it
+  std::vector<std::vector<int>> node_ranks;  // world ranks of each node; nodes ordered by lowest rank
 
   int local_size() const { return static_cast<int>(local_ranks.size()); }
   int cross_size() const { return static_cast<int>(cross_ranks.size()); }

@@ -128,7 +128,8 @@ struct Star::Impl {
     Link& link = found->second;
     while (!link.outgoing.empty()) {
       const std::string& front = link.outgoing.front();
-      const ssize_t sent = ::send(link.fd.get(), front.data() + link.sent_of_front, front.size() - link.sent_of_front, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = ::send(link.fd.get(), front.data() + link.sent_of_front, front.size() - link.sent_of_front,
+                                  MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (sent < 0) {
@@ -173,7 +174,8 @@ struct Star::Impl {
     while (incoming.size() - at >= kHeader) {
       uint32_t size = 0;
       std::memcpy(&size, incoming.data() + at, sizeof(size));
-      if (size > kMaxMessage) return Status(Code::kProtocol, "sent a control message of " + std::to_string(size) + " bytes", rank);
+      if (size > kMaxMessage)
+        return Status(Code::kProtocol, "sent a control message of " + std::to_string(size) + " bytes", rank);
       if (incoming.size() - at - kHeader < size) break;
       const auto type = static_cast<uint8_t>(incoming[at + sizeof(size)]);
       handler->OnMessage(rank, type, incoming.substr(at + kHeader, size));
@@ -199,7 +201,8 @@ struct Star::Impl {
       } else if (is_root()) {
         AddLink(rank, std::move(peer.fd));
       } else {
-        options.log.Warning("rank " + std::to_string(rank) + " made a control connection to this rank, which is not 0: refused");
+        options.log.Warning("rank " + std::to_string(rank) +
+                            " made a control connection to this rank, which is not 0: refused");
       }
     }
   }

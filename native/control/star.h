@@ -15,9 +15,9 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/socket_address.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "base/socket_address.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_listener.h"
 

@@ -26,7 +26,10 @@ class WireWriter {
     return *this;
   }
   WireWriter& Error(const Status& status) {
-    return Number(static_cast<int32_t>(status.code())).Number(static_cast<int32_t>(status.peer())).Number(static_cast<int32_t>(status.sys_errno())).Text(status.message());
+    return Number(static_cast<int32_t>(status.code()))
+        .Number(static_cast<int32_t>(status.peer()))
+        .Number(static_cast<int32_t>(status.sys_errno()))
+        .Text(status.message());
   }
   std::string Take() { return std::move(bytes_); }
 

@@ -11,8 +11,8 @@
 namespace tfc {
 namespace {
 
-constexpr uint32_t kInlineChannel = 0;    // direct calls on the caller's thread; 1: negotiated operations
-constexpr uint32_t kDirectChannel = 2;    // direct calls on the progress thread
+constexpr uint32_t kInlineChannel = 0;  // direct calls on the caller's thread; 1: negotiated operations
+constexpr uint32_t kDirectChannel = 2;  // direct calls on the progress thread
 constexpr uint32_t kFirstPlanChannel = 3;
 constexpr uint32_t kMaxChannels = 64;  // as many as the arena has
 // A broken connection is often the consequence of a failure that is on its way to us: its cause is
@@ -122,7 +122,8 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
     Fail(begun);
     return failure_.Get();
   }
-  if (view_owed) star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
+  if (view_owed)
+    star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
   const Status status = Execute(options_.topology, operation, resources, deadline, channel);
   if (status.ok()) {
     watch_.End(channel->index, true);
@@ -154,7 +155,8 @@ Status Engine::Settle(const Status& error, const Operation& operation, uint32_t 
 
 Status Engine::Submit(Operation operation, Done done) {
   TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
-  if (operation.name.empty()) return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
+  if (operation.name.empty())
+    return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
   TFC_RETURN_IF_ERROR(Admit());
   if (options_.topology.size == 1) {
     done(RunInline(operation));
@@ -195,7 +197,8 @@ Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
 Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done) {
   const PlanSpec& spec = plan->spec();
   if (bucket >= spec.num_buckets)
-    return Status(Code::kInvalidArgument, "bucket " + std::to_string(bucket) + " of a plan of " + std::to_string(spec.num_buckets));
+    return Status(Code::kInvalidArgument,
+                  "bucket " + std::to_string(bucket) + " of a plan of " + std::to_string(spec.num_buckets));
   operation.collective = Collective::kAllReduce;
   operation.op = spec.op;
   operation.prescale = spec.prescale;
@@ -308,7 +311,8 @@ void Engine::Shutdown(double timeout_s) {
   const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, kFailedLingerSeconds) : timeout_s);
   if (is_root()) {
     // The star ends with this rank, so it stays a little for those who still tell each other why.
-    changed_.wait_until(lock, deadline.when(), [this] { return static_cast<int>(gone_.size()) == options_.topology.size; });
+    changed_.wait_until(lock, deadline.when(),
+                        [this] { return static_cast<int>(gone_.size()) == options_.topology.size; });
   }
   lock.unlock();
   star_->Stop(is_root() ? Deadline::After(kCauseSeconds) : deadline);

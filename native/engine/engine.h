@@ -72,8 +72,8 @@ class Engine final : public StarHandler {
   // may be nullptr; `add_connection` takes data connections of peers.
   Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
 
-  Status Run(const Operation& operation);              // blocks
-  Status Submit(Operation operation, Done done);       // matched by name
+  Status Run(const Operation& operation);         // blocks
+  Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done);
 
@@ -165,16 +165,16 @@ class Engine final : public StarHandler {
   bool closing_ = false;
   bool shut_down_ = false;
   bool go_ = false;
-  size_t callers_ = 0;  // threads inside Run
-  std::atomic<bool> ticking_{false};  // the monitor looks at deadlines now and then
-  std::map<std::string, std::deque<Pending>> pending_;       // submitted, no verdict yet
+  size_t callers_ = 0;                                  // threads inside Run
+  std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
+  std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;
-  std::set<int> ready_;                                      // rank 0
-  std::set<int> departed_;                                   // ranks that said good-bye
-  std::set<int> gone_;                                       // ranks that left or were lost
+  std::set<int> ready_;     // rank 0
+  std::set<int> departed_;  // ranks that said good-bye
+  std::set<int> gone_;      // ranks that left or were lost
 
   // Monitor thread only.
-  NegotiationTable table_;  // rank 0
+  NegotiationTable table_;          // rank 0
   std::optional<Dispute> dispute_;  // rank 0
   bool told_all_ = false;           // rank 0: of a failure
 };

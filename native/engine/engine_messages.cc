@@ -10,8 +10,8 @@ namespace tfc {
 namespace {
 
 constexpr uint32_t kNegotiatedChannel = 1;
-constexpr double kTickSeconds = 0.5;   // how exactly deadlines of waiting operations are kept
-constexpr double kViewSeconds = 0.5;   // how long a dispute waits for ranks that do not answer
+constexpr double kTickSeconds = 0.5;       // how exactly deadlines of waiting operations are kept
+constexpr double kViewSeconds = 0.5;       // how long a dispute waits for ranks that do not answer
 constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; without it we cannot
 
 Deadline::Clock::duration Seconds(double seconds) {
@@ -166,7 +166,8 @@ void Engine::OnView(int from, const std::string& payload) {
 
 void Engine::FinishDispute() {
   for (int rank = 0; rank < options_.topology.size; ++rank) dispute_->views.emplace(rank, "has called nothing yet");
-  const Status verdict(Code::kMismatch, "the ranks disagree on collective number " + std::to_string(dispute_->sequence + 1) + ": " +
+  const Status verdict(Code::kMismatch, "the ranks disagree on collective number " +
+                                            std::to_string(dispute_->sequence + 1) + ": " +
                                             CompareViews(dispute_->views));
   dispute_.reset();
   FailAll(verdict);
@@ -222,7 +223,8 @@ void Engine::OnClosed(int rank, const Status& why) {
   }
   changed_.notify_all();
   if (expected) return;
-  const Status lost(Code::kPeerLost, Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")", rank);
+  const Status lost(Code::kPeerLost,
+                    Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")", rank);
   if (is_root()) {
     FailAll(lost);
   } else {
@@ -250,7 +252,8 @@ std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_
   if (dispute_ && now >= dispute_->until) FinishDispute();
   TickPending();
   for (const std::string& title : watch_.Stalled(now, options_.stall_warning_s))
-    options_.log.Warning(title + " has been running for more than " + std::to_string(static_cast<int>(options_.stall_warning_s)) +
+    options_.log.Warning(title + " has been running for more than " +
+                         std::to_string(static_cast<int>(options_.stall_warning_s)) +
                          " s: a rank may be stopped, overloaded or doing something else");
   const bool busy = watch_.active() > 0 || dispute_ || !OldestPending().ok() || table_.waiting() > 0;
   if (!busy) return std::nullopt;
@@ -276,7 +279,8 @@ Status Engine::OldestPending() const {
   for (const auto& [name, plan] : plans_) {
     if (plan->waiting == 0) continue;
     for (const auto& run : plan->order().Waiting())
-      consider(run->deadline, run->operation.Title() + " timed out: it waits for bucket " + std::to_string(plan->order().cursor()) +
+      consider(run->deadline, run->operation.Title() + " timed out: it waits for bucket " +
+                                  std::to_string(plan->order().cursor()) +
                                   " of its plan, which this rank has not started");
   }
   return oldest ? Status(Code::kDeadlineExceeded, oldest->second, options_.topology.rank) : Status::Ok();
@@ -288,7 +292,9 @@ void Engine::TickPending() {
   bool overdue = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto late = [](Deadline deadline) { return Deadline::Clock::now() > deadline.when() + Seconds(kRootGraceSeconds); };
+    const auto late = [](Deadline deadline) {
+      return Deadline::Clock::now() > deadline.when() + Seconds(kRootGraceSeconds);
+    };
     for (const auto& [name, queue] : pending_) overdue = overdue || late(queue.front().deadline);
     for (const auto& [name, plan] : plans_)
       for (const auto& run : plan->order().Waiting()) overdue = overdue || late(run->deadline);

@@ -104,10 +104,12 @@ Result<std::unique_ptr<Fiber>> Fiber::Create(std::function<void()> body) {
   impl->body = std::move(body);
   impl->guard_size = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   impl->mapping_size = kStackBytes + impl->guard_size;
-  void* mapping = ::mmap(nullptr, impl->mapping_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  void* mapping =
+      ::mmap(nullptr, impl->mapping_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (mapping == MAP_FAILED) return Status::FromErrno("mmap of a fiber's stack", errno);
   impl->mapping = static_cast<std::byte*>(mapping);
-  if (::mprotect(impl->mapping, impl->guard_size, PROT_NONE) != 0) return Status::FromErrno("mprotect of a fiber's stack", errno);
+  if (::mprotect(impl->mapping, impl->guard_size, PROT_NONE) != 0)
+    return Status::FromErrno("mprotect of a fiber's stack", errno);
   ::getcontext(&impl->own);
   impl->own.uc_stack.ss_sp = impl->stack();
   impl->own.uc_stack.ss_size = impl->stack_size();

@@ -22,7 +22,11 @@ void Read(WireReader* reader, Progress* progress) {
 
 std::string Encode(const Request& request) {
   WireWriter writer;
-  writer.Text(request.name).Number(static_cast<uint8_t>(request.is_plan)).Number(request.signature).Text(request.view).Number(request.timeout_s);
+  writer.Text(request.name)
+      .Number(static_cast<uint8_t>(request.is_plan))
+      .Number(request.signature)
+      .Text(request.view)
+      .Number(request.timeout_s);
   return writer.Take();
 }
 
@@ -38,7 +42,10 @@ Status Decode(const std::string& bytes, Request* request) {
 
 std::string Encode(const Verdict& verdict) {
   WireWriter writer;
-  writer.Text(verdict.name).Number(static_cast<uint8_t>(verdict.is_plan)).Number(verdict.channel).Error(verdict.refusal);
+  writer.Text(verdict.name)
+      .Number(static_cast<uint8_t>(verdict.is_plan))
+      .Number(verdict.channel)
+      .Error(verdict.refusal);
   return writer.Take();
 }
 
@@ -71,7 +78,9 @@ Status Decode(const std::string& bytes, Progress* progress) {
   return reader.Finish("progress");
 }
 
-std::string EncodePlace(uint32_t channel, uint64_t sequence) { return WireWriter().Number(channel).Number(sequence).Take(); }
+std::string EncodePlace(uint32_t channel, uint64_t sequence) {
+  return WireWriter().Number(channel).Number(sequence).Take();
+}
 
 Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence) {
   WireReader reader(bytes);

@@ -58,7 +58,8 @@ std::string CompareViews(const std::map<int, std::string>& views) {
   if (views.empty()) return "";
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& [rank, view] : OnlyFirstDifference(views)) {
-    const auto same = std::find_if(groups.begin(), groups.end(), [&v = view](const auto& group) { return group.first == v; });
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&v = view](const auto& group) { return group.first == v; });
     if (same == groups.end()) {
       groups.push_back({view, {rank}});
     } else {
@@ -76,7 +77,8 @@ NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, 
 std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request, Deadline::Clock::time_point now) {
   const Key key{request.is_plan, request.name};
   auto& rounds = entries_[key];
-  auto round = std::find_if(rounds.begin(), rounds.end(), [&](const Entry& entry) { return entry.requests.count(rank) == 0; });
+  auto round =
+      std::find_if(rounds.begin(), rounds.end(), [&](const Entry& entry) { return entry.requests.count(rank) == 0; });
   if (round == rounds.end()) {
     rounds.push_back(Entry{{}, now, false});
     round = std::prev(rounds.end());
@@ -100,14 +102,17 @@ Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
   if (!agree) {
     std::map<int, std::string> views;
     for (const auto& [rank, request] : entry.requests) views[rank] = request.view;
-    verdict.refusal = Status(Code::kMismatch, std::string("the ranks disagree on ") + (key.first ? "the bucket plan '" : "'") +
-                                                  key.second + "': " + CompareViews(views));
+    verdict.refusal =
+        Status(Code::kMismatch, std::string("the ranks disagree on ") + (key.first ? "the bucket plan '" : "'") +
+                                    key.second + "': " + CompareViews(views));
     return verdict;
   }
   if (!verdict.is_plan) return verdict;
   if (next_channel_ >= max_channels_) {
-    verdict.refusal = Status(Code::kResourceExhausted, "more than " + std::to_string(max_channels_) +
-                                                           " bucket plans in one communicator; keep the traced functions, do not trace new ones each step");
+    verdict.refusal =
+        Status(Code::kResourceExhausted,
+               "more than " + std::to_string(max_channels_) +
+                   " bucket plans in one communicator; keep the traced functions, do not trace new ones each step");
     return verdict;
   }
   verdict.channel = next_channel_++;
@@ -133,8 +138,9 @@ Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
     const Request& first = entry.requests.begin()->second;
     if (now - entry.since < Seconds(first.timeout_s)) continue;
     return Status(Code::kDeadlineExceeded,
-                  first.view.substr(0, first.view.find('\n')) + " timed out after " + std::to_string(static_cast<int>(first.timeout_s)) +
-                      " s: " + MissingRanks(entry) + " did not call it",
+                  first.view.substr(0, first.view.find('\n')) + " timed out after " +
+                      std::to_string(static_cast<int>(first.timeout_s)) + " s: " + MissingRanks(entry) +
+                      " did not call it",
                   FirstMissing(entry));
   }
   return Status::Ok();
@@ -148,8 +154,8 @@ std::vector<std::string> NegotiationTable::Stalled(Deadline::Clock::time_point n
     if (entry.reported || now - entry.since < Seconds(seconds)) continue;
     entry.reported = true;
     const std::string& view = entry.requests.begin()->second.view;
-    texts.push_back(view.substr(0, view.find('\n')) + " has waited " + std::to_string(static_cast<int>(seconds)) + " s for " +
-                    MissingRanks(entry));
+    texts.push_back(view.substr(0, view.find('\n')) + " has waited " + std::to_string(static_cast<int>(seconds)) +
+                    " s for " + MissingRanks(entry));
   }
   return texts;
 }

@@ -50,7 +50,9 @@ class FiberTransport final : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  Result<Ticket> PostSend(int peer, const Tag& tag, const ConstSpans& spans) override { return inner_->PostSend(peer, tag, spans); }
+  Result<Ticket> PostSend(int peer, const Tag& tag, const ConstSpans& spans) override {
+    return inner_->PostSend(peer, tag, spans);
+  }
   Result<Ticket> PostReceive(int peer, const Tag& tag, const MutableSpans& spans) override {
     return inner_->PostReceive(peer, tag, spans);
   }

@@ -17,11 +17,12 @@ uint64_t CountOf(const Progress& progress, uint32_t channel) {
 }  // namespace
 
 Status WatchList::Gone(int rank, const Progress& progress, const std::string& title) const {
-  return Status(Code::kPeerLost,
-                "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(progress)) +
-                    " operations, but this rank has come to " + title + " and needs it (" + std::to_string(completed_) +
-                    " operations done here). Give all ranks the same number of steps: see tfcollective.tensorflow.shard",
-                rank);
+  return Status(
+      Code::kPeerLost,
+      "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(progress)) +
+          " operations, but this rank has come to " + title + " and needs it (" + std::to_string(completed_) +
+          " operations done here). Give all ranks the same number of steps: see tfcollective.tensorflow.shard",
+      rank);
 }
 
 Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed) {
@@ -51,7 +52,8 @@ Status WatchList::Depart(int rank, const Progress& progress) {
   std::lock_guard<std::mutex> lock(mutex_);
   departed_.emplace_back(rank, progress);
   for (const auto& [channel, slot] : slots_)
-    if (slot.operation != nullptr && slot.sequence >= CountOf(progress, channel)) return Gone(rank, progress, slot.operation->Title());
+    if (slot.operation != nullptr && slot.sequence >= CountOf(progress, channel))
+      return Gone(rank, progress, slot.operation->Title());
   return Status::Ok();
 }
 

@@ -269,7 +269,8 @@ inline void StreamCopyArray(const std::byte* input, std::byte* output, size_t by
   }
 #elif defined(__SSE2__)
   for (; i + 16 <= bytes; i += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(output + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(input + i)));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(output + i),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(input + i)));
   }
 #endif
   __builtin_memcpy(output + i, input + i, bytes - i);
@@ -278,9 +279,14 @@ inline void StreamCopyArray(const std::byte* input, std::byte* output, size_t by
 // Rows by dtype, columns by the numbers of Op: -, sum, -, min, max, product. Sums and products of
 // signed integers wrap like those of unsigned ones.
 #define TFC_INTEGER(T, U) \
-  { nullptr, CombineTwo<U, Sum>, nullptr, CombineTwo<T, Min>, CombineTwo<T, Max>, CombineTwo<U, Product> }
-#define TFC_FLOATING(T) \
-  { nullptr, CombineUpToFour<T, Sum>, nullptr, CombineUpToFour<T, Min>, CombineUpToFour<T, Max>, CombineUpToFour<T, Product> }
+  {nullptr, CombineTwo<U, Sum>, nullptr, CombineTwo<T, Min>, CombineTwo<T, Max>, CombineTwo<U, Product>}
+#define TFC_FLOATING(T)     \
+  {nullptr,                 \
+   CombineUpToFour<T, Sum>, \
+   nullptr,                 \
+   CombineUpToFour<T, Min>, \
+   CombineUpToFour<T, Max>, \
+   CombineUpToFour<T, Product>}
 
 constexpr KernelTable MakeTable(const char* name) {
   return KernelTable{
@@ -298,7 +304,8 @@ constexpr KernelTable MakeTable(const char* name) {
           TFC_INTEGER(uint16_t, uint16_t),
           TFC_INTEGER(uint32_t, uint32_t),
           TFC_INTEGER(uint64_t, uint64_t),
-          {nullptr, CombineTwo<uint8_t, Or>, nullptr, CombineTwo<uint8_t, And>, CombineTwo<uint8_t, Or>, CombineTwo<uint8_t, And>},
+          {nullptr, CombineTwo<uint8_t, Or>, nullptr, CombineTwo<uint8_t, And>, CombineTwo<uint8_t, Or>,
+           CombineTwo<uint8_t, And>},
       },
       Multiply<float>,
       Multiply<double>,

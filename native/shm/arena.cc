@@ -32,8 +32,8 @@ size_t RoundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * uni
 
 Status CheckShape(const ArenaShape& shape) {
   if (shape.local_size < 1 || shape.local_size > kMaxLocalSize) {
-    return Status(Code::kInvalidArgument, "an arena takes 1 to " + std::to_string(kMaxLocalSize) + " local ranks, not " +
-                                              std::to_string(shape.local_size));
+    return Status(Code::kInvalidArgument, "an arena takes 1 to " + std::to_string(kMaxLocalSize) +
+                                              " local ranks, not " + std::to_string(shape.local_size));
   }
   if (shape.local_rank < 0 || shape.local_rank >= shape.local_size) {
     return Status(Code::kInvalidArgument, "local rank " + std::to_string(shape.local_rank) + " is not one of " +
@@ -63,7 +63,8 @@ Result<UniqueFd> MakeSealedMemory(size_t size) {
   UniqueFd fd(static_cast<int>(syscall(SYS_memfd_create, "tfcollective", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!fd.valid()) return Status::FromErrno("memfd_create", errno);
   if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return Status::FromErrno("ftruncate", errno);
-  if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return Status::FromErrno("fcntl(F_ADD_SEALS)", errno);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0)
+    return Status::FromErrno("fcntl(F_ADD_SEALS)", errno);
   return fd;
 }
 

@@ -86,9 +86,7 @@ class PhaseDone : public Condition {
     while (next_ < end_ && Done(next_)) ++next_;
     return next_ == end_;
   }
-  int AwaitedRank() const override {
-    return Holds() ? kAnyRank : next_;
-  }
+  int AwaitedRank() const override { return Holds() ? kAnyRank : next_; }
   // Those that are missing now, in ascending order.
   std::vector<int> Missing() const;
 

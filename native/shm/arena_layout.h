@@ -50,7 +50,7 @@ static_assert(sizeof(SlotFlags) == kLineSize && sizeof(Doorbell) == kLinePairSiz
 
 // Computed by each rank from the shape; what is read from the memory is only compared with it.
 struct ArenaLayout {
-  static constexpr size_t kSlots = 8;                  // of each local rank in each channel
+  static constexpr size_t kSlots = 8;                 // of each local rank in each channel
   static constexpr size_t kSegmentSize = 128 * 1024;  // staged bytes of a slot
 
   explicit ArenaLayout(const ArenaShape& shape);

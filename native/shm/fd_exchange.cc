@@ -22,7 +22,8 @@ struct Proof {
   Digest digest;
 };
 
-Digest MakeDigest(const ExchangeKey& key, const char* role, const std::array<uint8_t, 16>& nonce, const std::string& name) {
+Digest MakeDigest(const ExchangeKey& key, const char* role, const std::array<uint8_t, 16>& nonce,
+                  const std::string& name) {
   HmacSha256 hmac(key.data(), key.size());
   hmac.Update(role, std::strlen(role)).Update(nonce.data(), nonce.size()).Update(name.data(), name.size());
   return hmac.Finish();
@@ -80,7 +81,8 @@ Status SendWithFd(int socket, const Digest& digest, int fd) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(digest.size())) return Status::FromErrno("sendmsg", errno);
+  if (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(digest.size()))
+    return Status::FromErrno("sendmsg", errno);
   return Status::Ok();
 }
 
@@ -143,7 +145,8 @@ Status FdServer::Serve(int fd, int clients, const ExchangeKey& key, int cancel_f
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
       return Status::FromErrno("accept", errno);
     }
-    const Status status = ServeOne(client.get(), fd, name_, key, cancel_fd, deadline.Earlier(Deadline::After(kClientSeconds)));
+    const Status status =
+        ServeOne(client.get(), fd, name_, key, cancel_fd, deadline.Earlier(Deadline::After(kClientSeconds)));
     if (status.ok()) ++served;
     if (status.code() == Code::kCancelled) return status;
   }

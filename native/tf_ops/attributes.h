@@ -13,7 +13,8 @@ namespace tfc_ops {
 // Reads attributes; keeps the first error.
 class AttributeReader {
  public:
-  explicit AttributeReader(TF_OpKernelConstruction* construction) : construction_(construction), status_(NewTfStatus()) {}
+  explicit AttributeReader(TF_OpKernelConstruction* construction)
+      : construction_(construction), status_(NewTfStatus()) {}
 
   std::string String(const char* name);
   int32_t Int(const char* name);

@@ -126,8 +126,8 @@ class BucketDoneKernel {
     if (*bucket) return OpError();
     return OpError{TFC_FAILED_PRECONDITION, -1,
                    "there is no started bucket with the handle " + std::to_string(number) +
-                       ": each start has one done, before its bucket is started " + std::to_string(BucketRegistry::kKept) +
-                       " times more"};
+                       ": each start has one done, before its bucket is started " +
+                       std::to_string(BucketRegistry::kKept) + " times more"};
   }
 };
 

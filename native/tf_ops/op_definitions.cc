@@ -31,8 +31,8 @@ std::vector<OpDefinition> AllOps() {
   const Specs common{"tensor_name: string", "world: int = 0", "timeout: float = 0.0"};
   // `op` is a tfc_op.
   const Specs reduction{"op: int", "prescale: float = 1.0", "postscale: float = 1.0"};
-  const Specs plan{"plan: string",         "signature: string",       "num_buckets: int >= 1", "bucket: int >= 0",
-                   "world: int = 0",       "timeout: float = 0.0"};
+  const Specs plan{"plan: string",     "signature: string", "num_buckets: int >= 1",
+                   "bucket: int >= 0", "world: int = 0",    "timeout: float = 0.0"};
   return {
       {"TfcollectiveAllreduce", {"tensor: T"}, {"reduced: T"}, type + common + reduction, SameShapes},
       {"TfcollectiveGroupedAllreduce", {"tensors: N * T"}, {"reduced: N * T"}, types + common + reduction, SameShapes},

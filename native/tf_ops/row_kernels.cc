@@ -97,7 +97,8 @@ class AlltoallCall : public GatheringCall {
   }
 
   OpError RowsKnown(const std::vector<int64_t>& rows) override {
-    const OpError error = AllocateOutput(context(), 1, TF_INT64, {static_cast<int64_t>(rows.size())}, &received_splits_);
+    const OpError error =
+        AllocateOutput(context(), 1, TF_INT64, {static_cast<int64_t>(rows.size())}, &received_splits_);
     if (error.ok()) std::copy(rows.begin(), rows.end(), static_cast<int64_t*>(DataOf(received_splits_.get())));
     return error;
   }
@@ -128,7 +129,8 @@ class AlltoallCall : public GatheringCall {
 
 class ReducescatterCall : public RowsCall {
  public:
-  ReducescatterCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done, const ReductionAttributes& reduction)
+  ReducescatterCall(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done,
+                    const ReductionAttributes& reduction)
       : RowsCall(context, done), reduction_(reduction) {}
 
  protected:

@@ -128,8 +128,8 @@ int TF_NumOutputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int i, TF_Tensor** tensor, TF_Status*);  // the caller deletes the tensor
 void TF_SetOutput(TF_OpKernelContext*, int i, const TF_Tensor* tensor, TF_Status*);
 TF_DataType TF_ExpectedOutputDataType(TF_OpKernelContext*, int i);
-TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims, size_t bytes,
-                             TF_Status*);
+TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims,
+                             size_t bytes, TF_Status*);
 TF_Tensor* TF_AllocateTemp(TF_OpKernelContext*, TF_DataType, const int64_t* dims, int num_dims, TF_AllocatorAttributes*,
                            TF_Status*);
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates, int num_candidates,

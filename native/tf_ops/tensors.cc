@@ -88,7 +88,8 @@ OpError AllocateOutput(TF_OpKernelContext* context, int index, TF_DataType type,
 OpError AllocateTemp(TF_OpKernelContext* context, TF_DataType type, const std::vector<int64_t>& shape, Tensor* tensor) {
   const TfStatus status = NewTfStatus();
   TF_AllocatorAttributes attributes{sizeof(TF_AllocatorAttributes), 0};
-  tensor->reset(TF_AllocateTemp(context, type, shape.data(), static_cast<int>(shape.size()), &attributes, status.get()));
+  tensor->reset(
+      TF_AllocateTemp(context, type, shape.data(), static_cast<int>(shape.size()), &attributes, status.get()));
   return FromTfStatus(status);
 }
 

@@ -68,7 +68,12 @@ typedef enum tfc_collective {
   TFC_BARRIER = 5
 } tfc_collective;
 
-typedef enum tfc_log_level { TFC_LOG_DEBUG = 10, TFC_LOG_INFO = 20, TFC_LOG_WARNING = 30, TFC_LOG_ERROR = 40 } tfc_log_level;
+typedef enum tfc_log_level {
+  TFC_LOG_DEBUG = 10,
+  TFC_LOG_INFO = 20,
+  TFC_LOG_WARNING = 30,
+  TFC_LOG_ERROR = 40
+} tfc_log_level;
 
 typedef enum tfc_transport {
   TFC_TRANSPORT_AUTO = 0, /* shared memory inside a node, TCP between nodes */
@@ -97,9 +102,9 @@ typedef void* (*tfc_allocate_fn)(void* user, const int64_t* rows, int32_t size);
 /* ---- library ---------------------------------------------------------------------------------- */
 
 TFC_EXPORT int32_t tfc_abi_version(void);
-TFC_EXPORT const char* tfc_version(void);                 /* static storage */
-TFC_EXPORT const char* tfc_code_name(int32_t code);       /* static storage; "UNKNOWN" if it is none */
-TFC_EXPORT size_t tfc_dtype_size(int32_t dtype);          /* bytes; 0 if it is none */
+TFC_EXPORT const char* tfc_version(void);           /* static storage */
+TFC_EXPORT const char* tfc_code_name(int32_t code); /* static storage; "UNKNOWN" if it is none */
+TFC_EXPORT size_t tfc_dtype_size(int32_t dtype);    /* bytes; 0 if it is none */
 
 /* ---- listener: the address that this process gives to its peers -------------------------------- */
 
@@ -123,13 +128,13 @@ typedef struct tfc_communicator_options {
   const char* const* addresses; /* `size` addresses in rank order */
   const uint8_t* key;           /* the job key: 16 to 64 bytes */
   size_t key_size;
-  uint64_t generation;          /* frames of another generation are refused */
+  uint64_t generation; /* frames of another generation are refused */
   double connect_timeout_s;
   double op_timeout_s;
-  double stall_warning_s;       /* 0: no warning */
-  int32_t transport;            /* tfc_transport */
-  int32_t spin_us;              /* spin this long before sleeping; -1: by cores and local ranks */
-  tfc_log_fn log;               /* may be NULL */
+  double stall_warning_s; /* 0: no warning */
+  int32_t transport;      /* tfc_transport */
+  int32_t spin_us;        /* spin this long before sleeping; -1: by cores and local ranks */
+  tfc_log_fn log;         /* may be NULL */
   void* log_user;
 } tfc_communicator_options;
 
@@ -153,12 +158,13 @@ typedef struct tfc_communicator_info {
   int32_t local_rank, local_size; /* among the ranks of this node, in rank order */
   int32_t cross_rank, cross_size; /* among the nodes' ranks with this local_rank */
   int32_t uses_shared_memory;
-  int32_t broken;                 /* 1 once an error has ended the communicator */
-  uint64_t completed;             /* operations that ended well here */
-  uint64_t pending;               /* operations that wait or run here */
+  int32_t broken;     /* 1 once an error has ended the communicator */
+  uint64_t completed; /* operations that ended well here */
+  uint64_t pending;   /* operations that wait or run here */
 } tfc_communicator_info;
 
-TFC_EXPORT tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_communicator_info* info, tfc_error* error);
+TFC_EXPORT tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_communicator_info* info,
+                                              tfc_error* error);
 
 /* ---- collectives ------------------------------------------------------------------------------- */
 
@@ -179,7 +185,7 @@ typedef struct tfc_request {
   double prescale;    /* inputs are multiplied by this ... */
   double postscale;   /* ... and results by this; both 1.0 for none */
   double timeout_s;
-  const char* name;   /* for matching (tfc_submit) and messages; copied */
+  const char* name; /* for matching (tfc_submit) and messages; copied */
   /* all-reduce, broadcast: any number of spans.
    * all-gather, all-to-all: one span; `output` is ignored, `allocate` gives it.
    * reduce-scatter: one span with the whole input; `output` holds this rank's rows: rows/size of
@@ -213,7 +219,7 @@ typedef struct tfc_plan_options {
   const char* name;      /* matched between ranks */
   const char* signature; /* what the ranks must agree on, one line a tensor; shown on a mismatch */
   int32_t num_buckets;
-  int32_t op;            /* tfc_op */
+  int32_t op; /* tfc_op */
   double prescale;
   double postscale;
   double timeout_s;
@@ -225,8 +231,8 @@ TFC_EXPORT tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_p
                                      tfc_error* error);
 /* Starts bucket `bucket` of the plan's current step, without any negotiation. Buckets run in
  * ascending order; one that is started early waits its turn. `done` as in tfc_submit. */
-TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans, size_t num_spans,
-                                   tfc_done_fn done, void* user, tfc_error* error);
+TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans,
+                                   size_t num_spans, tfc_done_fn done, void* user, tfc_error* error);
 TFC_EXPORT void tfc_plan_release(tfc_plan* plan); /* NULL is fine */
 
 /* ---- the worlds of this process: how TensorFlow's kernels find the communicator ---------------- */
@@ -241,4 +247,4 @@ TFC_EXPORT tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicato
 }
 #endif
 
-#endif  /* TFCOLLECTIVE_TFCOLLECTIVE_H_ */
+#endif /* TFCOLLECTIVE_TFCOLLECTIVE_H_ */

@@ -166,8 +166,8 @@ TEST(ArenaProcesses, ReduceTogether) {
     for (size_t count : {1, 1000, 300007}) {
       const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kRanks, self.rank(), count);
       Bytes output(input.size());
-      const Status status = ArenaAllReduce(self.Next(), Reduction(), {{input.data(), input.size()}},
-                                           {{output.data(), output.size()}});
+      const Status status =
+          ArenaAllReduce(self.Next(), Reduction(), {{input.data(), input.size()}}, {{output.data(), output.size()}});
       if (!status.ok() || output != ExpectedBytes(Dtype::kFloat32, Op::kSum, kRanks, count)) return false;
     }
     return true;

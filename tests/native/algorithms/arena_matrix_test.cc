@@ -105,7 +105,8 @@ TEST_P(ArenaMatrix, InexactResultsAreThoseOfOneReductionInRankOrder) {
       Reduction reduction{dtype, Op::kSum, 0.3, 1.1, size()};
       std::vector<Bytes> inputs;
       std::vector<const std::byte*> pointers;
-      for (int rank = 0; rank < size(); ++rank) inputs.push_back(RandomBytes(dtype, count, static_cast<unsigned>(rank)));
+      for (int rank = 0; rank < size(); ++rank)
+        inputs.push_back(RandomBytes(dtype, count, static_cast<unsigned>(rank)));
       for (const Bytes& input : inputs) pointers.push_back(input.data());
       Bytes expected(inputs[0].size());
       ReduceArrays(reduction, pointers.data(), pointers.size(), expected.data(), count);
@@ -124,7 +125,8 @@ TEST_P(ArenaMatrix, InexactResultsAreThoseOfOneReductionInRankOrder) {
 // Parts of uneven length, some of them empty.
 std::vector<size_t> UnevenOffsets(int parts, size_t unit, size_t element) {
   std::vector<size_t> offsets = {0};
-  for (int i = 0; i < parts; ++i) offsets.push_back(offsets.back() + static_cast<size_t>((i * 3 + 1) % 4) * unit * element);
+  for (int i = 0; i < parts; ++i)
+    offsets.push_back(offsets.back() + static_cast<size_t>((i * 3 + 1) % 4) * unit * element);
   return offsets;
 }
 
@@ -163,7 +165,8 @@ TEST_P(ArenaMatrix, AllGather) {
         const auto value = [](size_t i) { return static_cast<std::byte>(i * 7 + i / 251); };
         Bytes output(offsets.back()), separate, expected(offsets.back());
         for (size_t i = 0; i < expected.size(); ++i) expected[i] = value(i);
-        for (size_t i = offsets[own]; i < offsets[own + 1]; ++i) (in_place ? output[i] : separate.emplace_back()) = value(i);
+        for (size_t i = offsets[own]; i < offsets[own + 1]; ++i)
+          (in_place ? output[i] : separate.emplace_back()) = value(i);
         std::byte* from = in_place ? output.data() + offsets[own] : separate.data();
         const ConstSpans input = AsConst(CutUp(from, offsets[own + 1] - offsets[own], 1, 1));
         const MutableSpans to = CutUp(output.data(), output.size(), 1, self.sequence() % 3);
@@ -180,7 +183,8 @@ TEST_P(ArenaMatrix, Broadcast) {
     for (int root = 0; root < size(); ++root) {
       for (size_t count : {0, 1, 63, 5000, 262144, 3000001}) {
         Bytes expected(count), memory(count);
-        for (size_t i = 0; i < count; ++i) expected[i] = static_cast<std::byte>(i * 5 + i / 509 + static_cast<size_t>(root));
+        for (size_t i = 0; i < count; ++i)
+          expected[i] = static_cast<std::byte>(i * 5 + i / 509 + static_cast<size_t>(root));
         const bool is_root = self.rank() == root, in_place = root % 2 == 0;
         if (is_root && in_place) memory = expected;
         const ConstSpans input = is_root ? Whole(in_place ? memory : expected) : ConstSpans();
@@ -199,7 +203,9 @@ void CheckAllToAll(ArenaRank& self, size_t unit) {
   for (size_t from = 0; from < ranks; ++from) {
     for (size_t to = 0; to < ranks; ++to) sizes.push_back((from * 2 + to * 3 + 1) % 4 * unit);
   }
-  const auto value = [](size_t from, size_t to, size_t i) { return static_cast<std::byte>(from * 31 + to * 7 + i + i / 255); };
+  const auto value = [](size_t from, size_t to, size_t i) {
+    return static_cast<std::byte>(from * 31 + to * 7 + i + i / 255);
+  };
   Bytes input, expected;
   for (size_t peer = 0; peer < ranks; ++peer) {
     for (size_t i = 0; i < sizes[own * ranks + peer]; ++i) input.push_back(value(own, peer, i));

@@ -41,7 +41,8 @@ Collective AllReduceOf(Function all_reduce, size_t count) {
     const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.group.index, count);
     Bytes output(input.size());
     Ending ending;
-    ending.status = all_reduce(context, SumOfFloats(), {{input.data(), input.size()}}, {{output.data(), output.size()}});
+    ending.status =
+        all_reduce(context, SumOfFloats(), {{input.data(), input.size()}}, {{output.data(), output.size()}});
     ending.right = output == ExpectedBytes(Dtype::kFloat32, Op::kSum, kSize, count);
     return ending;
   };
@@ -56,7 +57,7 @@ Collective ReduceScatterOf(size_t count) {
     Bytes output(offsets[index + 1] - offsets[index]);
     Ending ending;
     ending.status = RingReduceScatter(context, SumOfFloats(), {{input.data(), input.size()}}, offsets,
-                                   {{output.data(), output.size()}});
+                                      {{output.data(), output.size()}});
     ending.right = std::memcmp(output.data(), expected.data() + offsets[index], output.size()) == 0;
     return ending;
   };
@@ -95,9 +96,11 @@ Collective AllToAllOf(size_t bytes) {
     const std::vector<size_t> offsets = EvenOffsets(bytes * kSize, bytes, kSize);
     Bytes input(bytes * kSize), output(bytes * kSize), expected(bytes * kSize);
     for (size_t i = 0; i < input.size(); ++i) input[i] = Letter(context.group.index, i / bytes);
-    for (size_t i = 0; i < input.size(); ++i) expected[i] = Letter(static_cast<int>(i / bytes), static_cast<size_t>(context.group.index));
+    for (size_t i = 0; i < input.size(); ++i)
+      expected[i] = Letter(static_cast<int>(i / bytes), static_cast<size_t>(context.group.index));
     Ending ending;
-    ending.status = AllToAll(context, {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}}, offsets);
+    ending.status =
+        AllToAll(context, {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}}, offsets);
     ending.right = output == expected;
     return ending;
   };
@@ -115,7 +118,8 @@ struct Outcome {
 void TellTheOthers(const std::vector<std::unique_ptr<Transport>>& transports, int failed) {
   for (int rank = 0; rank < kSize; ++rank) {
     if (rank == failed) continue;
-    transports[static_cast<size_t>(rank)]->Interrupt(Status(Code::kAborted, "rank " + std::to_string(failed) + " failed", failed));
+    transports[static_cast<size_t>(rank)]->Interrupt(
+        Status(Code::kAborted, "rank " + std::to_string(failed) + " failed", failed));
   }
 }
 
@@ -165,7 +169,8 @@ TEST_P(FaultSweep, EveryRankEndsWhateverCallFails) {
 TEST_P(FaultSweep, ALostMessageEndsAtTheDeadline) {
   const Outcome clean = RunWithFault(GetParam().run, 1, Fault(), kPatience, true);
   for (int64_t call = 0; call < clean.calls; ++call) {
-    const Outcome outcome = RunWithFault(GetParam().run, 1, Fault{Fault::Kind::kDrop, call, Status(), 0}, kImpatience, true);
+    const Outcome outcome =
+        RunWithFault(GetParam().run, 1, Fault{Fault::Kind::kDrop, call, Status(), 0}, kImpatience, true);
     ASSERT_LT(outcome.seconds, kPatience / 2) << call;
     for (const Ending& run : outcome.runs) ASSERT_TRUE(run.right || !run.status.ok()) << call;
   }
@@ -180,16 +185,17 @@ TEST_P(FaultSweep, ErrorsNameTheStep) {
   EXPECT_NE(outcome.runs[0].status.message().find("injected"), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Collectives, FaultSweep,
-    ::testing::Values(Case{"ring_small", AllReduceOf(RingAllReduce, 17)},
-                      Case{"ring_segments", AllReduceOf(RingAllReduce, 60001)},
-                      Case{"doubling", AllReduceOf(RecursiveDoublingAllReduce, 17)},
-                      Case{"doubling_blocks", AllReduceOf(RecursiveDoublingAllReduce, 150001)},
-                      Case{"reducescatter", ReduceScatterOf(60001)}, Case{"allgather", AllGatherOf(70001)},
-                      Case{"broadcast_tree", BroadcastOf(1001)}, Case{"broadcast_chain", BroadcastOf(1300001)},
-                      Case{"alltoall", AllToAllOf(1001)}, Case{"barrier", RunBarrier}),
-    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Collectives, FaultSweep,
+                         ::testing::Values(Case{"ring_small", AllReduceOf(RingAllReduce, 17)},
+                                           Case{"ring_segments", AllReduceOf(RingAllReduce, 60001)},
+                                           Case{"doubling", AllReduceOf(RecursiveDoublingAllReduce, 17)},
+                                           Case{"doubling_blocks", AllReduceOf(RecursiveDoublingAllReduce, 150001)},
+                                           Case{"reducescatter", ReduceScatterOf(60001)},
+                                           Case{"allgather", AllGatherOf(70001)},
+                                           Case{"broadcast_tree", BroadcastOf(1001)},
+                                           Case{"broadcast_chain", BroadcastOf(1300001)},
+                                           Case{"alltoall", AllToAllOf(1001)}, Case{"barrier", RunBarrier}),
+                         [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tfc

@@ -49,7 +49,8 @@ void OnEveryRankOf(const Nodes& nodes, const std::function<void(Rank&)>& body) {
     threads.emplace_back([&, node, first] {
       OnEveryArenaRank(ArenaWorld{nodes.sizes[node]}, [&](ArenaRank& arena) {
         const int rank = first + arena.rank();
-        Rank self{rank, arena, *transports[static_cast<size_t>(rank)], LaneOf(nodes, static_cast<int>(node), arena.rank())};
+        Rank self{rank, arena, *transports[static_cast<size_t>(rank)],
+                  LaneOf(nodes, static_cast<int>(node), arena.rank())};
         body(self);
       });
     });
@@ -82,7 +83,8 @@ std::vector<Case> CasesOf(const Nodes& nodes) {
   return cases;
 }
 
-Status AllReduce(Rank& self, uint64_t sequence, const Case& one, const ConstSpans& from, const MutableSpans& to, int size) {
+Status AllReduce(Rank& self, uint64_t sequence, const Case& one, const ConstSpans& from, const MutableSpans& to,
+                 int size) {
   const bool average = one.op == Op::kAverage;
   const Reduction reduction{one.dtype, average ? Op::kSum : one.op, 1.0, 1.0, average ? size : 1};
   const TransportContext lane{self.transport, self.lane, Deadline::After(60.0), 1, sequence, 7, 0};
@@ -101,7 +103,7 @@ TEST_P(Hierarchical, AllReducesExactly) {
       Bytes input = InputBytes(one.dtype, one.op, nodes.ranks(), self.rank, one.count), output(input.size());
       Bytes& result = one.in_place ? input : output;
       const Status status = AllReduce(self, i, one, AsConst(CutUp(input.data(), input.size(), element, i % 3)),
-                                CutUp(result.data(), result.size(), element, i % 3), nodes.ranks());
+                                      CutUp(result.data(), result.size(), element, i % 3), nodes.ranks());
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(result == ExpectedBytes(one.dtype, one.op, nodes.ranks(), one.count))
           << DtypeName(one.dtype) << " x" << one.count << " lanes " << one.lanes << " rank " << self.rank;
@@ -117,7 +119,8 @@ TEST_P(Hierarchical, RanksAgreeBitwiseOnInexactSums) {
     uint32_t state = 99u + static_cast<uint32_t>(self.rank);
     for (std::byte& byte : data) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
     const Case one{Dtype::kFloat32, Op::kSum, 10001, nodes.smallest(), true};
-    const Status status = AllReduce(self, 0, one, {{data.data(), data.size()}}, {{data.data(), data.size()}}, nodes.ranks());
+    const Status status =
+        AllReduce(self, 0, one, {{data.data(), data.size()}}, {{data.data(), data.size()}}, nodes.ranks());
     ASSERT_TRUE(status.ok()) << status.message();
   });
   for (const Bytes& result : results) EXPECT_TRUE(result == results[0]);

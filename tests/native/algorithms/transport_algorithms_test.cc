@@ -25,7 +25,6 @@ struct World {
 
 const double kPatience = 60.0;  // seconds: only a broken algorithm ever waits this long
 
-
 bool Supported(const Reduction& reduction) { return CheckReduction(reduction).ok(); }
 
 class Matrix : public ::testing::TestWithParam<World> {
@@ -52,7 +51,8 @@ const std::vector<Op>& AllOps() {
 }
 
 // One all-reduce of one case; empty if the result is right.
-std::string CheckAllReduce(AllReduceFunction all_reduce, const TransportContext& context, Dtype dtype, Op op, size_t count) {
+std::string CheckAllReduce(AllReduceFunction all_reduce, const TransportContext& context, Dtype dtype, Op op,
+                           size_t count) {
   const int size = context.group.size(), rank = context.group.index;
   const Reduction reduction = ReductionOf(dtype, op, size);
   const size_t element = DtypeSize(dtype), seed = context.sequence % 3;
@@ -61,11 +61,11 @@ std::string CheckAllReduce(AllReduceFunction all_reduce, const TransportContext&
   const Bytes untouched = input;
   Bytes output(in_place ? 0 : input.size(), std::byte{0x5a});
   const ConstSpans from = AsConst(CutUp(input.data(), input.size(), element, seed));
-  const MutableSpans to =
-      in_place ? CutUp(input.data(), input.size(), element, seed) : CutUp(output.data(), output.size(), element, 2 * seed);
+  const MutableSpans to = in_place ? CutUp(input.data(), input.size(), element, seed)
+                                   : CutUp(output.data(), output.size(), element, 2 * seed);
   const Status status = all_reduce(context, reduction, from, to);
-  const std::string what = std::string(DtypeName(dtype)) + " " + OpName(op) + " x" + std::to_string(count) + " on rank " +
-                           std::to_string(rank) + (in_place ? " in place" : "");
+  const std::string what = std::string(DtypeName(dtype)) + " " + OpName(op) + " x" + std::to_string(count) +
+                           " on rank " + std::to_string(rank) + (in_place ? " in place" : "");
   if (!status.ok()) return what + ": " + status.message();
   if ((in_place ? input : output) != ExpectedBytes(dtype, op, size, count)) return what + ": wrong result";
   if (!in_place && input != untouched) return what + ": the input was changed";
@@ -79,7 +79,8 @@ void CheckAllReduceMatrix(AllReduceFunction all_reduce, Transport& transport, co
       for (Op op : AllOps()) {
         if (!Supported(ReductionOf(dtype, op, group.size()))) continue;
         for (int repeat = 0; repeat < 2; ++repeat) {  // in place and not
-          const std::string error = CheckAllReduce(all_reduce, ContextOf(transport, group, sequence++), dtype, op, count);
+          const std::string error =
+              CheckAllReduce(all_reduce, ContextOf(transport, group, sequence++), dtype, op, count);
           ASSERT_EQ(error, "");
         }
       }
@@ -105,10 +106,14 @@ TEST_P(Matrix, RingAllReduceOfLongBuffers) {
   Run([](Transport& transport, const Group& group) { CheckLongAllReduce(RingAllReduce, transport, group); });
 }
 TEST_P(Matrix, RecursiveDoubling) {
-  Run([](Transport& transport, const Group& group) { CheckAllReduceMatrix(RecursiveDoublingAllReduce, transport, group); });
+  Run([](Transport& transport, const Group& group) {
+    CheckAllReduceMatrix(RecursiveDoublingAllReduce, transport, group);
+  });
 }
 TEST_P(Matrix, RecursiveDoublingOfLongBuffers) {
-  Run([](Transport& transport, const Group& group) { CheckLongAllReduce(RecursiveDoublingAllReduce, transport, group); });
+  Run([](Transport& transport, const Group& group) {
+    CheckLongAllReduce(RecursiveDoublingAllReduce, transport, group);
+  });
 }
 
 // result = (sum of 2 x) / 4 per element: exact for these inputs.
@@ -122,7 +127,8 @@ void CheckScaling(AllReduceFunction all_reduce, Transport& transport, const Grou
       const Status status = all_reduce(ContextOf(transport, group, sequence++), reduction, {{data.data(), data.size()}},
                                        {{output.data(), output.size()}});
       ASSERT_TRUE(status.ok()) << status.message();
-      ASSERT_TRUE(output == ExpectedBytes(dtype, Op::kAverage, group.size(), count)) << DtypeName(dtype) << " x" << count;
+      ASSERT_TRUE(output == ExpectedBytes(dtype, Op::kAverage, group.size(), count))
+          << DtypeName(dtype) << " x" << count;
     }
   }
 }
@@ -134,7 +140,8 @@ TEST_P(Matrix, ScalesInputsAndResults) {
 
 // Sums that are not exact: every rank must still have the same bits.
 TEST_P(Matrix, RanksAgreeBitwiseOnInexactSums) {
-  for (AllReduceFunction all_reduce : {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
+  for (AllReduceFunction all_reduce :
+       {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
     for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {
       const size_t bytes = 50001 * DtypeSize(dtype);
       std::vector<Bytes> results(static_cast<size_t>(size()), Bytes(bytes));
@@ -144,7 +151,8 @@ TEST_P(Matrix, RanksAgreeBitwiseOnInexactSums) {
         for (std::byte& byte : input) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
         Bytes& output = results[static_cast<size_t>(group.index)];
         const Reduction reduction{dtype, Op::kSum, 1.0, 1.0, group.size()};
-        const Status status = all_reduce(ContextOf(transport, group, 0), reduction, {{input.data(), bytes}}, {{output.data(), bytes}});
+        const Status status =
+            all_reduce(ContextOf(transport, group, 0), reduction, {{input.data(), bytes}}, {{output.data(), bytes}});
         ASSERT_TRUE(status.ok()) << status.message();
       });
       for (int rank = 1; rank < size(); ++rank) {
@@ -171,7 +179,8 @@ TEST_P(Matrix, RingReduceScatter) {
           const Op op = dtype == Dtype::kBool ? Op::kMax : Op::kSum;
           const size_t element = DtypeSize(dtype);
           const std::vector<size_t> offsets = RaggedOffsets(group.size(), rows * element, step);
-          const size_t begin = offsets[static_cast<size_t>(group.index)], end = offsets[static_cast<size_t>(group.index) + 1];
+          const size_t begin = offsets[static_cast<size_t>(group.index)],
+                       end = offsets[static_cast<size_t>(group.index) + 1];
           Bytes input = InputBytes(dtype, op, group.size(), group.index, offsets.back() / element);
           const Bytes expected = ExpectedBytes(dtype, op, group.size(), offsets.back() / element);
           Bytes output(end - begin);
@@ -183,7 +192,8 @@ TEST_P(Matrix, RingReduceScatter) {
                                 AsConst(CutUp(input.data(), input.size(), element, sequence % 4)), offsets, to);
           ASSERT_TRUE(status.ok()) << status.message();
           const std::byte* result = in_place ? input.data() + begin : output.data();
-          ASSERT_EQ(std::memcmp(result, expected.data() + begin, end - begin), 0) << DtypeName(dtype) << " rows " << rows;
+          ASSERT_EQ(std::memcmp(result, expected.data() + begin, end - begin), 0)
+              << DtypeName(dtype) << " rows " << rows;
           ++sequence;
         }
       }
@@ -197,12 +207,14 @@ TEST_P(Matrix, RingReduceScatterScales) {
     for (size_t count : {size_t{3}, size_t{1000}, size_t{1300003}}) {
       const Reduction reduction{Dtype::kFloat32, Op::kSum, 2.0, 0.5, group.size()};
       const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, group.size());
-      const size_t begin = offsets[static_cast<size_t>(group.index)], end = offsets[static_cast<size_t>(group.index) + 1];
+      const size_t begin = offsets[static_cast<size_t>(group.index)],
+                   end = offsets[static_cast<size_t>(group.index) + 1];
       const Bytes input = InputBytes(Dtype::kFloat32, Op::kAverage, group.size(), group.index, count);
       const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kAverage, group.size(), count);
       Bytes output(end - begin);
-      const Status status = RingReduceScatter(ContextOf(transport, group, sequence++), reduction,
-                                              {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}});
+      const Status status =
+          RingReduceScatter(ContextOf(transport, group, sequence++), reduction, {{input.data(), input.size()}}, offsets,
+                            {{output.data(), output.size()}});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(std::memcmp(output.data(), expected.data() + begin, end - begin), 0) << count;
     }
@@ -211,7 +223,8 @@ TEST_P(Matrix, RingReduceScatterScales) {
 
 Bytes Pattern(int rank, size_t bytes) {
   Bytes pattern(bytes);
-  for (size_t i = 0; i < bytes; ++i) pattern[i] = static_cast<std::byte>(static_cast<size_t>(rank) * 37 + i * 11 + i / 251);
+  for (size_t i = 0; i < bytes; ++i)
+    pattern[i] = static_cast<std::byte>(static_cast<size_t>(rank) * 37 + i * 11 + i / 251);
   return pattern;
 }
 
@@ -228,7 +241,8 @@ TEST_P(Matrix, RingAllGather) {
             const Bytes part = Pattern(rank, bytes);
             expected.insert(expected.end(), part.begin(), part.end());
           }
-          const size_t begin = offsets[static_cast<size_t>(group.index)], end = offsets[static_cast<size_t>(group.index) + 1];
+          const size_t begin = offsets[static_cast<size_t>(group.index)],
+                       end = offsets[static_cast<size_t>(group.index) + 1];
           Bytes own = Pattern(group.index, end - begin), output(offsets.back());
           if (in_place) std::copy(own.begin(), own.end(), output.begin() + static_cast<std::ptrdiff_t>(begin));
           const ConstSpans from = in_place ? ConstSpans{{output.data() + begin, end - begin}}
@@ -282,8 +296,8 @@ TEST_P(Matrix, AllToAllWithSplits) {
       }
       Bytes output(expected.size());
       const Status status =
-          AllToAll(ContextOf(transport, group, sequence), AsConst(CutUp(input.data(), input.size(), 1, sequence)), sends,
-                   CutUp(output.data(), output.size(), 1, sequence), receives);
+          AllToAll(ContextOf(transport, group, sequence), AsConst(CutUp(input.data(), input.size(), 1, sequence)),
+                   sends, CutUp(output.data(), output.size(), 1, sequence), receives);
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(output == expected) << "row " << row;
       ++sequence;
@@ -324,7 +338,8 @@ TEST(Groups, WorkInsideABiggerWorld) {
   OnEveryTransport(4, 0, [](Transport& transport) {
     if (transport.rank() % 2 == 0) return;
     const Group group{{3, 1}, transport.rank() == 3 ? 0 : 1};
-    for (AllReduceFunction all_reduce : {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
+    for (AllReduceFunction all_reduce :
+         {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
       const uint64_t sequence = all_reduce == AllReduceFunction{RingAllReduce} ? 0 : 1;
       float value = static_cast<float>(transport.rank());
       const auto bytes = reinterpret_cast<std::byte*>(&value);
@@ -340,7 +355,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Matrix,
                          ::testing::Values(World{1, 0}, World{2, 0}, World{2, 4096}, World{3, 0}, World{4, 0},
                                            World{4, 1 << 20}, World{5, 0}, World{8, 4096}),
                          [](const ::testing::TestParamInfo<World>& info) {
-                           return "size" + std::to_string(info.param.size) + "eager" + std::to_string(info.param.eager_bytes);
+                           return "size" + std::to_string(info.param.size) + "eager" +
+                                  std::to_string(info.param.eager_bytes);
                          });
 
 }  // namespace

@@ -15,9 +15,9 @@ namespace tfc {
 using Bytes = std::vector<std::byte>;
 
 inline const std::vector<Dtype>& AllDtypes() {
-  static const std::vector<Dtype> all = {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt8,
-                                         Dtype::kInt16,   Dtype::kInt32,    Dtype::kInt64,   Dtype::kUint8,   Dtype::kUint16,
-                                         Dtype::kUint32,  Dtype::kUint64,   Dtype::kBool};
+  static const std::vector<Dtype> all = {
+      Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt8,   Dtype::kInt16, Dtype::kInt32,
+      Dtype::kInt64,   Dtype::kUint8,    Dtype::kUint16,  Dtype::kUint32,  Dtype::kUint64, Dtype::kBool};
   return all;
 }
 
@@ -51,17 +51,28 @@ inline void Store(Dtype dtype, int value, std::byte* to) {
       std::memcpy(to, reinterpret_cast<const char*>(&single) + 2, 2);  // the upper half; little endian
       return;
     }
-    case Dtype::kFloat32: return StoreAs<float>(value, to);
-    case Dtype::kFloat64: return StoreAs<double>(value, to);
-    case Dtype::kInt8: return StoreAs<int8_t>(value, to);
-    case Dtype::kInt16: return StoreAs<int16_t>(value, to);
-    case Dtype::kInt32: return StoreAs<int32_t>(value, to);
-    case Dtype::kInt64: return StoreAs<int64_t>(value, to);
-    case Dtype::kUint8: return StoreAs<uint8_t>(value, to);
-    case Dtype::kUint16: return StoreAs<uint16_t>(value, to);
-    case Dtype::kUint32: return StoreAs<uint32_t>(value, to);
-    case Dtype::kUint64: return StoreAs<uint64_t>(value, to);
-    case Dtype::kBool: return StoreAs<bool>(value != 0, to);
+    case Dtype::kFloat32:
+      return StoreAs<float>(value, to);
+    case Dtype::kFloat64:
+      return StoreAs<double>(value, to);
+    case Dtype::kInt8:
+      return StoreAs<int8_t>(value, to);
+    case Dtype::kInt16:
+      return StoreAs<int16_t>(value, to);
+    case Dtype::kInt32:
+      return StoreAs<int32_t>(value, to);
+    case Dtype::kInt64:
+      return StoreAs<int64_t>(value, to);
+    case Dtype::kUint8:
+      return StoreAs<uint8_t>(value, to);
+    case Dtype::kUint16:
+      return StoreAs<uint16_t>(value, to);
+    case Dtype::kUint32:
+      return StoreAs<uint32_t>(value, to);
+    case Dtype::kUint64:
+      return StoreAs<uint64_t>(value, to);
+    case Dtype::kBool:
+      return StoreAs<bool>(value != 0, to);
   }
 }
 
@@ -90,13 +101,15 @@ inline int ExpectedValue(Dtype dtype, Op op, int size, size_t i) {
 
 inline Bytes InputBytes(Dtype dtype, Op op, int size, int rank, size_t count) {
   Bytes bytes(count * DtypeSize(dtype));
-  for (size_t i = 0; i < count; ++i) Store(dtype, InputValue(dtype, op, size, rank, i), bytes.data() + i * DtypeSize(dtype));
+  for (size_t i = 0; i < count; ++i)
+    Store(dtype, InputValue(dtype, op, size, rank, i), bytes.data() + i * DtypeSize(dtype));
   return bytes;
 }
 
 inline Bytes ExpectedBytes(Dtype dtype, Op op, int size, size_t count) {
   Bytes bytes(count * DtypeSize(dtype));
-  for (size_t i = 0; i < count; ++i) Store(dtype, ExpectedValue(dtype, op, size, i), bytes.data() + i * DtypeSize(dtype));
+  for (size_t i = 0; i < count; ++i)
+    Store(dtype, ExpectedValue(dtype, op, size, i), bytes.data() + i * DtypeSize(dtype));
   return bytes;
 }
 

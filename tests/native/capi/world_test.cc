@@ -53,7 +53,8 @@ class WorldTest : public ::testing::TestWithParam<Case> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Worlds, WorldTest, ::testing::ValuesIn(Cases()), [](const auto& info) { return info.param.label; });
+INSTANTIATE_TEST_SUITE_P(Worlds, WorldTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.label; });
 
 TEST_P(WorldTest, AllReduceOfManySizesIsExact) {
   EveryRank([this](int rank, tfc_communicator* communicator) {
@@ -63,7 +64,8 @@ TEST_P(WorldTest, AllReduceOfManySizesIsExact) {
       const CallResult result = AllReduce(communicator, &values);
       ASSERT_EQ(result.code, TFC_OK) << result.message;
       const float factor = static_cast<float>(size() * (size() + 1) / 2);
-      for (size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], factor * static_cast<float>(i % 97)) << "element " << i << " of " << count;
+      for (size_t i = 0; i < count; ++i)
+        ASSERT_EQ(values[i], factor * static_cast<float>(i % 97)) << "element " << i << " of " << count;
     }
   });
 }
@@ -150,7 +152,8 @@ TEST_P(WorldTest, AllToAllWithSplits) {
     const CallResult result = RunNow(communicator, request);
     ASSERT_EQ(result.code, TFC_OK) << result.message;
     std::vector<int32_t> expected;
-    for (int from = 0; from < size(); ++from) expected.insert(expected.end(), static_cast<size_t>(from) + 1, 10 * from + rank);
+    for (int from = 0; from < size(); ++from)
+      expected.insert(expected.end(), static_cast<size_t>(from) + 1, 10 * from + rank);
     EXPECT_EQ(gathered.data, expected);
   });
 }
@@ -173,7 +176,8 @@ TEST_P(WorldTest, ReduceScatterOfUnevenRows) {
     ASSERT_EQ(result.code, TFC_OK) << result.message;
     const size_t first = rank == 0 ? 0 : static_cast<size_t>(rank * 2 + 1) * 2;
     for (size_t i = 0; i < output.size(); ++i)
-      ASSERT_EQ(output[i], static_cast<float>(size()) * static_cast<float>(first + i) + static_cast<float>(size() * (size() - 1) / 2));
+      ASSERT_EQ(output[i], static_cast<float>(size()) * static_cast<float>(first + i) +
+                               static_cast<float>(size() * (size() - 1) / 2));
   });
 }
 
@@ -359,7 +363,8 @@ void OnBucket(void* user, const tfc_error* error) {
   run->changed.notify_all();
 }
 
-tfc_plan* Acquire(tfc_communicator* communicator, const char* name, int buckets, const char* signature = "a float32[3]") {
+tfc_plan* Acquire(tfc_communicator* communicator, const char* name, int buckets,
+                  const char* signature = "a float32[3]") {
   tfc_plan_options options{};
   options.struct_size = sizeof(options);
   options.name = name;
@@ -424,7 +429,8 @@ TEST_P(WorldTest, TwoPlansReadyInDifferentOrderDoNotDeadlock) {
 TEST_P(WorldTest, PlansThatDifferAreAMismatchThatNamesTheFirstDifference) {
   if (size() == 1) GTEST_SKIP() << "a world of one cannot disagree";
   EveryRank([](int rank, tfc_communicator* communicator) {
-    tfc_plan* plan = Acquire(communicator, "step", 1, rank == 1 ? "a float32[3]\nb float32[9]" : "a float32[3]\nb float32[8]");
+    tfc_plan* plan =
+        Acquire(communicator, "step", 1, rank == 1 ? "a float32[3]\nb float32[9]" : "a float32[3]\nb float32[8]");
     PlanRun run;
     std::vector<float> values(3, 1);
     ASSERT_EQ(StartBucket(plan, 0, &values, &run), TFC_OK);
@@ -445,7 +451,8 @@ TEST_P(WorldTest, ShutdownWithBucketsInFlightCancelsThem) {
     tfc_plan* plan = Acquire(communicator, "step", 2);
     PlanRun run;
     std::vector<float> values(10, 1);
-    while (rank != 0 && !cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they are to leave later
+    while (rank != 0 && !cancelled)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they are to leave later
     if (rank == 0) {
       ASSERT_EQ(StartBucket(plan, 1, &values, &run), TFC_OK);  // bucket 0 never comes
       tfc_communicator_shutdown(communicator, 1, nullptr);

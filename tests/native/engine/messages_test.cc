@@ -40,7 +40,8 @@ TEST(MessagesTest, GarbageIsRefused) {
   EXPECT_EQ(Decode(good + "x", &request).code(), Code::kProtocol);
   EXPECT_EQ(Decode(std::string("\xff\xff\xff\xff", 4) + good, &request).code(), Code::kProtocol);
   Status status;
-  EXPECT_EQ(Decode(std::string("\x63\0\0\0", 4) + Encode(Status(Code::kIo, "x")).substr(4), &status).code(), Code::kProtocol);
+  EXPECT_EQ(Decode(std::string("\x63\0\0\0", 4) + Encode(Status(Code::kIo, "x")).substr(4), &status).code(),
+            Code::kProtocol);
   Progress progress;
   EXPECT_EQ(Decode(std::string("\xff\xff\xff\xff", 4), &progress).code(), Code::kProtocol);
 }

@@ -7,7 +7,9 @@ namespace {
 
 using Time = Deadline::Clock::time_point;
 
-Time At(double seconds) { return Time(std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds))); }
+Time At(double seconds) {
+  return Time(std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds)));
+}
 
 Request Ask(const std::string& name, uint64_t signature = 1, const std::string& view = "view") {
   Request request;

@@ -1,9 +1,8 @@
 // The arena: what it refuses to map, how its ranks wait for each other, and how waits end.
 #include "shm/arena.h"
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -63,7 +62,9 @@ long VoluntarySwitches() {
 double CpuSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_THREAD, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
