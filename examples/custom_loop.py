@@ -1,7 +1,7 @@
 """Trains a small network on scikit-learn's handwritten digits with a training loop of its own.
 
-    python custom_loop.py                                # one process
-    tfcollective run -np 2 python custom_loop.py         # two, each with half of every batch
+python custom_loop.py                                # one process
+tfcollective run -np 2 python custom_loop.py         # two, each with half of every batch
 """
 
 import argparse
@@ -32,7 +32,7 @@ def make_step(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer):
             loss = loss_function(labels, model(images, training=True))
         tape = tfc.DistributedGradientTape(tape)  # its gradients are averages over all ranks
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     return step

@@ -30,7 +30,7 @@ def read_idx(path: Path) -> np.ndarray:
     shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4)
     data = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
     if len(data) != math.prod(int(n) for n in shape):
-        raise SystemExit(f"{path} is damaged: its header promises {'x'.join(map(str, shape))} bytes, it has {len(data)}")
+        raise SystemExit(f"{path} is damaged: its header promises {shape.tolist()} bytes, and it has {len(data)}")
     return data.reshape(shape)
 
 

@@ -17,6 +17,8 @@ foreach(directory ${_test_directories})
   target_include_directories(${room}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native")
   target_link_libraries(${room}_test PRIVATE tfc_testing GTest::gtest_main)
   target_compile_definitions(${room}_test PRIVATE TFC_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
+  # ASSERT_* as the only statement of an `if` is meant.
+  target_compile_options(${room}_test PRIVATE -Wno-dangling-else)
   # GoogleTest's headers cost more to compile than most tests.
   if(_first_test)
     target_precompile_headers(${room}_test REUSE_FROM ${_first_test})
