@@ -285,5 +285,13 @@ TEST(TcpListenerTest, BindsOnlyToNumericHosts) {
   EXPECT_FALSE(nobody.value().fd.valid());
 }
 
+TEST(TcpListenerTest, ListensOnIpv6) {
+  const Result<TcpListener> listener = TcpListener::Create("::1");
+  if (!listener.ok()) GTEST_SKIP() << "no IPv6 here: " << listener.status().message();
+  const std::string text = listener.value().address().ToString();
+  EXPECT_EQ(text.substr(0, 6), "[::1]:");
+  EXPECT_EQ(SocketAddress::Parse(text).Take().port(), listener.value().address().port());
+}
+
 }  // namespace
 }  // namespace tfc
