@@ -36,7 +36,8 @@ def idx(array: Any) -> bytes:
 def main(directory: Path) -> None:
     """Writes the four files."""
     digits = load_digits()
-    images, labels = enlarged(digits.images), digits.target.astype(np.uint8)
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    images, labels = enlarged(digits.images[order]), digits.target[order].astype(np.uint8)
     directory.mkdir(parents=True, exist_ok=True)
     train, held_out = slice(0, TRAIN), slice(TRAIN, TRAIN + HELD_OUT)
     for kind, array in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):

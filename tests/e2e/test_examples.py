@@ -1,0 +1,79 @@
+"""Every example, as the README tells to type it: on several processes and on one."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import run_job
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+pytestmark = [pytest.mark.multiprocess]
+
+
+def accuracy_in(output: str) -> float:
+    (text,) = re.findall(r"held-out accuracy: ([0-9.]+)", output)
+    return float(text)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_pi_needs_no_tensorflow(ranks):
+    done = run_job(EXAMPLES / "numpy_pi.py", ranks)
+    assert re.search(rf"pi is 3\.14159265359.* computed by {ranks} process", done.stdout)
+
+
+@pytest.mark.tensorflow
+def test_digits_on_two_processes_end_above_95_percent_and_leave_one_model(tmp_path):
+    done = run_job(EXAMPLES / "keras_digits.py", 2, "--model-dir", str(tmp_path / "models"))
+    assert accuracy_in(done.stdout) > 0.95
+    (model,) = (tmp_path / "models").iterdir()
+    assert f"model saved to {model}" in done.stdout
+    # It loads where tfcollective is not imported, with Keras's own optimizer.
+    program = (
+        f"import sys, tensorflow as tf; model = tf.keras.models.load_model({str(model)!r});"
+        "assert 'tfcollective' not in sys.modules; assert type(model.optimizer).__name__ == 'Adam'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.tensorflow
+def test_digits_run_unchanged_without_the_launcher(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "keras_digits.py"), "--epochs", "1", "--model-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=150)
+    assert 0 <= accuracy_in(done.stdout) <= 1
+
+
+@pytest.mark.tensorflow
+def test_a_custom_loop_learns():
+    done = run_job(EXAMPLES / "custom_loop.py", 2)
+    assert accuracy_in(done.stdout) > 0.93
+    assert done.stdout.count("epoch 1/10") == 1
+
+
+@pytest.mark.tensorflow
+def test_mnist_files_plain_and_gzipped():
+    done = run_job(EXAMPLES / "keras_mnist.py", 2, "--data", str(ROOT / "tests" / "data" / "mnist"), "--epochs", "8")
+    assert accuracy_in(done.stdout) > 0.8
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (None, b"", "has no MNIST files"),
+        ("train-images-idx3-ubyte", b"PNG", "is not an IDX file"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x01\0\0\0\x09abc", "is damaged"),
+    ],
+)
+def test_mnist_says_what_is_wrong_with_the_files(tmp_path, name, content, message):
+    if name is not None:
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / "train-labels-idx1-ubyte").write_bytes(content)
+    specification = importlib.util.spec_from_file_location("keras_mnist", EXAMPLES / "keras_mnist.py")
+    example = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(example)
+    with pytest.raises(SystemExit, match=message):
+        example.load_data(tmp_path)
