@@ -68,7 +68,7 @@ void BlockReducer::Run(const std::byte* const* inputs, size_t num_inputs, std::b
 // `offset` is where the block begins in the inputs, in bytes.
 void BlockReducer::ReduceBlock(const std::byte* const* inputs, size_t num_inputs, size_t offset, std::byte* output,
                                size_t count) {
-  const size_t arity = MaxCombineInputs(computing_);
+  const size_t arity = MaxCombineInputs(computing_, reduction_.op);
   // Straight into the output where nothing is left to do with the result, unless later inputs might
   // be the output.
   const bool direct = !half_ && !stream_ && num_inputs <= arity;
@@ -171,7 +171,7 @@ void ReduceArraysWith(const KernelTable& kernels, const Reduction& reduction, co
     if (num_inputs == 2 && reduction.dtype == Dtype::kBfloat16) {
       return kernels.combine_bfloat16[static_cast<int>(reduction.op)](inputs, output, count);
     }
-    if (!IsHalf(reduction.dtype) && num_inputs <= MaxCombineInputs(reduction.dtype)) {
+    if (!IsHalf(reduction.dtype) && num_inputs <= MaxCombineInputs(reduction.dtype, reduction.op)) {
       const CombineKernel combine = kernels.combine[static_cast<int>(reduction.dtype)][static_cast<int>(reduction.op)];
       return combine(inputs, num_inputs, output, count);
     }

@@ -1,7 +1,8 @@
 // The loops themselves, compiled once for each instruction set.
 //
-// Each kernels_*.cc sets its target, defines TFC_KERNELS (the name of its namespace) and includes
-// this. Only plain loops that the compiler vectorises, and no function of another header: a shared
+// Each kernels_*.cc sets its target, defines TFC_KERNELS (the name of its namespace) and
+// TFC_VECTOR_BYTES (16, 32 or 64 on x86-64: SSE2, AVX2 with F16C, AVX-512; else 0) and includes this;
+// the compiler's own macros do not follow a target pragma. Only plain loops that the compiler vectorises, and no function of another header: a shared
 // inline function that was compiled for a newer instruction set could be linked into code for an
 // older one.
 #ifndef TFCOLLECTIVE_REDUCE_KERNEL_LOOPS_H_
@@ -9,8 +10,8 @@
 
 #include "reduce/kernels.h"
 
-#ifndef TFC_KERNELS
-#error "define TFC_KERNELS before including reduce/kernel_loops.h"
+#if !defined(TFC_KERNELS) || !defined(TFC_VECTOR_BYTES)
+#error "define TFC_KERNELS and TFC_VECTOR_BYTES before including reduce/kernel_loops.h"
 #endif
 
 // The arrays of a loop are the same or disjoint, so no iteration depends on another.
@@ -218,7 +219,7 @@ void CombineBfloat16(const std::byte* const* inputs, std::byte* output, size_t c
   for (size_t i = 0; i < count; ++i) out[i] = RoundBfloat16(O::Apply(WidenBfloat16(a[i]), WidenBfloat16(b[i])));
 }
 
-#if defined(__F16C__)
+#if TFC_VECTOR_BYTES >= 32
 
 inline void WidenFloat16Array(const std::byte* input, std::byte* output, size_t count) {
   size_t i = 0;
@@ -258,16 +259,16 @@ inline void RoundFloat16Array(const std::byte* input, std::byte* output, size_t 
 
 inline void StreamCopyArray(const std::byte* input, std::byte* output, size_t bytes) {
   size_t i = 0;
-#if defined(__AVX512F__)
+#if TFC_VECTOR_BYTES == 64
   for (; i + 64 <= bytes; i += 64) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(output + i), _mm512_loadu_si512(input + i));
   }
-#elif defined(__AVX2__)
+#elif TFC_VECTOR_BYTES == 32
   for (; i + 32 <= bytes; i += 32) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(output + i),
                         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input + i)));
   }
-#elif defined(__SSE2__)
+#elif TFC_VECTOR_BYTES == 16
   for (; i + 16 <= bytes; i += 16) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(output + i),
                      _mm_loadu_si128(reinterpret_cast<const __m128i*>(input + i)));

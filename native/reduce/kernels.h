@@ -41,8 +41,8 @@ struct KernelTable {
 };
 
 // How many arrays one CombineKernel call takes at most.
-inline constexpr size_t MaxCombineInputs(Dtype dtype) {
-  return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64 ? 4 : 2;
+inline constexpr size_t MaxCombineInputs(Dtype dtype, Op op) {
+  return op == Op::kSum && (dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64) ? 4 : 2;
 }
 
 const KernelTable* BaselineKernels();

@@ -25,6 +25,7 @@ const KernelTable* Avx2Kernels() {
 #pragma GCC target("avx2,f16c")
 #endif
 
+#define TFC_VECTOR_BYTES 32
 #define TFC_KERNELS avx2_kernels
 #include "reduce/kernel_loops.h"
 

@@ -27,6 +27,7 @@ const KernelTable* Avx512Kernels() {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512")
 #endif
 
+#define TFC_VECTOR_BYTES 64
 #define TFC_KERNELS avx512_kernels
 #include "reduce/kernel_loops.h"
 

@@ -2,6 +2,9 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#define TFC_VECTOR_BYTES 16
+#else
+#define TFC_VECTOR_BYTES 0
 #endif
 
 #define TFC_KERNELS baseline_kernels
