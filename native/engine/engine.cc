@@ -16,9 +16,9 @@ constexpr uint32_t kDirectChannel = 2;  // direct calls on the progress thread
 constexpr uint32_t kFirstPlanChannel = 3;
 constexpr uint32_t kMaxChannels = 64;  // as many as the arena has
 // A broken connection is often the consequence of a failure that is on its way to us: its cause is
-// worth a short wait. A dispute is worth one round of views.
+// worth a short wait. A roll call takes rank 0 half a second when a rank does not answer.
 constexpr double kCauseSeconds = 0.3;
-constexpr double kDisputeSeconds = 2.0;
+constexpr double kRollCallSeconds = 0.8;
 // After a failure nobody has a reason to stay.
 constexpr double kFailedLingerSeconds = 1.0;
 
@@ -138,18 +138,29 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
 Status Engine::Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (failure_.failed()) return failure_.Get();
   if (star_ == nullptr) return error;
-  if (error.code() == Code::kMismatch) {
-    star_->Send(0, static_cast<uint8_t>(Message::kDispute), EncodePlace(channel, sequence));
-    const Status verdict = failure_.WaitFor(Deadline::After(kDisputeSeconds));
-    if (!verdict.ok()) return verdict;
-    FailAll(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()));
-    return failure_.Get();
-  }
+  if (error.code() == Code::kMismatch)
+    return AskRoot(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()), channel, sequence);
+  if (error.code() == Code::kDeadlineExceeded) return AskRoot(error, channel, sequence);
   if (error.code() == Code::kPeerLost || error.code() == Code::kIo) {
     const Status cause = failure_.WaitFor(Deadline::After(kCauseSeconds));
     if (!cause.ok()) return cause;
   }
   FailAll(error);
+  return failure_.Get();
+}
+
+// A mismatch or a timeout: rank 0 calls the roll, because the peer that we wait for may itself only
+// be waiting. If rank 0 does not answer, that is the answer.
+Status Engine::AskRoot(const Status& error, uint32_t channel, uint64_t sequence) {
+  const bool timeout = error.code() == Code::kDeadlineExceeded;
+  if (timeout) {
+    star_->Send(0, static_cast<uint8_t>(Message::kTimeout), EncodeTimeout(channel, sequence, error));
+  } else {
+    star_->Send(0, static_cast<uint8_t>(Message::kDispute), EncodePlace(channel, sequence));
+  }
+  const Status verdict = failure_.WaitFor(Deadline::After(kRollCallSeconds));
+  if (!verdict.ok()) return verdict;
+  FailAll(timeout ? Status(error.code(), error.message() + "; and rank 0 does not answer: it is stopped, overloaded or cut off", 0) : error);
   return failure_.Get();
 }
 

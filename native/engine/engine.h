@@ -102,10 +102,12 @@ class Engine final : public StarHandler {
     Done done;
     Deadline deadline;
   };
-  struct Dispute {
+  // Rank 0 asks all ranks what they do, because some disagree or because one has waited too long.
+  struct RollCall {
     uint32_t channel = 0;
     uint64_t sequence = 0;
-    std::map<int, std::string> views;
+    Status timeout;  // Ok: a mismatch
+    std::map<int, std::string> views;  // empty: alive, but not come to it
     Deadline::Clock::time_point until;
   };
 
@@ -118,6 +120,7 @@ class Engine final : public StarHandler {
   Status RunOnProgress(const Operation& operation);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
+  Status AskRoot(const Status& error, uint32_t channel, uint64_t sequence);
   Status Admit() const;
   void RunBuckets(const std::shared_ptr<Plan>& plan);
   void Ask(const Request& request);
@@ -130,6 +133,7 @@ class Engine final : public StarHandler {
   void OnDispute(int from, const std::string& payload);
   void OnViewQuery(const std::string& payload);
   void OnView(int from, const std::string& payload);
+  void OnTimeout(int from, const std::string& payload);
   void OnLeave(int from, const std::string& payload);
   void OnLeft(const std::string& payload);
   void OnReady(int from);
@@ -138,7 +142,9 @@ class Engine final : public StarHandler {
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
   void StartVerdict(const Verdict& verdict);
-  void FinishDispute();
+  void StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout);
+  void FinishRollCall();
+  Status WhoIsMissing(const RollCall& call) const;
   void CheckDeparted(int rank, const Progress& progress);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now);
@@ -175,7 +181,7 @@ class Engine final : public StarHandler {
 
   // Monitor thread only.
   NegotiationTable table_;          // rank 0
-  std::optional<Dispute> dispute_;  // rank 0
+  std::optional<RollCall> roll_call_;  // rank 0
   bool told_all_ = false;           // rank 0: of a failure
 };
 

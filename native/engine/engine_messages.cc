@@ -40,6 +40,8 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnViewQuery(payload);
     case Message::kView:
       return OnView(from, payload);
+    case Message::kTimeout:
+      return OnTimeout(from, payload);
     case Message::kLeave:
       return OnLeave(from, payload);
     case Message::kLeft:
@@ -139,9 +141,22 @@ void Engine::OnDispute(int from, const std::string& payload) {
   uint64_t sequence = 0;
   const Status decoded = DecodePlace(payload, &channel, &sequence);
   if (!decoded.ok()) return Protocol(decoded, from);
-  if (dispute_) return;
-  dispute_ = Dispute{channel, sequence, {}, Deadline::Clock::now() + Seconds(kViewSeconds)};
-  star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), payload);
+  StartRollCall(channel, sequence, Status::Ok());
+}
+
+void Engine::OnTimeout(int from, const std::string& payload) {
+  uint32_t channel = 0;
+  uint64_t sequence = 0;
+  Status timeout;
+  const Status decoded = DecodeTimeout(payload, &channel, &sequence, &timeout);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  StartRollCall(channel, sequence, timeout);
+}
+
+void Engine::StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout) {
+  if (roll_call_ || failure_.failed()) return;
+  roll_call_ = RollCall{channel, sequence, timeout, {}, Deadline::Clock::now() + Seconds(kViewSeconds)};
+  star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), EncodePlace(channel, sequence));
 }
 
 void Engine::OnViewQuery(const std::string& payload) {
@@ -149,8 +164,8 @@ void Engine::OnViewQuery(const std::string& payload) {
   uint64_t sequence = 0;
   const Status decoded = DecodePlace(payload, &channel, &sequence);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  const auto view = watch_.View(channel, sequence);
-  if (view) star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, *view));
+  const std::string view = watch_.View(channel, sequence).value_or("");
+  star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, view));
 }
 
 void Engine::OnView(int from, const std::string& payload) {
@@ -159,18 +174,48 @@ void Engine::OnView(int from, const std::string& payload) {
   std::string view;
   const Status decoded = DecodeView(payload, &channel, &sequence, &view);
   if (!decoded.ok()) return Protocol(decoded, from);
-  if (!dispute_ || dispute_->channel != channel || dispute_->sequence != sequence) return;
-  dispute_->views[from] = view;
-  if (static_cast<int>(dispute_->views.size()) == options_.topology.size) FinishDispute();
+  if (!roll_call_ || roll_call_->channel != channel || roll_call_->sequence != sequence) return;
+  roll_call_->views[from] = view;
+  const bool all_answered = static_cast<int>(roll_call_->views.size()) == options_.topology.size;
+  // A rank that will come to the operation soon shows what it does there; after a timeout nobody waits.
+  const bool some_to_come = std::any_of(roll_call_->views.begin(), roll_call_->views.end(), [](const auto& entry) { return entry.second.empty(); });
+  if (all_answered && (!some_to_come || !roll_call_->timeout.ok())) FinishRollCall();
 }
 
-void Engine::FinishDispute() {
-  for (int rank = 0; rank < options_.topology.size; ++rank) dispute_->views.emplace(rank, "has called nothing yet");
-  const Status verdict(Code::kMismatch, "the ranks disagree on collective number " +
-                                            std::to_string(dispute_->sequence + 1) + ": " +
-                                            CompareViews(dispute_->views));
-  dispute_.reset();
-  FailAll(verdict);
+void Engine::FinishRollCall() {
+  RollCall call = std::move(*roll_call_);
+  roll_call_.reset();
+  if (!call.timeout.ok()) return FailAll(WhoIsMissing(call));
+  for (int rank = 0; rank < options_.topology.size; ++rank) {
+    std::string& view = call.views[rank];
+    if (view.empty()) view = "has called nothing yet";
+  }
+  FailAll(Status(Code::kMismatch,
+                 "the ranks disagree on collective number " + std::to_string(call.sequence + 1) + ": " + CompareViews(call.views)));
+}
+
+// The timeout in the words of the rank that saw it, and who has really kept it waiting.
+Status Engine::WhoIsMissing(const RollCall& call) const {
+  std::vector<int> silent, elsewhere;
+  for (int rank = 0; rank < options_.topology.size; ++rank) {
+    const auto view = call.views.find(rank);
+    if (view == call.views.end()) {
+      silent.push_back(rank);
+    } else if (view->second.empty()) {
+      elsewhere.push_back(rank);
+    }
+  }
+  std::string text = call.timeout.message();
+  int culprit = call.timeout.peer();
+  if (!elsewhere.empty()) {
+    text += "; " + RankList(elsewhere) + (elsewhere.size() == 1 ? " has" : " have") + " not called it";
+    culprit = elsewhere.front();
+  }
+  if (!silent.empty()) {
+    text += "; " + RankList(silent) + (silent.size() == 1 ? " does" : " do") + " not answer: stopped, overloaded or cut off";
+    culprit = silent.front();
+  }
+  return Status(Code::kDeadlineExceeded, text, culprit);
 }
 
 void Engine::OnLeave(int from, const std::string& payload) {
@@ -249,16 +294,17 @@ void Engine::KeepTicking() {
 std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {
   ticking_.store(false);  // before looking: whoever comes later wakes us again
   if (is_root()) TickNegotiation(now);
-  if (dispute_ && now >= dispute_->until) FinishDispute();
+  if (roll_call_ && now >= roll_call_->until) FinishRollCall();
   TickPending();
   for (const std::string& title : watch_.Stalled(now, options_.stall_warning_s))
     options_.log.Warning(title + " has been running for more than " +
                          std::to_string(static_cast<int>(options_.stall_warning_s)) +
                          " s: a rank may be stopped, overloaded or doing something else");
-  const bool busy = watch_.active() > 0 || dispute_ || !OldestPending().ok() || table_.waiting() > 0;
+  const bool busy = watch_.active() > 0 || roll_call_ || !OldestPending().ok() || table_.waiting() > 0;
   if (!busy) return std::nullopt;
   ticking_.store(true);
-  return now + Seconds(kTickSeconds);
+  const auto next = now + Seconds(kTickSeconds);
+  return roll_call_ ? std::min(next, roll_call_->until) : next;
 }
 
 void Engine::TickNegotiation(Deadline::Clock::time_point now) {

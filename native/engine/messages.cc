@@ -101,6 +101,18 @@ Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequenc
   return reader.Finish("view");
 }
 
+std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status) {
+  return WireWriter().Number(channel).Number(sequence).Error(status).Take();
+}
+
+Status DecodeTimeout(const std::string& bytes, uint32_t* channel, uint64_t* sequence, Status* status) {
+  WireReader reader(bytes);
+  *channel = reader.Number<uint32_t>();
+  *sequence = reader.Number<uint64_t>();
+  *status = reader.Error();
+  return reader.Finish("timeout");
+}
+
 std::string EncodeLeft(int rank, const Progress& progress) {
   WireWriter writer;
   writer.Number(static_cast<int32_t>(rank));

@@ -20,9 +20,10 @@ enum class Message : uint8_t {
   kFailed = 6,     // 0 -> all: it
   kDispute = 7,    // -> 0: channel, sequence: the peers do something else there
   kViewQuery = 8,  // 0 -> all: channel, sequence: what do you do there?
-  kView = 9,       // -> 0: channel, sequence, text
+  kView = 9,       // -> 0: channel, sequence, text: empty while I have not come to it
   kLeave = 10,     // -> 0: a Progress: I am done
   kLeft = 11,      // 0 -> all: rank, Progress
+  kTimeout = 12,   // -> 0: channel, sequence, failure: my operation has timed out; who is missing?
 };
 
 std::string Encode(const Request& request);
@@ -31,6 +32,7 @@ std::string Encode(const Status& status);
 std::string Encode(const Progress& progress);
 std::string EncodePlace(uint32_t channel, uint64_t sequence);
 std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view);
+std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status);
 std::string EncodeLeft(int rank, const Progress& progress);
 
 // Each gives PROTOCOL for bytes that are no such message.
@@ -40,6 +42,7 @@ Status Decode(const std::string& bytes, Status* status);
 Status Decode(const std::string& bytes, Progress* progress);
 Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence);
 Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view);
+Status DecodeTimeout(const std::string& bytes, uint32_t* channel, uint64_t* sequence, Status* status);
 Status DecodeLeft(const std::string& bytes, int* rank, Progress* progress);
 
 }  // namespace tfc

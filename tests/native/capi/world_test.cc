@@ -287,9 +287,8 @@ TEST_P(WorldTest, ALateRankIsNamedAtTheDeadline) {
     const CallResult result = RunNow(communicator, request);
     EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
     EXPECT_NE(result.message.find("allreduce 'slow' timed out"), std::string::npos) << result.message;
-    if (size() == 2) {
-      EXPECT_NE(result.message.find("rank 1"), std::string::npos) << result.message;
-    }
+    EXPECT_EQ(result.peer, 1) << result.message;
+    EXPECT_NE(result.message.find("rank 1 has not called it"), std::string::npos) << result.message;
     --waiting;
   });
 }

@@ -1,0 +1,74 @@
+"""One rank of a job in which one rank fails on purpose: fault_worker.py FAULT PHASE VICTIM DIRECTORY.
+
+Writes what it sees to DIRECTORY/<rank>.json; the victim notes the moment of its end in DIRECTORY/fault.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tfcollective as tfc
+
+FAULT, PHASE, VICTIM, DIRECTORY = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+RANK = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])
+IDLE_SECONDS = 0.4  # the victim ends in the middle of it
+
+
+def fail() -> None:
+    (DIRECTORY / "fault").write_text(repr(time.time()))
+    if FAULT == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif FAULT == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif FAULT == "raise":
+        raise ValueError("the disk is on fire")
+    sys.exit(3)
+
+
+def victim_ends_here(phase: str) -> bool:
+    return phase == PHASE and RANK == VICTIM
+
+
+def train() -> None:
+    if victim_ends_here("rendezvous"):
+        time.sleep(0.5)  # the others are to be waiting in init
+        fail()
+    tfc.init()
+    world = tfc.get_communicator()
+    values = np.ones(200_000, np.float32)
+    for step in range(20):
+        if step == 10 and victim_ends_here("allreduce"):
+            time.sleep(0.1)  # the others are to be inside the operation
+            fail()
+        if step == 10 and PHASE == "idle":
+            time.sleep(IDLE_SECONDS / 2)
+            if RANK == VICTIM:
+                fail()
+            time.sleep(IDLE_SECONDS / 2)
+        result = world.allreduce(values, op=tfc.Sum, name="gradient")
+        assert (result == world.size).all()
+    if PHASE != "shutdown":
+        return
+    if RANK == VICTIM:
+        fail()
+    world.barrier()
+
+
+def main() -> None:
+    record: dict[str, object] = {"error": None, "message": "", "peer": None}
+    try:
+        train()
+    except tfc.TfCollectiveError as error:
+        record = {"error": type(error).__name__, "message": str(error), "peer": getattr(error, "peer", None)}
+        raise
+    finally:
+        record["time"] = time.time()
+        (DIRECTORY / f"{RANK}.json").write_text(json.dumps(record))
+
+
+main()

@@ -1,0 +1,110 @@
+"""One rank ends badly in every phase of a job: all others raise in time, name it, and nothing is left."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from launching import Run
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
+
+WORKER = Path(__file__).with_name("fault_worker.py")
+RANKS = 3
+OP_TIMEOUT = 2.0
+START_TIMEOUT = 4.0
+EXIT_CODE = {"kill": 137, "raise": 1, "exit": 3, "stop": 1}
+TASKS_DID_NOT_START = 69
+
+
+def shared_memory() -> set[str]:
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def run_job(fault: str, phase: str, victim: int, directory: Path, transport: str) -> tuple[int, str]:
+    """The job's exit code and what the launcher says; nothing may be left of it."""
+    options = ["-np", str(RANKS), "--transport", transport, "--op-timeout", str(OP_TIMEOUT)]
+    options += ["--start-timeout", str(START_TIMEOUT)]
+    before = shared_memory()
+    command = [sys.executable, str(WORKER), fault, phase, str(victim), str(directory)]
+    with Run((*options, "--", *command)) as job:
+        code, _, err = job.finish(60)
+        job.wait_until_gone(1.0)
+    assert shared_memory() <= before
+    return code, err
+
+
+def check_survivors(fault: str, phase: str, victim: int, directory: Path, err: str) -> None:
+    ended = float((directory / "fault").read_text())
+    allowed = 1.0
+    if fault == "stop":
+        allowed += START_TIMEOUT if phase == "rendezvous" else OP_TIMEOUT
+    for rank in set(range(RANKS)) - {victim}:
+        path = directory / f"{rank}.json"
+        assert path.exists(), f"rank {rank} was ended before it could raise\n{err}"
+        seen = read(path)
+        assert seen["error"] is not None, f"rank {rank} raised nothing\n{err}"
+        name = f"worker:{victim}" if phase == "rendezvous" else f"rank {victim}"
+        assert name in seen["message"], seen
+        idle = 0.4 if phase == "idle" else 0.0  # nobody notices while it sleeps
+        assert seen["time"] - ended < allowed + idle, seen
+
+
+@pytest.mark.parametrize("phase", ["rendezvous", "allreduce", "idle", "shutdown"])
+@pytest.mark.parametrize("fault", ["kill", "raise", "exit", "stop"])
+@pytest.mark.parametrize(("transport", "victim"), [("auto", 2), ("tcp", 0)])
+def test_every_other_rank_raises(fault, phase, victim, transport, tmp_path):
+    code, err = run_job(fault, phase, victim, tmp_path, transport)
+    check_survivors(fault, phase, victim, tmp_path, err)
+    late = fault == "stop" and phase == "rendezvous"
+    assert code == (TASKS_DID_NOT_START if late else EXIT_CODE[fault]), err
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_report_names_the_victim_first(victim, tmp_path):
+    code, err = run_job("raise", "allreduce", victim, tmp_path, "auto")
+    assert code == 1
+    report = err[err.index("the job failed") :]
+    assert f"rank {victim} (worker:{victim}" in report.splitlines()[0]
+    assert "ValueError: the disk is on fire" in report
+
+
+def test_a_rank_that_stops_early_is_named_with_its_steps(tmp_path):
+    program = (
+        "import numpy as np, tfcollective as tfc\n"
+        "tfc.init()\n"
+        "world = tfc.get_communicator()\n"
+        "for step in range(5 + world.rank):\n"
+        "    world.allreduce(np.ones(3, np.float32), name='gradient')\n"
+    )
+    begin = time.monotonic()
+    with Run(("-np", "2", sys.executable, "-c", program)) as job:
+        code, _, err = job.finish(30)
+        job.wait_until_gone(1.0)
+    assert code == 1
+    assert "rank 0 finished after 5 operations" in err
+    assert "tfcollective.tensorflow.shard" in err
+    assert time.monotonic() - begin < 15
+
+
+def test_idle_ranks_use_no_cpu(tmp_path):
+    program = (
+        "import time, numpy as np, tfcollective as tfc\n"
+        "tfc.init()\n"
+        "tfc.get_communicator().allreduce(np.ones(3, np.float32))\n"
+        "print('idle', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with Run(("-np", "2", sys.executable, "-c", program)) as job:
+        for _ in range(2):
+            job.wait_for_line("idle")
+        workers = [psutil.Process(process.pid) for process in job.workers()]
+        used = [sum(worker.cpu_times()[:2]) for worker in workers]
+        time.sleep(3)  # what is measured
+        assert all(sum(w.cpu_times()[:2]) - before < 0.1 for w, before in zip(workers, used, strict=True))
