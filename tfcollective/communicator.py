@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, abi, load
 from tfcollective._native.library import log_callback
-from tfcollective.errors import InvalidArgumentError, StateError
+from tfcollective.errors import CollectiveError, InvalidArgumentError, StateError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -397,6 +397,16 @@ class Communicator:
         """Returns when all ranks have called it."""
         request = self._request(abi.Collective.BARRIER, None, name, timeout)
         self._run(request, None)
+
+    def failure(self) -> CollectiveError | None:
+        """What ended the communicator; None while it lives."""
+        if not self.info().broken:
+            return None
+        try:
+            self.barrier(name="failure")  # a dead communicator answers at once with what killed it
+        except CollectiveError as error:
+            return error
+        return None
 
     # ---- end ----
 

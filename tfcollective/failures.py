@@ -60,6 +60,7 @@ class ExitRecord:
         signal: the signal that ended it, or None.
         time: seconds since 1970 when it failed: of its exception if known, else of its end.
         stopped: whether the agent ended it (because another task failed, or on request).
+        note: why it was ended, if there is more to say than the signal; empty otherwise.
         stderr_tail: its last lines of stderr.
         exception: what it said itself, if it did.
     """
@@ -72,6 +73,7 @@ class ExitRecord:
     signal: int | None
     time: float
     stopped: bool = False
+    note: str = ""
     stderr_tail: tuple[str, ...] = ()
     exception: ExceptionRecord | None = None
 
@@ -95,6 +97,8 @@ class ExitRecord:
     @property
     def how(self) -> str:
         """In words: ``exited with code 3`` or ``was killed by SIGKILL``."""
+        if self.note:
+            return self.note
         if self.signal is None:
             return f"exited with code {self.exit_code}"
         try:
@@ -120,6 +124,7 @@ class ExitRecord:
                 signal=_integer_or_none(document["signal"]),
                 time=_number(document["time"]),
                 stopped=bool(document.get("stopped")),
+                note=str(document.get("note", "")),
                 stderr_tail=_lines(document.get("stderr_tail")),
                 exception=_exception_from_json(document.get("exception")),
             )
@@ -134,14 +139,15 @@ def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
     return next(iter(causes or failed), None)
 
 
-def write_exception(path: str, error: BaseException, *, now: float) -> None:
+def write_exception(path: str, error: BaseException, *, now: float, consequence: bool = False) -> None:
     """Leaves the record of ``error`` in the file ``path`` (mode 0600), whole or not at all; OSError if it cannot.
 
-    The first record stays: what comes after it is a consequence.
+    ``consequence`` says that the caller knows it to be one, whatever its type. The first record stays: what comes
+    after it is a consequence.
     """
     if Path(path).exists():
         return
-    document = json.dumps(asdict(_describe(error, now))).encode()
+    document = json.dumps(asdict(_describe(error, now, consequence))).encode()
     partial = Path(f"{path}.{os.getpid()}")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(document)
@@ -158,14 +164,14 @@ def read_exception(path: str) -> ExceptionRecord | None:
         return None  # a worker that was killed leaves nothing, or half a file of an older job
 
 
-def _describe(error: BaseException, now: float) -> ExceptionRecord:
+def _describe(error: BaseException, now: float, consequence: bool) -> ExceptionRecord:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return ExceptionRecord(
         type=type(error).__name__,
         message=str(error),
         traceback=text[-(_MAX_RECORD_BYTES // 8) :],
         time=now,
-        consequence=_is_consequence(error),
+        consequence=consequence or _is_consequence(error),
     )
 
 

@@ -8,20 +8,36 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from tfcollective.errors import CollectiveError
 from tfcollective.failures import write_exception
 from tfcollective.log import get_logger
 
-__all__ = ["CrashHook", "describe_cause"]
+__all__ = ["CrashHook", "came_through_collective", "describe_cause"]
 
 _LOG = get_logger(__name__)
 _MAX_CAUSE = 500
+_GRAPH_ERROR = "Graph execution error"
+_GRAPH_NOISE = (_GRAPH_ERROR, "Detected at node", "File ", "[[", "Executing non-communication op")
 
 
 def describe_cause(error: BaseException) -> str:
-    """The text that the other ranks show: class and first line of the message."""
-    lines = str(error).strip().splitlines()
+    """The text that the other ranks show: class and first line of the message (of an error in a TensorFlow graph the
+    line that says something, which stands behind the places in the program)."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith(_GRAPH_ERROR):
+        lines = [line for line in lines if not line.startswith(_GRAPH_NOISE)][-1:]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text[:_MAX_CAUSE]
+
+
+def came_through_collective(error: BaseException) -> bool:
+    """Whether an error of a collective, ours or TensorFlow's, is `error` or led to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, CollectiveError) or type(seen).__module__.startswith("tensorflow."):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 class CrashHook:
@@ -30,11 +46,15 @@ class CrashHook:
     Args:
         failure_file: where the record goes; None for nowhere.
         abort: takes the cause; tells the other ranks.
+        ended_by_peer: whether another rank has ended the world already.
     """
 
-    def __init__(self, failure_file: str | None, abort: Callable[[str], None]) -> None:
+    def __init__(
+        self, failure_file: str | None, abort: Callable[[str], None], ended_by_peer: Callable[[], bool]
+    ) -> None:
         self._failure_file = failure_file
         self._abort = abort
+        self._ended_by_peer = ended_by_peer
         self._pid = os.getpid()
         self._previous: Callable[..., object] | None = None
 
@@ -59,6 +79,8 @@ class CrashHook:
         if self._failure_file is None:
             return
         try:
-            write_exception(self._failure_file, error, now=time.time())
+            # TensorFlow turns Unavailable into Internal, so the type alone does not tell that a peer was lost.
+            consequence = came_through_collective(error) and self._ended_by_peer()
+            write_exception(self._failure_file, error, now=time.time(), consequence=consequence)
         except OSError as problem:
             _LOG.warning("cannot leave the failure record in %s: %s", self._failure_file, problem)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tfcollective._native import Library, load
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
-from tfcollective.errors import TfCollectiveError
+from tfcollective.errors import CollectiveAbortedError, PeerLostError, TfCollectiveError
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
@@ -52,7 +52,7 @@ class Session:
         self._lock = threading.Lock()
         self._communicator = communicator
         self._client = client
-        self._crash = CrashHook(settings.failure_file, self.abort)
+        self._crash = CrashHook(settings.failure_file, self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
         self._interrupt: InterruptWatch | None = None
 
@@ -78,6 +78,12 @@ class Session:
         communicator = self._communicator
         if communicator is not None and not communicator.closed:
             communicator.abort(cause)
+
+    def ended_by_peer(self) -> bool:
+        """Whether the world is broken because another rank was lost or asked all to stop."""
+        communicator = self._communicator
+        failure = communicator.failure() if communicator is not None and not communicator.closed else None
+        return isinstance(failure, PeerLostError | CollectiveAbortedError)
 
     def close(self) -> None:
         """Leaves the world: no more watching, the communicator closed, the coordinator told."""

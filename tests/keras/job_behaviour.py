@@ -1,0 +1,155 @@
+"""What ranks must do together: skip a step, notice drift, agree on metrics; and what init() must leave alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import tfcollective.keras as tfk
+import tfcollective.tensorflow as tfc
+
+tfk.init()
+rank, size = tfk.rank(), tfk.size()
+# TensorFlow's runtime must not be up yet: these raise once it is.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+tf.config.set_visible_devices(tf.config.list_physical_devices("CPU"), "CPU")
+
+from tfcollective.tensorflow import ops  # noqa: E402
+from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients  # noqa: E402
+
+keras = tf.keras
+KERAS_3 = hasattr(keras.optimizers.Optimizer, "apply")
+X = np.ones((8, 3), np.float32)
+Y = np.zeros((8, 1), np.float32)
+
+
+def small_model() -> object:
+    return keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, name="only")])
+
+
+def same_everywhere(value: object) -> bool:
+    return len({repr(v) for v in tfc.allgather_object(value)}) == 1
+
+
+def infinity_on_one_rank_skips_the_step_on_all() -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    small = X * np.float32(0.01)  # far from overflow at the initial loss scale
+    try:
+        for wrapped_by_user in (False, True):
+            optimizer = keras.optimizers.SGD(0.125)
+            if wrapped_by_user:
+                optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+            model = small_model()
+            model.compile(tfk.DistributedOptimizer(optimizer), "mse")
+            broadcast = tfk.BroadcastGlobalVariablesCallback(0)
+            model.fit(small, Y, batch_size=8, verbose=0, callbacks=[broadcast])
+            before = [tf.convert_to_tensor(w).numpy() for w in model.weights]
+            poisoned = small * (np.float32(np.inf) if rank == size - 1 else 1)
+            model.fit(poisoned, Y, batch_size=8, verbose=0)
+            after = [tf.convert_to_tensor(w).numpy() for w in model.weights]
+            for old, new in zip(before, after, strict=True):
+                np.testing.assert_array_equal(old, new)
+            model.fit(small, Y, batch_size=8, verbose=0)
+            scaler = model.optimizer
+            scale = float(scaler.dynamic_scale if KERAS_3 else scaler.loss_scale)
+            assert scale == 2.0**14, scale
+            weights = [tf.convert_to_tensor(w).numpy().tolist() for w in model.weights]
+            assert not np.array_equal(weights[0], before[0].tolist())
+            assert same_everywhere([weights, scale, int(model.optimizer.iterations)])
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def drift_is_found_and_named() -> None:
+    if size == 1:
+        return
+    model = small_model()
+    model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+
+    class Drift(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            if batch == 0 and rank == 1:
+                self.model.get_layer("only").bias.assign_add([0.5])
+
+    try:
+        model.fit(X, Y, batch_size=2, verbose=0, callbacks=[tfk.BroadcastGlobalVariablesCallback(0), Drift()])
+    except tf.errors.InvalidArgumentError as error:
+        assert "weights differ" in str(error) and "bias" in str(error) and "[1]" in str(error), error
+    else:
+        raise AssertionError("drift was not found")
+
+
+def local_variables_may_drift() -> None:
+    model = small_model()
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    broadcast = tfk.BroadcastGlobalVariablesCallback(0)
+    for register in (optimizer, broadcast):
+        register.register_local_var(model.get_layer("only").bias)
+    model.get_layer("only").bias.assign([float(rank)])
+    model.compile(optimizer, "mse")
+    model.fit(X, Y, batch_size=2, verbose=0, callbacks=[broadcast])
+    bias = tf.convert_to_tensor(model.get_layer("only").bias).numpy().tolist()
+    assert size == 1 or not same_everywhere(bias)
+
+
+def metrics_are_averaged_in_place() -> None:
+    logs = {"loss": float(rank), "accuracy": 1.0, "text": np.ones(2)}
+    tfk.MetricAverageCallback().on_epoch_end(0, logs)
+    assert logs["loss"] == (size - 1) / 2
+    assert logs["accuracy"] == 1.0
+
+
+def two_buckets_are_in_flight_at_once() -> None:
+    """Rank 1 starts its first bucket only after rank 0 has started its second: one op a bucket would wait for ever."""
+    if size == 1:
+        return
+    sign = Path(tfc.broadcast_object(f"/tmp/tfcollective-overlap-{os.getpid()}"))
+    original = ops.bucket_start
+
+    def noted_start(tensors: list, *, plan: object, bucket: int) -> tf.Tensor:
+        handle = original(tensors, plan=plan, bucket=bucket)
+        if rank == 0 and bucket == 1:
+            with tf.control_dependencies([handle]):
+                touched = tf.numpy_function(lambda: (sign.touch(), np.int64(0))[1], [], tf.int64)
+                return handle + touched
+        return handle
+
+    def wait_for_sign(x: np.ndarray) -> np.ndarray:
+        deadline = time.monotonic() + 20
+        while rank != 0 and not sign.exists():
+            assert time.monotonic() < deadline, "the second bucket did not start before the first was done"
+            time.sleep(0.01)  # another process makes the file
+        return x
+
+    ops.bucket_start = noted_start
+    try:
+
+        @tf.function
+        def step() -> list:
+            slow = tf.ensure_shape(tf.numpy_function(wait_for_sign, [tf.ones(4)], tf.float32), [4])
+            options = GradientOptions(num_groups=2)
+            return reduce_gradients([tf.ones(4), slow], [None, None], scope="overlap", options=options)
+
+        first, second = step()
+        np.testing.assert_array_equal(first, np.ones(4))
+        np.testing.assert_array_equal(second, np.ones(4))
+    finally:
+        ops.bucket_start = original
+        tfc.barrier()
+        sign.unlink(missing_ok=True)
+
+
+for check in (
+    infinity_on_one_rank_skips_the_step_on_all,
+    drift_is_found_and_named,
+    local_variables_may_drift,
+    metrics_are_averaged_in_place,
+    two_buckets_are_in_flight_at_once,
+):
+    check()
+    print("ok", check.__name__, flush=True)

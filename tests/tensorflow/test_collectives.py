@@ -1,0 +1,20 @@
+"""The collectives on tensors, on real processes: see the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from jobs import run_job
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
+JOB = Path(__file__).with_name("job_collectives.py")
+
+
+@pytest.mark.parametrize(("ranks", "transport"), [(1, "auto"), (2, "auto"), (3, "tcp")])
+def test_collectives(ranks: int, transport: str) -> None:
+    done = run_job(JOB, ranks, TFCOLLECTIVE_TRANSPORT=transport)
+    assert done.stdout.count("ok ") == 10 * ranks
