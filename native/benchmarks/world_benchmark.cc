@@ -88,7 +88,8 @@ void Run(tfc_communicator* communicator, int rank, int size, size_t bytes, int r
     micros.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
     const float expected = static_cast<float>(size * (size - 1) / 2 + size * (i % 7));
     if (output.front() != expected || output.back() != expected) {
-      std::fprintf(stderr, "wrong result: %g, not %g\n", static_cast<double>(output.front()), static_cast<double>(expected));
+      std::fprintf(stderr, "wrong result: %g, not %g\n", static_cast<double>(output.front()),
+                   static_cast<double>(expected));
       std::exit(1);
     }
   }
@@ -96,14 +97,16 @@ void Run(tfc_communicator* communicator, int rank, int size, size_t bytes, int r
   std::sort(micros.begin(), micros.end());
   const double median = micros[micros.size() / 2];
   const double algbw = static_cast<double>(bytes) / median / 1e3;
-  std::printf("%12zu %12.2f %12.2f %12.2f %10.2f %10.2f\n", bytes, micros.front(), median, micros[micros.size() * 9 / 10], algbw,
-              algbw * 2 * (size - 1) / size);
+  std::printf("%12zu %12.2f %12.2f %12.2f %10.2f %10.2f\n", bytes, micros.front(), median,
+              micros[micros.size() * 9 / 10], algbw, algbw * 2 * (size - 1) / size);
   std::fflush(stdout);
 }
 
 int RankMain(Shared* shared, int rank, int size, int transport, int repetitions) {
   tfc_communicator* communicator = Connect(shared, rank, size, transport);
-  if (rank == 0) std::printf("%12s %12s %12s %12s %10s %10s\n", "bytes", "min us", "median us", "p90 us", "algbw GB/s", "busbw GB/s");
+  if (rank == 0)
+    std::printf("%12s %12s %12s %12s %10s %10s\n", "bytes", "min us", "median us", "p90 us", "algbw GB/s",
+                "busbw GB/s");
   for (size_t bytes = 4; bytes <= (size_t{64} << 20); bytes *= 4) {
     const int count = bytes >= (size_t{1} << 20) ? std::max(5, repetitions / 10) : repetitions;
     Run(communicator, rank, size, bytes, count);

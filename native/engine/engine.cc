@@ -139,7 +139,8 @@ Status Engine::Settle(const Status& error, const Operation& operation, uint32_t 
   if (failure_.failed()) return failure_.Get();
   if (star_ == nullptr) return error;
   if (error.code() == Code::kMismatch)
-    return AskRoot(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()), channel, sequence);
+    return AskRoot(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()),
+                   channel, sequence);
   if (error.code() == Code::kDeadlineExceeded) return AskRoot(error, channel, sequence);
   if (error.code() == Code::kPeerLost || error.code() == Code::kIo) {
     const Status cause = failure_.WaitFor(Deadline::After(kCauseSeconds));
@@ -160,7 +161,9 @@ Status Engine::AskRoot(const Status& error, uint32_t channel, uint64_t sequence)
   }
   const Status verdict = failure_.WaitFor(Deadline::After(kRollCallSeconds));
   if (!verdict.ok()) return verdict;
-  FailAll(timeout ? Status(error.code(), error.message() + "; and rank 0 does not answer: it is stopped, overloaded or cut off", 0) : error);
+  FailAll(timeout ? Status(error.code(),
+                           error.message() + "; and rank 0 does not answer: it is stopped, overloaded or cut off", 0)
+                  : error);
   return failure_.Get();
 }
 

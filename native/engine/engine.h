@@ -106,7 +106,7 @@ class Engine final : public StarHandler {
   struct RollCall {
     uint32_t channel = 0;
     uint64_t sequence = 0;
-    Status timeout;  // Ok: a mismatch
+    Status timeout;                    // Ok: a mismatch
     std::map<int, std::string> views;  // empty: alive, but not come to it
     Deadline::Clock::time_point until;
   };
@@ -180,9 +180,9 @@ class Engine final : public StarHandler {
   std::set<int> gone_;      // ranks that left or were lost
 
   // Monitor thread only.
-  NegotiationTable table_;          // rank 0
+  NegotiationTable table_;             // rank 0
   std::optional<RollCall> roll_call_;  // rank 0
-  bool told_all_ = false;           // rank 0: of a failure
+  bool told_all_ = false;              // rank 0: of a failure
 };
 
 }  // namespace tfc

@@ -178,7 +178,8 @@ void Engine::OnView(int from, const std::string& payload) {
   roll_call_->views[from] = view;
   const bool all_answered = static_cast<int>(roll_call_->views.size()) == options_.topology.size;
   // A rank that will come to the operation soon shows what it does there; after a timeout nobody waits.
-  const bool some_to_come = std::any_of(roll_call_->views.begin(), roll_call_->views.end(), [](const auto& entry) { return entry.second.empty(); });
+  const bool some_to_come = std::any_of(roll_call_->views.begin(), roll_call_->views.end(),
+                                        [](const auto& entry) { return entry.second.empty(); });
   if (all_answered && (!some_to_come || !roll_call_->timeout.ok())) FinishRollCall();
 }
 
@@ -190,8 +191,8 @@ void Engine::FinishRollCall() {
     std::string& view = call.views[rank];
     if (view.empty()) view = "has called nothing yet";
   }
-  FailAll(Status(Code::kMismatch,
-                 "the ranks disagree on collective number " + std::to_string(call.sequence + 1) + ": " + CompareViews(call.views)));
+  FailAll(Status(Code::kMismatch, "the ranks disagree on collective number " + std::to_string(call.sequence + 1) +
+                                      ": " + CompareViews(call.views)));
 }
 
 // The timeout in the words of the rank that saw it, and who has really kept it waiting.
@@ -212,7 +213,8 @@ Status Engine::WhoIsMissing(const RollCall& call) const {
     culprit = elsewhere.front();
   }
   if (!silent.empty()) {
-    text += "; " + RankList(silent) + (silent.size() == 1 ? " does" : " do") + " not answer: stopped, overloaded or cut off";
+    text += "; " + RankList(silent) + (silent.size() == 1 ? " does" : " do") +
+            " not answer: stopped, overloaded or cut off";
     culprit = silent.front();
   }
   return Status(Code::kDeadlineExceeded, text, culprit);
