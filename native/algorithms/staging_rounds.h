@@ -24,6 +24,7 @@ class StagingRounds {
 
   int local_rank() const { return channel_.local_rank(); }
   int local_size() const { return channel_.local_size(); }
+  bool crowded() const { return channel_.crowded(); }
   size_t segment_size() const { return channel_.segment_size(); }
 
   // Waits until the slot of the round may be written / does not wait.

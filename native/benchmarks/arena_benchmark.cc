@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -133,7 +134,9 @@ void RunRank(const Options& options, int local_rank, int fd) {
 
 int Main(int argc, char** argv) {
   const Options options = Parse(argc, argv);
-  Result<std::unique_ptr<Arena>> arena = Arena::Create(ArenaShape{0, options.ranks, 1});
+  ArenaShape shape{0, options.ranks, 1};
+  shape.crowded = static_cast<unsigned>(options.ranks) > std::thread::hardware_concurrency();
+  Result<std::unique_ptr<Arena>> arena = Arena::Create(shape);
   Check(arena.status());
   for (int rank = 1; rank < options.ranks; ++rank) {
     if (fork() != 0) continue;

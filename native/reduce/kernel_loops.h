@@ -2,9 +2,9 @@
 //
 // Each kernels_*.cc sets its target, defines TFC_KERNELS (the name of its namespace) and
 // TFC_VECTOR_BYTES (16, 32 or 64 on x86-64: SSE2, AVX2 with F16C, AVX-512; else 0) and includes this;
-// the compiler's own macros do not follow a target pragma. Only plain loops that the compiler vectorises, and no function of another header: a shared
-// inline function that was compiled for a newer instruction set could be linked into code for an
-// older one.
+// the compiler's own macros do not follow a target pragma. Only plain loops that the compiler
+// vectorises, and no function of another header: a shared inline function that was compiled for a
+// newer instruction set could be linked into code for an older one.
 #ifndef TFCOLLECTIVE_REDUCE_KERNEL_LOOPS_H_
 #define TFCOLLECTIVE_REDUCE_KERNEL_LOOPS_H_
 

@@ -104,11 +104,12 @@ Arena::~Arena() = default;
 
 Result<std::unique_ptr<Arena>> Arena::Create(const ArenaShape& shape) {
   TFC_RETURN_IF_ERROR(CheckShape(shape));
-  const ArenaHeader header = HeaderOf(shape);
+  ArenaHeader header = HeaderOf(shape);
   Result<UniqueFd> fd = MakeSealedMemory(header.total_size);
   if (!fd.ok()) return fd.status();
   Result<std::shared_ptr<ArenaMapping>> mapping = ArenaMapping::Map(fd.Take(), header.total_size);
   if (!mapping.ok()) return mapping.status();
+  header.crowded = shape.crowded;
   std::memcpy(mapping.value()->base(), &header, sizeof(header));
   return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(shape, mapping.Take())));
 }
@@ -119,10 +120,15 @@ Result<std::unique_ptr<Arena>> Arena::Attach(const ArenaShape& shape, UniqueFd f
   TFC_RETURN_IF_ERROR(CheckSealedMemory(fd.get(), expected.total_size));
   Result<std::shared_ptr<ArenaMapping>> mapping = ArenaMapping::Map(std::move(fd), expected.total_size);
   if (!mapping.ok()) return mapping.status();
-  if (std::memcmp(mapping.value()->base(), &expected, sizeof(expected)) != 0) {
+  ArenaHeader found;
+  std::memcpy(&found, mapping.value()->base(), sizeof(found));
+  ArenaShape agreed = shape;
+  agreed.crowded = found.crowded != 0;
+  found.crowded = expected.crowded;
+  if (std::memcmp(&found, &expected, sizeof(found)) != 0) {
     return Status(Code::kProtocol, "the shared memory was made for another number of ranks or another version");
   }
-  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(shape, mapping.Take())));
+  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(agreed, mapping.Take())));
 }
 
 Result<std::unique_ptr<Arena>> Arena::Share(const Arena& other, int local_rank) {

@@ -22,6 +22,9 @@ struct ArenaShape {
   int local_rank = 0;
   int local_size = 1;
   uint32_t channels = 64;
+  // More local ranks than cores to run them: waits then cost more than reads, and algorithms choose
+  // accordingly. What the leader says counts, so that all choose alike; Attach ignores this one.
+  bool crowded = false;
 };
 
 class Arena {
@@ -40,10 +43,11 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   int fd() const;  // to hand to the peers; borrowed
-  const ArenaShape& shape() const;
+  const ArenaShape& shape() const;  // with the leader's `crowded`
 
-  // A waiter for one thread at a time: spins for `spin_us`, then sleeps on this rank's doorbell. At
-  // most one thread may sleep as each Sleeper. The arena must outlive the waiter.
+  // A waiter for one thread at a time: spins for `spin_us` (0: gives the core away once), then sleeps
+  // on this rank's doorbell. At most one thread may sleep as each Sleeper. The arena must outlive
+  // the waiter.
   std::unique_ptr<Waiter> MakeWaiter(Sleeper sleeper, int spin_us);
 
   // Wakes this rank's own sleeper: new work, or an interrupt. Any thread.

@@ -32,6 +32,7 @@ class ArenaChannel {
 
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
+  bool crowded() const { return arena_.shape().crowded; }
   size_t segment_size() const { return ArenaLayout::kSegmentSize; }  // bytes of a slot; a multiple of 4096
 
   std::byte* slot(uint64_t round) const { return bytes(local_rank_, round); }  // to write, before publishing

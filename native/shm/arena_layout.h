@@ -27,6 +27,7 @@ struct ArenaHeader {
   uint32_t slots;
   uint32_t segment_size;
   uint64_t total_size;
+  uint64_t crowded;  // the one thing that the peers take over: any value will do
 };
 
 // A sleeper's word. `sleeping`: kAwake, kForAny, or 1 + the local rank that it waits for. Whoever

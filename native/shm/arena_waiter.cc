@@ -1,4 +1,6 @@
-// The arena's own waiter: spins, then sleeps on the doorbell.
+// The arena's own waiter: spins (or yields once), then sleeps on the doorbell.
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -50,7 +52,12 @@ class ArenaWaiter : public Waiter {
 
   bool Spin(const Condition& ready, Deadline deadline) const {
     if (ready.Holds()) return true;
-    if (spin_.count() == 0) return false;
+    if (spin_.count() == 0) {
+      // Ranks share cores: most often the one that is waited for only needs this one, and gets it
+      // for a quarter of what sleeping and waking costs.
+      sched_yield();
+      return ready.Holds();
+    }
     const Clock::time_point end = std::min(Clock::now() + spin_, deadline.when());
     do {
       for (int i = 0; i < kLooksBetweenClockReadings; ++i) {

@@ -37,7 +37,7 @@ class ArenaMatrix : public testing::TestWithParam<ArenaWorld> {
 INSTANTIATE_TEST_SUITE_P(Worlds, ArenaMatrix,
                          testing::Values(ArenaWorld{1, 0, 0, false}, ArenaWorld{2, 0, 20, true},
                                          ArenaWorld{2, 1, 0, false}, ArenaWorld{3, 0, 0, false},
-                                         ArenaWorld{4, 1, 0, true}, ArenaWorld{5, 0, 0, false}),
+                                         ArenaWorld{4, 1, 0, true, true}, ArenaWorld{5, 0, 0, false}),
                          Name);
 
 // One all-reduce of one case, in spans of odd lengths; in place every second time.
@@ -79,6 +79,25 @@ TEST_P(ArenaMatrix, AllReduceOfManySegments) {
 // Large enough for stores that bypass the cache.
 TEST_P(ArenaMatrix, AllReduceOfALargeBuffer) {
   Run([&](ArenaRank& self) { CheckAllReduce(self, Dtype::kInt32, Op::kSum, (9u << 18) + 3); });
+}
+
+// The spans name the same memory over and over: the length is beyond 32 bits, the memory is not.
+TEST(ArenaLongBuffer, LongerThanTwoGibibytes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "takes minutes with a sanitizer";
+#endif
+  OnEveryArenaRank(ArenaWorld{2, 0, 50, true}, [](ArenaRank& self) {
+    Bytes input(1 << 20, std::byte{3}), output(input.size());
+    ConstSpans from(2049, ConstSpan{input.data(), input.size()});
+    MutableSpans to(2049, MutableSpan{output.data(), output.size()});
+    Bytes end(5);
+    from.push_back({input.data(), end.size()});
+    to.push_back({end.data(), end.size()});
+    const Status status = ArenaAllReduce(self.Next(), Reduction{Dtype::kInt8, Op::kSum, 1.0, 1.0, 1}, from, to);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(output == Bytes(output.size(), std::byte{6}));
+    EXPECT_TRUE(end == Bytes(5, std::byte{6}));
+  });
 }
 
 Bytes RandomBytes(Dtype dtype, size_t count, unsigned seed) {

@@ -48,6 +48,7 @@ struct ArenaWorld {
   // Each rank has a mapping of its own, as processes have; else all share one, so that a thread
   // sanitizer sees what they do to it.
   bool own_mappings = false;
+  bool crowded = false;
 };
 
 inline std::unique_ptr<Arena> MakeRankArena(const ArenaWorld& world, const Arena& leader, int rank) {
@@ -59,7 +60,7 @@ inline std::unique_ptr<Arena> MakeRankArena(const ArenaWorld& world, const Arena
 }
 
 inline void OnEveryArenaRank(const ArenaWorld& world, const std::function<void(ArenaRank&)>& body) {
-  auto leader = Arena::Create(ArenaShape{0, world.size, world.channel + 1});
+  auto leader = Arena::Create(ArenaShape{0, world.size, world.channel + 1, world.crowded});
   ASSERT_TRUE(leader.ok()) << leader.status().message();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world.size; ++rank) {

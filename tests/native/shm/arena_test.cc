@@ -82,6 +82,18 @@ TEST(ArenaAttachTest, RefusesAnotherShape) {
   EXPECT_EQ(Arena::Attach(ArenaShape{1, 2, 5}, UniqueFd(dup(leader->fd()))).status().code(), Code::kProtocol);
 }
 
+TEST(ArenaAttachTest, TakesOverWhetherTheNodeIsCrowded) {
+  for (bool crowded : {false, true}) {
+    ArenaShape shape{0, 2, 4, crowded};
+    auto leader = Arena::Create(shape);
+    ASSERT_TRUE(leader.ok());
+    EXPECT_EQ(AttachTo(*leader.value(), 1)->shape().crowded, crowded);
+    auto other = Arena::Attach(ArenaShape{1, 2, 4, !crowded}, UniqueFd(dup(leader.value()->fd())));
+    ASSERT_TRUE(other.ok());
+    EXPECT_EQ(other.value()->shape().crowded, crowded);
+  }
+}
+
 TEST(ArenaAttachTest, RefusesADescriptorThatIsNone) {
   EXPECT_EQ(Arena::Attach(ArenaShape{1, 2, 4}, UniqueFd()).status().code(), Code::kIo);
 }
