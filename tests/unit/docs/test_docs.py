@@ -1,0 +1,58 @@
+"""The documentation says what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tfcollective
+from tfcollective import errors
+from tfcollective.cli.app import app
+from tfcollective.settings import VARIABLES, markdown_table
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_the_environment_page_is_the_table_of_settings():
+    assert markdown_table() in (REFERENCE / "environment.md").read_text()
+
+
+def test_every_variable_in_the_docs_exists():
+    known = {row.name for row in VARIABLES}
+    named = {name for page in PAGES for name in re.findall(r"\bTFCOLLECTIVE_[A-Z_]+[A-Z]\b", page.read_text())}
+    assert named <= known
+
+
+@pytest.mark.parametrize("command", sorted(name for name, command in app.commands.items() if not command.hidden))
+def test_every_command_and_option_is_on_the_command_line_page(command):
+    page = (REFERENCE / "command_line.md").read_text()
+    assert f"## tfcollective {command}" in page
+    for parameter in app.commands[command].params:
+        for option in parameter.opts if parameter.param_type_name == "option" else ():
+            assert option in page, option
+
+
+def test_every_error_is_on_the_errors_page():
+    page = (REFERENCE / "errors.md").read_text()
+    for name in errors.__all__:
+        if name != "Code":
+            assert f"`{name}`" in page or f"`tfcollective.{name}`" in page or f"`{name}`s" in page, name
+    for code in errors.Code:
+        if code is not errors.Code.OK:
+            assert f"| {code.value} |" in page
+
+
+def test_every_public_name_is_on_the_python_page():
+    page = (REFERENCE / "python_api.md").read_text()
+    for name in tfcollective.__all__:
+        if not name.endswith("Error") and not name.startswith("__"):
+            assert re.search(rf"\b{name}\b", page), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
