@@ -1,0 +1,44 @@
+"""When one rank goes wrong in training the others end at once, and the report names the first cause."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from jobs import run_job
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.kill]
+JOB = Path(__file__).with_name("job_failures.py")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "told", "reported"),
+    [
+        ("exception", 1, "rank 1 stopped: ValueError: the data is rotten", "rank 1 .* exited with code 1"),
+        ("exit", 3, "rank 1 finished after", "rank 1 .* exited with code 3"),
+        ("kill", 137, "rank 1 .* is gone", "rank 1 .* was killed by SIGKILL"),
+        ("uneven", 1, "rank 1 finished after .*shard", "rank 0 .* exited with code 1"),
+    ],
+)
+def test_the_others_are_told(kind: str, code: int, told: str, reported: str, tmp_path: Path) -> None:
+    done = run_job(JOB, 2, kind, expect=code, TOLD=str(tmp_path / "told"))
+    waited = re.search(r"told after ([0-9.]+) s", done.stdout)
+    assert waited is not None, done.stdout
+    assert float(waited[1]) < 1.0
+    assert re.search(told, done.stdout), done.stdout
+    report = done.stderr[done.stderr.index("the job failed:") :]
+    assert re.match(f"the job failed: {reported}", report), report
+
+
+@pytest.mark.parametrize("kind", ["numpy", "eager", "graph"])
+def test_ctrl_c_while_an_operation_waits(kind: str) -> None:
+    # In TensorFlow the interrupt meets the making of a CancelledError: pybind11 shows both in a RuntimeError.
+    done = run_job(JOB.with_name("job_interrupt.py"), 2, kind, expect=130 if kind == "numpy" else 1)
+    back = re.search(r"back after ([0-9.]+) s", done.stdout)
+    assert back is not None, done.stdout
+    assert float(back[1]) < 5.0
+    assert "KeyboardInterrupt" in done.stderr
