@@ -19,8 +19,8 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(2)
 tf.config.set_visible_devices(tf.config.list_physical_devices("CPU"), "CPU")
 
-from tfcollective.tensorflow import ops  # noqa: E402
-from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients  # noqa: E402
+from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
 
 keras = tf.keras
 KERAS_3 = hasattr(keras.optimizers.Optimizer, "apply")

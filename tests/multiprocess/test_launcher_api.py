@@ -10,14 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from launching import where
 
 import tfcollective
 
 pytestmark = pytest.mark.multiprocess
-
-
-def where(add, times=1):
-    return os.environ["TFCOLLECTIVE_TASK"], add * times, os.getpid()
 
 
 def test_the_results_come_in_rank_order():

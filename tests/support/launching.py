@@ -30,6 +30,11 @@ def join():
 """
 
 
+def where(add, times=1):
+    """A function of a module that the ranks have to import."""
+    return os.environ["TFCOLLECTIVE_TASK"], add * times, os.getpid()
+
+
 @dataclass
 class Run:
     """One ``tfcollective run``, marked so that its processes are recognised."""

@@ -176,7 +176,8 @@ def test_exclusions_from_weight_decay_are_kept() -> None:
     plain = keras.optimizers.AdamW(weight_decay=0.5)
     plain.exclude_from_weight_decay(var_names=["bias"])
     distributed = tfk.DistributedOptimizer(plain)
-    assert not distributed._use_weight_decay(keras.Variable([1.0], name="bias") if KERAS_3 else tf.Variable(1.0, name="bias"))
+    bias = keras.Variable([1.0], name="bias") if KERAS_3 else tf.Variable(1.0, name="bias")
+    assert not distributed._use_weight_decay(bias)
 
 
 @keras_3_only
