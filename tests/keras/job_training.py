@@ -28,9 +28,7 @@ mine = np.arange(len(X)) % size == rank  # GLOBAL_BATCH is a multiple of every s
 
 def dense_model() -> object:
     keras.utils.set_random_seed(100 + rank)  # differs from rank to rank on purpose
-    return keras.Sequential(
-        [keras.layers.Input((5,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
-    )
+    return keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
 
 
 def embedding_model() -> object:

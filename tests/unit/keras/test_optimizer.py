@@ -42,9 +42,7 @@ def test_fit_reduces_once_a_step() -> None:
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_steps_per_execution(run_eagerly: bool) -> None:
     with fake_world() as ops:
-        made = model(
-            tfk.DistributedOptimizer(keras.optimizers.Adam()), steps_per_execution=3, run_eagerly=run_eagerly
-        )
+        made = model(tfk.DistributedOptimizer(keras.optimizers.Adam()), steps_per_execution=3, run_eagerly=run_eagerly)
         made.fit(*data(12), batch_size=2, verbose=0)
     assert started(ops) == 6
 
