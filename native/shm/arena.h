@@ -42,7 +42,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  int fd() const;  // to hand to the peers; borrowed
+  int fd() const;                   // to hand to the peers; borrowed
   const ArenaShape& shape() const;  // with the leader's `crowded`
 
   // A waiter for one thread at a time: spins for `spin_us` (0: gives the core away once), then sleeps
