@@ -33,6 +33,7 @@ _installed = False
 def install(keras: Any) -> None:
     """Changes `keras` (the module), once a process. Without a distributed optimizer everything stays as it was."""
     global _installed
+    _check_backend(keras)
     with _lock:
         if _installed:
             return
@@ -41,6 +42,14 @@ def install(keras: Any) -> None:
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
         _wrap(scaler, "check_finite", "grads", _check_finite)
+
+
+def _check_backend(keras: Any) -> None:
+    """Raises ConfigError if this is Keras 3 over another backend than TensorFlow."""
+    config: Any = getattr(keras, "config", None)
+    backend = config.backend() if hasattr(config, "backend") else "tensorflow"
+    if backend != "tensorflow":
+        raise ConfigError(f"Keras runs on {backend}; tfcollective needs KERAS_BACKEND=tensorflow")
 
 
 def _wrap(kind: type, method: str, argument: str, wrapper: Callable[..., Any]) -> None:

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from tfcollective.keras.guard import ReplicaGuard
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
+from tfcollective.tensorflow.guard import ReplicaGuard
 
 __all__ = ["ATTRIBUTE", "OptimizerState", "distributed_part", "state_of"]
 

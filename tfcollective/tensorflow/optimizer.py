@@ -49,7 +49,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         backward_passes_per_step: only 1; Keras 3's `gradient_accumulation_steps` does the rest.
         op: Average (default) or Sum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
-        average_aggregated_gradients: not supported.
+        average_aggregated_gradients: without meaning for one backward pass a step.
         num_groups: into how many buckets gradients are put whatever their size; 0: by size.
         groups: a number of groups, or lists of variables whose gradients share a bucket.
         process_set: not supported.
@@ -58,12 +58,12 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported.
     """
+    del average_aggregated_gradients
     refuse(
         device_dense=device_dense,
         device_sparse=device_sparse,
         process_set=process_set,
         backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients or None,
     )
     arguments = {
         "compression": compression,

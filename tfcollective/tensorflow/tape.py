@@ -10,11 +10,15 @@ from tfcollective.communicator import Average, Op
 from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import refuse
-from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
+from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key, variable_name
+from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.names import plan_names
 
 __all__ = ["DistributedGradientTape"]
 
 _SCOPE = "tape"
+_GUARD_SCOPE = "tape_guard"
+_guards: dict[tuple[str, ...], ReplicaGuard] = {}
 
 
 class _TapeMixin:
@@ -34,9 +38,11 @@ class _TapeMixin:
         """As ``tf.GradientTape.gradient``, reduced over the ranks."""
         base: Any = super()
         gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)
+        flat = tf.nest.flatten(sources)
+        _guard(flat, self._tfcollective_local)
         reduced = reduce_gradients(
             tf.nest.flatten(gradients),
-            tf.nest.flatten(sources),
+            flat,
             scope=_SCOPE,
             options=self._tfcollective_options,
             local=frozenset(self._tfcollective_local),
@@ -46,6 +52,17 @@ class _TapeMixin:
     def register_local_source(self, source: Any) -> None:
         """The gradient of `source` stays this rank's own."""
         self._tfcollective_local.add(variable_key(source))
+
+
+def _guard(sources: list[Any], local: set[int]) -> None:
+    """Proves now and then that all ranks take the gradient of the same values."""
+    shared = [s for s in sources if hasattr(s, "assign") and variable_key(s) not in local]
+    content = tuple(f"{variable_name(s, i)} {s.shape}" for i, s in enumerate(shared))
+    if content:
+        guard = _guards.setdefault(
+            content, ReplicaGuard(plan_names.name(_GUARD_SCOPE, "\n".join(content)), after_update=True)
+        )
+        guard.step(shared)
 
 
 def DistributedGradientTape(  # noqa: N802  # Horovod's name

@@ -181,3 +181,26 @@ def test_one_rank_communicates_nothing() -> None:
         gradients_of(variables(3))
         tfc.broadcast_variables(variables(2), 0)
     assert ops.ran == []
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_replicas_are_compared_after_the_first_update_of_the_third_call_on(traced: bool) -> None:
+    source = tf.Variable(1.0, name=f"guarded_{traced}")
+
+    def gradient() -> object:
+        with tfc.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = source * source
+        return tape.gradient(loss, source)
+
+    run = tf.function(gradient) if traced else gradient
+    compared = []
+    with fake_world(replica_check_steps=7) as ops:
+        for number in range(10):
+            ops.ran.clear()
+            run()
+            compared.append(ops.count("allgather"))
+            if number >= 4:
+                source.assign_sub(0.1)
+    # Calls 2 to 4 ask whether anything has changed; call 5 finds that it has; then every seventh is compared.
+    assert compared[:6] == [0, 0, 1, 1, 1, 1]
+    assert sum(compared[6:]) <= 1

@@ -31,15 +31,19 @@ ADVICE = (
 
 
 class ReplicaGuard:
-    """Counts the steps of one optimizer in this process and checks when it is time.
+    """Counts the steps of one optimizer or tape in this process and checks when it is time.
 
     Args:
         scope: names the comparison between ranks.
+        after_update: the steps are gradients, of which several may go into one update: check only once the variables
+            have changed since the first step.
     """
 
-    def __init__(self, scope: str) -> None:
+    def __init__(self, scope: str, *, after_update: bool = False) -> None:
         self._name = f"{scope}/replica_check"
+        self._after_update = after_update
         self._steps: Any = None
+        self._first: Any = None
 
     def hold(self) -> None:
         """No checks until :meth:`restart`."""
@@ -50,39 +54,64 @@ class ReplicaGuard:
         self._counter().assign(0)
 
     def step(self, variables: Sequence[Any]) -> None:
-        """Called at the start of every step, before `variables` change."""
+        """Called at the start of every step, before `variables` change. The same ones at every call."""
         every = runtime.settings().replica_check_steps
         if runtime.size() == 1 or every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
             return
-        named = [(variable_name(v, i), tf.convert_to_tensor(v)) for i, v in enumerate(variables)]
-        named = [(name, value) for name, value in named if value.shape.num_elements() != 0]
+        named = [(variable_name(v, i), v) for i, v in enumerate(variables) if tf.TensorShape(v.shape).num_elements()]
         if not named:
             return
         counter = self._counter()
         steps = counter.read_value()
         counter.assign_add(1)
+        if self._after_update:
+            first = self._first_fingerprints(len(named))
+            tf.cond(tf.equal(steps, 0), lambda: first.assign(_fingerprints_of(named)), first.read_value)
         due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
-        tf.cond(due, lambda: self._check(named), lambda: tf.constant(True))
+        tf.cond(due, lambda: self._check(named, steps), lambda: tf.constant(True))
 
-    def _check(self, named: Sequence[tuple[str, Any]]) -> Any:
-        mine = fingerprints([value for _, value in named])
-        everyone = ops.allgather(mine[tf.newaxis], name=self._name)
-        index, ranks = compare_fingerprints(everyone)
-        names = [name for name, _ in named]
-        if tf.executing_eagerly():
-            if int(index) >= 0:
-                raise CollectiveMismatchError(f"{ADVICE} {names[int(index)]} on ranks {ranks.numpy().tolist()}")
+    def _check(self, named: Sequence[tuple[str, Any]], steps: Any) -> Any:
+        mine = _fingerprints_of(named)
+        changed = tf.constant(True) if self._first is None else tf.reduce_any(tf.not_equal(mine, self._first))
+        flag = tf.fill([1, 8], tf.cast(changed, tf.uint8))
+        everyone = ops.allgather(tf.concat([mine, flag], 0)[tf.newaxis], name=self._name)
+        updated = tf.reduce_any(tf.not_equal(everyone[:, -1], 0))
+        return tf.cond(updated, lambda: _compare(everyone[:, :-1], named), lambda: self._again(steps))
+
+    def _again(self, steps: Any) -> Any:
+        """Not yet: the next step counts as this one."""
+        with tf.control_dependencies([self._counter().assign(steps)]):
             return tf.constant(True)
-        equal = index < 0
-        name = tf.gather(names, tf.maximum(index, 0))
-        with tf.control_dependencies([tf.debugging.Assert(equal, [ADVICE, name, "on ranks", ranks], summarize=64)]):
-            return tf.identity(equal)
 
     def _counter(self) -> Any:
         if self._steps is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfcollective_steps")
         return self._steps
+
+    def _first_fingerprints(self, count: int) -> Any:
+        if self._first is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._first = tf.Variable(tf.zeros([count, 8], tf.uint8), trainable=False, name="tfcollective_first")
+        return self._first
+
+
+def _compare(everyone: Any, named: Sequence[tuple[str, Any]]) -> Any:
+    """True, or an error on all ranks."""
+    index, ranks = compare_fingerprints(everyone)
+    names = [name for name, _ in named]
+    if tf.executing_eagerly():
+        if int(index) >= 0:
+            raise CollectiveMismatchError(f"{ADVICE} {names[int(index)]} on ranks {ranks.numpy().tolist()}")
+        return tf.constant(True)
+    equal = index < 0
+    name = tf.gather(names, tf.maximum(index, 0))
+    with tf.control_dependencies([tf.debugging.Assert(equal, [ADVICE, name, "on ranks", ranks], summarize=64)]):
+        return tf.identity(equal)
+
+
+def _fingerprints_of(named: Sequence[tuple[str, Any]]) -> Any:
+    return fingerprints([tf.convert_to_tensor(variable) for _, variable in named])
 
 
 def fingerprints(values: Sequence[Any]) -> Any:

@@ -1,0 +1,160 @@
+"""Worlds of several ranks in one process: one thread a rank, as the C interface allows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tfcollective import communicator as c
+from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
+from tfcollective.errors import (
+    CollectiveAbortedError,
+    CollectiveCancelledError,
+    CollectiveError,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    PeerLostError,
+    StateError,
+)
+
+KEY = b"0123456789abcdef"
+QUICK = CommunicatorOptions(connect_timeout=20, op_timeout=20)
+
+
+def run_world(size: int, work: Callable[[Communicator], object], options: CommunicatorOptions = QUICK) -> list[object]:
+    """What `work` returned, or the CollectiveError that it raised, on every rank."""
+    listeners = [Listener("127.0.0.1", "node") for _ in range(size)]
+    addresses = [listener.address for listener in listeners]
+    results: list[object] = [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            world = Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=options)
+            results[rank] = work(world)
+            world.close(5)
+        except CollectiveError as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return results
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_collectives(size: int, transport: str) -> None:
+    def work(world: Communicator) -> None:
+        mine = np.arange(5.0) + world.rank
+        everyone = [np.arange(5.0) + r for r in range(size)]
+        np.testing.assert_array_equal(world.allreduce(mine, c.Sum), sum(everyone))
+        np.testing.assert_array_equal(world.allreduce(mine), sum(everyone) / size)
+        np.testing.assert_array_equal(world.allreduce(mine, c.Max), everyone[-1])
+        np.testing.assert_array_equal(
+            world.allgather(mine[: world.rank]), np.concatenate([e[:r] for r, e in enumerate(everyone)])
+        )
+        np.testing.assert_array_equal(world.broadcast(mine, size - 1), everyone[-1])
+        rows = np.array_split(sum(everyone), size)[world.rank]
+        np.testing.assert_array_equal(world.reducescatter(mine, c.Sum), rows)
+        got, counts = world.alltoall(np.repeat(float(world.rank), size * 2), [2] * size)
+        np.testing.assert_array_equal(got, np.repeat(np.arange(float(size)), 2))
+        assert counts == [2] * size
+        world.barrier()
+        info = world.info()
+        assert (info.rank, info.size, info.local_size) == (world.rank, size, size)
+        assert info.uses_shared_memory == (transport == "auto")
+
+    options = CommunicatorOptions(connect_timeout=20, op_timeout=20, transport=transport)
+    assert run_world(size, work, options) == [None] * size
+
+
+def test_ranks_that_disagree_are_shown_to_each_other() -> None:
+    results = run_world(2, lambda world: world.allreduce(np.ones(3 + world.rank)))
+    for error in results:
+        assert isinstance(error, CollectiveMismatchError)
+        assert "rank 0" in str(error)
+        assert "rank 1" in str(error)
+
+
+def test_abort_tells_the_others_why() -> None:
+    def work(world: Communicator) -> object:
+        if world.rank == 1:
+            world.abort("ValueError: rotten")
+        return world.barrier()
+
+    told, aborter = run_world(2, work)
+    assert isinstance(told, CollectiveAbortedError)
+    assert told.peer == 1
+    assert "rotten" in str(told)
+    assert isinstance(aborter, CollectiveCancelledError)
+
+
+def test_a_rank_that_leaves_is_missed() -> None:
+    lost, left = run_world(2, lambda world: world.barrier() if world.rank == 0 else None)
+    assert isinstance(lost, PeerLostError)
+    assert lost.peer == 1
+    assert left is None
+
+
+def test_a_dead_world_says_what_killed_it() -> None:
+    def work(world: Communicator) -> object:
+        if world.rank == 1:
+            return None
+        with pytest.raises(PeerLostError):
+            world.barrier()
+        return world.failure()
+
+    failure, _ = run_world(2, work)
+    assert isinstance(failure, PeerLostError)
+
+
+def test_deadlines_name_the_missing() -> None:
+    done = threading.Event()
+
+    def work(world: Communicator) -> object:
+        if world.rank == 1:
+            done.wait(20)
+            return None
+        try:
+            return world.barrier(timeout=0.3)
+        finally:
+            done.set()
+
+    late = run_world(2, work)[0]
+    assert isinstance(late, CollectiveTimeoutError)
+    assert "rank 1" in str(late)
+
+
+def test_a_listener_serves_once() -> None:
+    listener = Listener("127.0.0.1", "node")
+    listener.close()
+    listener.close()
+    with pytest.raises(StateError, match="closed"):
+        Communicator.connect(listener, rank=0, addresses=["x"], key=KEY)
+
+
+def test_another_key_is_refused() -> None:
+    listeners = [Listener("127.0.0.1", "node") for _ in range(2)]
+    addresses = [listener.address for listener in listeners]
+    options = CommunicatorOptions(connect_timeout=1.0)
+    errors: list[object] = []
+
+    def run(rank: int) -> None:
+        key = KEY if rank == 0 else KEY[::-1]
+        try:
+            Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=key, options=options)
+        except CollectiveError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(errors) == 2

@@ -1,0 +1,224 @@
+"""Crash hook, heartbeat and Ctrl-C watch, each on its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfcollective.clock import ManualClock
+from tfcollective.communicator import CommunicatorInfo
+from tfcollective.errors import CoordinatorError, PeerLostError
+from tfcollective.failures import read_exception
+from tfcollective.runtime.crash import CrashHook, came_through_collective, describe_cause
+from tfcollective.runtime.heartbeat import Heartbeat, LossDetector
+from tfcollective.runtime.interrupt import InterruptWatch, is_stuck
+from tfcollective.tasks import TaskKey
+
+INFO = CommunicatorInfo(0, 2, 0, 2, 0, 1, uses_shared_memory=True, broken=False, completed=5, pending=1)
+
+# ---- crash -----------------------------------------------------------------------------------------------------------
+
+
+def crash(hook: CrashHook, error: BaseException) -> None:
+    try:
+        raise error
+    except BaseException as raised:
+        hook._hook(type(raised), raised, raised.__traceback__)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    shown: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(error))
+    return shown
+
+
+def test_a_crash_is_recorded_told_and_shown(tmp_path: Path, quiet: list[BaseException]) -> None:
+    told: list[str] = []
+    before = sys.excepthook
+    hook = CrashHook(str(tmp_path / "record"), told.append, lambda: False)
+    hook.install()
+    crash(hook, ValueError("rotten\nand more"))
+    hook.remove()
+    assert sys.excepthook is before
+    record = read_exception(str(tmp_path / "record"))
+    assert record is not None
+    assert (record.type, record.message, record.consequence) == ("ValueError", "rotten\nand more", False)
+    assert "test_watching" in record.traceback
+    assert told == ["ValueError: rotten"]
+    assert isinstance(quiet[0], ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "ended_by_peer", "consequence"),
+    [
+        (PeerLostError("gone"), True, True),
+        (PeerLostError("gone"), False, True),
+        (ValueError("own"), True, False),
+        (type("InternalError", (Exception,), {"__module__": "tensorflow.python.framework"})("x"), True, True),
+        (type("InternalError", (Exception,), {"__module__": "tensorflow.python.framework"})("x"), False, False),
+    ],
+)
+def test_consequences(tmp_path: Path, error: Exception, ended_by_peer: bool, consequence: bool) -> None:
+    hook = CrashHook(str(tmp_path / "record"), lambda cause: None, lambda: ended_by_peer)
+    crash(hook, error)
+    record = read_exception(str(tmp_path / "record"))
+    assert record is not None
+    assert record.consequence is consequence
+
+
+def test_an_error_raised_because_of_a_collective_counts() -> None:
+    error = RuntimeError("training failed")
+    error.__cause__ = PeerLostError("gone")
+    assert came_through_collective(error)
+    assert not came_through_collective(RuntimeError("own"))
+
+
+def test_a_record_that_cannot_be_written_does_not_hide_the_error(quiet: list[BaseException]) -> None:
+    told: list[str] = []
+    hook = CrashHook("/nonexistent/record", told.append, lambda: False)
+    hook.install()
+    crash(hook, ValueError("x"))
+    assert told == ["ValueError: x"]
+    assert len(quiet) == 1
+
+
+def test_another_hook_put_over_ours_stays() -> None:
+    hook = CrashHook(None, lambda cause: None, lambda: False)
+    hook.install()
+
+    def other(*_arguments: object) -> None:
+        return None
+
+    sys.excepthook = other
+    hook.remove()
+    assert sys.excepthook is other
+
+
+def test_causes_are_one_short_line() -> None:
+    assert describe_cause(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(describe_cause(ValueError("x" * 9999))) == 500
+    graph = 'Graph execution error:\n\nDetected at node n\n  File "x.py", line 1\n\nthe real one\n\t [[{{node n}}]]'
+    assert describe_cause(ValueError(graph)) == "ValueError: the real one"
+
+
+# ---- heartbeat -------------------------------------------------------------------------------------------------------
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.beats: list[tuple[str, Mapping[str, object]]] = []
+        self.down = False
+
+    def heartbeat(self, task: TaskKey, state: str, info: Mapping[str, object]) -> None:
+        if self.down:
+            raise CoordinatorError("no answer")
+        self.beats.append((state, info))
+
+
+def test_a_coordinator_is_lost_only_after_long_silence() -> None:
+    detector = LossDetector(lost_after=30)
+    assert detector.failed(100) is None
+    assert detector.failed(129) is None
+    detector.answered()
+    assert detector.failed(131) is None
+    assert detector.failed(161) == 30
+
+
+def test_beats_and_loss() -> None:
+    sink, clock, lost = Sink(), ManualClock(), []
+    heart = Heartbeat(sink, TaskKey("worker", 0), lambda: ("running", {"completed": 1}), lost.append, clock)
+    assert heart.beat()
+    assert sink.beats == [("running", {"completed": 1})]
+    sink.down = True
+    assert heart.beat()
+    clock.advance(31)
+    assert not heart.beat()
+    assert "31 s" in lost[0]
+
+
+def test_the_thread_beats_and_stops() -> None:
+    sink = Sink()
+    heart = Heartbeat(sink, TaskKey("worker", 0), lambda: ("running", {}), lambda cause: None, interval=0.01)
+    heart.start()
+    deadline = time.monotonic() + 5
+    while len(sink.beats) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)  # another thread beats
+    heart.stop()
+    count = len(sink.beats)
+    assert count >= 2
+    assert not heart._thread.is_alive()
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "stuck"),
+    [
+        (INFO, True),
+        (replace(INFO, completed=6), False),
+        (replace(INFO, pending=0), False),
+        (replace(INFO, broken=True), False),
+    ],
+)
+def test_stuck_is_a_pending_operation_without_progress(after: CommunicatorInfo, stuck: bool) -> None:
+    assert is_stuck(INFO, after) is stuck
+
+
+def test_a_stuck_operation_is_aborted_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfcollective.runtime.interrupt.GRACE_S", 0.05)
+    aborted = threading.Event()
+    watch = InterruptWatch(lambda: INFO, lambda cause: aborted.set())
+    assert watch.start()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        aborted.wait(5)
+    assert aborted.wait(5)
+    watch.stop()
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_program_that_handles_sigint_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfcollective.runtime.interrupt.GRACE_S", 0.01)
+    aborted: list[str] = []
+    watch = InterruptWatch(lambda: INFO, aborted.append)
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        assert watch.start()
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)  # longer than the grace: nothing must happen
+    finally:
+        watch.stop()
+        signal.signal(signal.SIGINT, before)
+    assert aborted == []
+
+
+def test_a_wakeup_descriptor_in_use_is_left_alone() -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end)
+    try:
+        watch = InterruptWatch(lambda: INFO, lambda cause: None)
+        assert not watch.start()
+        watch.stop()
+        assert signal.set_wakeup_fd(-1) == write_end
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_only_the_main_thread_can_watch() -> None:
+    started: list[bool] = []
+    thread = threading.Thread(target=lambda: started.append(InterruptWatch(lambda: INFO, lambda cause: None).start()))
+    thread.start()
+    thread.join()
+    assert started == [False]
