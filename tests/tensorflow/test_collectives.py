@@ -18,3 +18,8 @@ JOB = Path(__file__).with_name("job_collectives.py")
 def test_collectives(ranks: int, transport: str) -> None:
     done = run_job(JOB, ranks, TFCOLLECTIVE_TRANSPORT=transport)
     assert done.stdout.count("ok ") == 10 * ranks
+
+
+def test_a_second_world_in_the_same_processes() -> None:
+    done = run_job(JOB.with_name("job_again.py"), 2)
+    assert done.stdout.count("ok ") == 4
