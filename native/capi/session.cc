@@ -129,6 +129,7 @@ Status Session::ShareMemory(FdServer* server, const SessionOptions& options, con
   shape.local_rank = topology.local_rank;
   shape.local_size = topology.local_size();
   if (topology.local_rank == 0) {
+    shape.crowded = shape.local_size > CpusAllowed();
     auto arena = Arena::Create(shape);
     if (!arena.ok()) return arena.status();
     arena_ = arena.Take();
