@@ -1,16 +1,15 @@
 #include "engine/scheduler.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "base/thread.h"
 #include "engine/fiber.h"
 
 namespace tfc {
@@ -99,8 +98,10 @@ struct Scheduler::Impl {
   Arena* arena = nullptr;
   int spin_us = 0;
   std::thread thread;
+  std::atomic<std::thread::id> progress{};  // while it runs
 
   std::mutex mutex;
+  std::condition_variable changed;
   std::deque<std::pair<uint32_t, Task>> inbox;
   bool stopping = false;
   std::atomic<bool> news{false};  // the inbox is not empty, or stopping has begun
@@ -145,7 +146,7 @@ struct Scheduler::Impl {
   bool MayGoOn(const Lane& lane) const {
     if (lane.wait == Wait::kTask) return !lane.tasks.empty();
     if (lane.wait != Wait::kArena) return true;
-    return lane.condition->Holds() || lane.deadline.Passed() || !arena->interrupted().ok();
+    return lane.condition->Holds() || lane.deadline.Passed() || arena->is_interrupted();
   }
 
   // One turn for every lane that has work and may go on.
@@ -213,14 +214,25 @@ struct Scheduler::Impl {
       // The doorbell does not wake epoll, so a mixed wait looks at the arena again soon. It occurs
       // only while one channel is on the wire and another one in shared memory.
       if (in_arena) deadline = deadline.Earlier(Deadline::After(100e-6));
-      if (!news.load(std::memory_order_acquire)) transport.poll(deadline);
+      // A broken transport does not wait any more; those that waited in it are told so in their next turn.
+      if (!news.load(std::memory_order_acquire) && !transport.poll(deadline).ok() && !in_transport)
+        SleepUntilNews(deadline);
     } else {
       arena->SleepUntilRung(Arena::Sleeper::kProgress, something, deadline);
     }
   }
 
+  void SleepUntilNews(Deadline deadline) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait_until(lock, deadline.when(), [this] { return news.load(std::memory_order_acquire); });
+  }
+
   bool Spin(const Condition& condition) const {
-    if (spin_us <= 0) return condition.Holds();
+    if (spin_us <= 0) {
+      // One turn for the peer that we wait for: it often shares our core.
+      if (!condition.Holds()) ::sched_yield();
+      return condition.Holds();
+    }
     const Deadline until = Deadline::After(spin_us * 1e-6);
     while (!condition.Holds()) {
       if (until.Passed()) return false;
@@ -234,6 +246,7 @@ struct Scheduler::Impl {
   }
 
   void Loop() {
+    progress = std::this_thread::get_id();
     while (true) {
       TakeInbox();
       if (ResumeAll()) continue;
@@ -244,10 +257,15 @@ struct Scheduler::Impl {
       Sleep();
     }
     EndFibers();
+    progress = std::thread::id();
   }
 
   void Wake() {
-    news.store(true, std::memory_order_release);
+    {
+      std::lock_guard<std::mutex> lock(mutex);  // or SleepUntilNews could miss it
+      news.store(true, std::memory_order_release);
+    }
+    changed.notify_all();
     if (arena != nullptr) arena->Ring(Arena::Sleeper::kProgress);
     if (transport.wake) transport.wake();
   }
@@ -262,12 +280,9 @@ Scheduler::Scheduler(PolledTransport transport, Arena* arena, int spin_us) : imp
 Scheduler::~Scheduler() { Stop(); }
 
 Status Scheduler::Start() {
-  sigset_t all, before;  // signals are for the threads of the program, not for ours
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  impl_->thread = std::thread([this] { impl_->Loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(impl_->thread.native_handle(), "tfc-progress");
+  auto thread = StartThread("tfc-progress", [this] { impl_->Loop(); });
+  if (!thread.ok()) return thread.status();
+  impl_->thread = thread.Take();
   return Status::Ok();
 }
 
@@ -280,6 +295,8 @@ bool Scheduler::Submit(uint32_t channel, Task task) {
   impl_->Wake();
   return true;
 }
+
+bool Scheduler::IsProgress() const { return impl_->progress.load() == std::this_thread::get_id(); }
 
 void Scheduler::Stop() {
   if (!impl_->thread.joinable()) return;
