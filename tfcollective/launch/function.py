@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
@@ -53,13 +54,22 @@ def collect(tasks: Sequence[TaskKey], coordinator: CoordinatorServer) -> dict[st
 def main() -> int:
     """Fetches the call, makes it, and leaves its result; an exception leaves its record and ends the process."""
     settings = Settings.load()
-    try:
-        _call(settings)
-    except BaseException as error:
-        if settings.failure_file is not None and not isinstance(error, SystemExit):
-            failures.write_exception(settings.failure_file, error, now=time.time())
-        raise
+    if settings.failure_file is not None:
+        _record_crash(settings.failure_file)
+    _call(settings)
     return 0
+
+
+def _record_crash(failure_file: str) -> None:
+    """An exception that nobody catches leaves its record. A hook of the function's own (``init()`` sets one, which
+    knows more of the world) runs before this one, and the first record stays."""
+    shown_by = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        failures.write_exception(failure_file, error, now=time.time())
+        shown_by(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _call(settings: Settings) -> None:
