@@ -1,6 +1,7 @@
 // The C interface: checks arguments, calls the engine, turns Status into code and message.
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -114,6 +115,8 @@ Status AddSpans(const tfc_span* spans, size_t num_spans, size_t element, tfc::Op
     const tfc_span& span = spans[i];
     if (span.count < 0 || (span.count > 0 && span.input == nullptr))
       return Status(Code::kInvalidArgument, "span " + std::to_string(i) + " has no input or a negative count");
+    if (span.count > std::numeric_limits<int64_t>::max() / static_cast<int64_t>(element))
+      return Status(Code::kInvalidArgument, "span " + std::to_string(i) + " has more elements than memory can hold");
     const size_t bytes = static_cast<size_t>(span.count) * element;
     operation->input.push_back({static_cast<const std::byte*>(span.input), bytes});
     operation->output.push_back({static_cast<std::byte*>(span.output), bytes});
@@ -154,6 +157,7 @@ Result<tfc::Operation> OperationOf(const tfc_request& given, const tfc::Topology
   operation.postscale = given.postscale;
   operation.timeout_s = given.timeout_s;
   operation.name = Text(given.name);
+  if (given.ndim < 0) return Status(Code::kInvalidArgument, "the number of dimensions is negative");
   if (given.ndim > 0 && given.shape == nullptr) return Status(Code::kInvalidArgument, "the shape is missing");
   if (given.shape != nullptr) operation.shape.assign(given.shape, given.shape + given.ndim);
   if (given.splits != nullptr) operation.splits.assign(given.splits, given.splits + topology.size);
@@ -266,6 +270,8 @@ void tfc_communicator_abort(tfc_communicator* communicator, const char* cause) {
 tfc_code tfc_communicator_shutdown(tfc_communicator* communicator, double timeout_s, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
+    if (communicator->session->engine().OnOwnThread())
+      return Status(Code::kFailedPrecondition, "a callback must not shut its communicator down");
     communicator->session->engine().Shutdown(timeout_s);
     return Status::Ok();
   });

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace tfc {
@@ -76,15 +77,34 @@ Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meetin
     if (!peer.ok()) return peer.status();
     peers.push_back(peer.Take());
   }
-  std::shared_ptr<Session> session(new Session());
+  std::shared_ptr<Session> session(new Session(), &Session::Drop);
   if (options.size() == 1) {
     session->engine_ = std::make_unique<Engine>(EngineOptionsOf(options, peers));
     TFC_RETURN_IF_ERROR(session->engine_->Start({}, nullptr, nullptr));
     return session;
   }
   if (meeting == nullptr) return Status(Code::kInvalidArgument, "a world of more than one rank needs a listener");
-  TFC_RETURN_IF_ERROR(session->Connect(std::move(meeting), options, peers));
+  const Status connected = session->Connect(std::move(meeting), options, peers);
+  if (!connected.ok()) return session->GiveUp(connected);
   return session;
+}
+
+// The peers wait for this rank, so they are told; unless one of them has told us.
+Status Session::GiveUp(const Status& why) {
+  if (engine_ == nullptr) return why;
+  const Status first = engine_->failure().Get();
+  if (!first.ok()) return first;
+  engine_->Abort("it could not set the communicator up: " + why.message());
+  return why;
+}
+
+// A callback that drops the last reference runs on a thread that the destructor has to join.
+void Session::Drop(Session* session) {
+  if (session->engine_ != nullptr && session->engine_->OnOwnThread()) {
+    std::thread([session] { delete session; }).detach();
+  } else {
+    delete session;
+  }
 }
 
 Session::~Session() {
@@ -112,8 +132,7 @@ Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& 
   TFC_RETURN_IF_ERROR(star_->Start(deadline));
   if (options.shared_memory) {
     const Status shared = ShareMemory(&meeting->fds, options, peers, deadline);
-    if (!shared.ok())
-      return engine_->failure().failed() ? engine_->failure().Get() : shared.WithContext("shared memory");
+    if (!shared.ok()) return shared.WithContext("shared memory");
   }
   TFC_RETURN_IF_ERROR(StartEngine(options, peers));
   return engine_->Synchronise(deadline);
@@ -156,8 +175,7 @@ Status Session::StartEngine(const SessionOptions& options, const std::vector<Pee
   transport_ = transport.Take();
   PolledTransport polled;
   polled.transport = transport_.get();
-  // A transport that has failed says so to whoever waits in it; the poll's own result adds nothing.
-  polled.poll = [t = transport_.get()](Deadline deadline) { (void)t->Poll(deadline); };
+  polled.poll = [t = transport_.get()](Deadline deadline) { return t->Poll(deadline); };
   polled.wake = [t = transport_.get()] { t->Wake(); };
   const auto add = [t = transport_.get(), log = options.log](int peer, UniqueFd fd) {
     const Status added = t->AddConnection(peer, std::move(fd));

@@ -68,10 +68,12 @@ class Session {
 
  private:
   Session() = default;
+  static void Drop(Session* session);
   Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
                  const std::vector<PeerAddress>& peers);
   Status ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,
                      Deadline deadline);
+  Status GiveUp(const Status& why);
   Status StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
 
   // Destroyed from the last to the first: the engine uses everything above it, the star calls it.

@@ -1,22 +1,22 @@
 #include "control/star.h"
 
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "base/event_fd.h"
+#include "base/thread.h"
 #include "transport/tcp/acceptor.h"
 
 namespace tfc {
@@ -55,6 +55,7 @@ struct Star::Impl {
   EventFd wake;
   EventFd cancel;  // ends a connect that is under way when the star stops
   std::thread thread;
+  std::atomic<std::thread::id> monitor{};  // while it runs
 
   // Monitor thread only.
   std::map<int, Link> links;  // by rank
@@ -62,7 +63,8 @@ struct Star::Impl {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
-  int connected = 0;
+  std::set<int> connected;
+  Status lost;  // the first connection that ended, and why
   bool stopping = false;
   Deadline stop_deadline = Deadline::After(0);
 
@@ -97,7 +99,7 @@ struct Star::Impl {
     links[rank].fd = std::move(fd);
     {
       std::lock_guard<std::mutex> lock(mutex);
-      ++connected;
+      connected.insert(rank);
     }
     changed.notify_all();
   }
@@ -108,6 +110,11 @@ struct Star::Impl {
     ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, link->second.fd.get(), nullptr);
     links.erase(link);
     handler->OnClosed(rank, why);
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (lost.ok()) lost = Status(Code::kPeerLost, "rank " + std::to_string(rank) + ": " + why.message(), rank);
+    }
+    changed.notify_all();
   }
 
   void SendNow(int to, uint8_t type, const std::string& payload) {
@@ -246,6 +253,7 @@ struct Star::Impl {
   }
 
   void Loop() {
+    monitor = std::this_thread::get_id();
     std::array<epoll_event, 64> events;
     while (!Finished()) {
       const int count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), SleepMillis());
@@ -253,6 +261,7 @@ struct Star::Impl {
       RunTasks();
     }
     links.clear();
+    monitor = std::thread::id();
   }
 
   void HandleEvent(const epoll_event& event) {
@@ -265,6 +274,19 @@ struct Star::Impl {
       if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadLink(key);
       if ((event.events & EPOLLOUT) != 0) Flush(key);
     }
+  }
+
+  // Under the mutex.
+  Status NotConnected() const {
+    if (!is_root()) return Status(Code::kDeadlineExceeded, "the connection to rank 0 was not ready in time", 0);
+    std::string text;
+    int first = kNoPeer;
+    for (int rank = 1; rank < options.self.size; ++rank) {
+      if (connected.count(rank) != 0) continue;
+      if (first == kNoPeer) first = rank;
+      text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    }
+    return Status(Code::kDeadlineExceeded, text + " did not connect to rank 0", first);
   }
 
   Status ConnectToRoot(Deadline deadline) {
@@ -309,21 +331,19 @@ Result<std::unique_ptr<Star>> Star::Create(const StarOptions& options, TcpListen
 }
 
 Status Star::Start(Deadline deadline) {
-  // Signals are for the threads of the program, not for ours.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  impl_->thread = std::thread([this] { impl_->Loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(impl_->thread.native_handle(), "tfc-monitor");
+  auto thread = StartThread("tfc-monitor", [this] { impl_->Loop(); });
+  if (!thread.ok()) return thread.status();
+  impl_->thread = thread.Take();
   if (!impl_->is_root()) TFC_RETURN_IF_ERROR(impl_->ConnectToRoot(deadline));
-  const int wanted = impl_->is_root() ? impl_->options.self.size - 1 : 1;
+  const size_t wanted = impl_->is_root() ? static_cast<size_t>(impl_->options.self.size) - 1 : 1;
   std::unique_lock<std::mutex> lock(impl_->mutex);
-  const bool complete = impl_->changed.wait_until(lock, deadline.when(), [&] { return impl_->connected >= wanted; });
-  if (complete) return Status::Ok();
-  return Status(Code::kDeadlineExceeded, "only " + std::to_string(impl_->connected) + " of " + std::to_string(wanted) +
-                                             " peers have connected to rank 0");
+  impl_->changed.wait_until(lock, deadline.when(),
+                            [&] { return impl_->connected.size() >= wanted || !impl_->lost.ok(); });
+  if (!impl_->lost.ok()) return impl_->lost;
+  return impl_->connected.size() >= wanted ? Status::Ok() : impl_->NotConnected();
 }
+
+bool Star::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }
 
 void Star::Send(int to, uint8_t type, std::string payload) {
   impl_->PostTask([impl = impl_.get(), to, type, payload = std::move(payload)] { impl->SendNow(to, type, payload); });

@@ -53,8 +53,11 @@ class Star {
   Star& operator=(const Star&) = delete;
 
   // Starts the monitor and returns when this rank is connected: to rank 0, or, on rank 0, with all
-  // others.
+  // others. Otherwise DEADLINE_EXCEEDED naming who is missing, or PEER_LOST as soon as one that had
+  // connected is gone.
   Status Start(Deadline deadline);
+  // Whether the calling thread is the monitor, which cannot Stop.
+  bool IsMonitor() const;
 
   // Queues a message; any thread, never blocks. Ranks other than 0 can send to 0 only. A message to
   // the own rank is delivered by the monitor like any other.

@@ -3,6 +3,8 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "engine/messages.h"
@@ -18,9 +20,21 @@ constexpr uint32_t kMaxChannels = 64;  // as many as the arena has
 // A broken connection is often the consequence of a failure that is on its way to us: its cause is
 // worth a short wait. A roll call takes rank 0 half a second when a rank does not answer.
 constexpr double kCauseSeconds = 0.3;
-constexpr double kRollCallSeconds = 0.8;
+constexpr double kRollCallSeconds = 1.5;
 // After a failure nobody has a reason to stay.
 constexpr double kFailedLingerSeconds = 1.0;
+
+// An exception must neither leave a fiber nor end one rank's operation without the others hearing of it.
+Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
+                     Deadline deadline, Channel* channel) {
+  try {
+    return Execute(topology, operation, resources, deadline, channel);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, operation.Title() + ": out of memory");
+  } catch (const std::exception& exception) {
+    return Status(Code::kInternal, operation.Title() + ": " + exception.what());
+  }
+}
 
 uint64_t HashText(const std::string& text) {
   Operation operation;  // a barrier's signature is its name's
@@ -124,7 +138,7 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
   }
   if (view_owed)
     star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
-  const Status status = Execute(options_.topology, operation, resources, deadline, channel);
+  const Status status = ExecuteSafely(options_.topology, operation, resources, deadline, channel);
   if (status.ok()) {
     watch_.End(channel->index, true);
     return status;
@@ -176,7 +190,6 @@ Status Engine::Submit(Operation operation, Done done) {
     done(RunInline(operation));
     return Status::Ok();
   }
-  TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
   Request request;
   request.name = operation.name;
   request.signature = operation.Signature();
@@ -185,8 +198,9 @@ Status Engine::Submit(Operation operation, Done done) {
   const Deadline deadline = DeadlineOf(operation);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // Again under the lock: a failure after this point finds the operation among the pending ones.
+    // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
     if (failure_.failed()) return failure_.Get();
+    TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
     pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
   }
   Ask(request);
@@ -231,6 +245,8 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.failed()) return failure_.Get();
+    // Once the ranks have agreed, the run itself finds out whether it needs somebody who has left.
+    if (!plan->channel) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
     plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});
     ++plan->waiting;
     ask = !std::exchange(plan->asked, true);
@@ -330,6 +346,10 @@ void Engine::Shutdown(double timeout_s) {
   }
   lock.unlock();
   star_->Stop(is_root() ? Deadline::After(kCauseSeconds) : deadline);
+}
+
+bool Engine::OnOwnThread() const {
+  return (star_ != nullptr && star_->IsMonitor()) || (scheduler_ != nullptr && scheduler_->IsProgress());
 }
 
 EngineCounters Engine::counters() const {

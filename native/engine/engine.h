@@ -81,7 +81,10 @@ class Engine final : public StarHandler {
   void Abort(const std::string& cause);
   // Ends everything here with `status`, tells nobody. For failures that the peers see for themselves.
   void Fail(const Status& status);
+  // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
+  // Whether the caller is one of the engine's threads, that is, in a callback.
+  bool OnOwnThread() const;
 
   const FirstFailure& failure() const { return failure_; }
   const Topology& topology() const { return options_.topology; }

@@ -22,8 +22,9 @@ namespace tfc {
 // What the scheduler needs of a transport besides the Transport interface.
 struct PolledTransport {
   Transport* transport = nullptr;
-  std::function<void(Deadline)> poll;  // drives traffic until something happens, wake() or the deadline
-  std::function<void()> wake;          // any thread
+  // Drives traffic until something happens, wake() or the deadline. After an error it never sleeps again.
+  std::function<Status(Deadline)> poll;
+  std::function<void()> wake;  // any thread
 };
 
 class Scheduler {
@@ -43,6 +44,8 @@ class Scheduler {
   // Runs what has been submitted to its end and ends the thread. Whoever calls it has made sure that
   // no task waits for ever (interrupted the transport and the arena).
   void Stop();
+  // Whether the calling thread is the progress thread, which cannot Stop.
+  bool IsProgress() const;
 
  private:
   struct Impl;

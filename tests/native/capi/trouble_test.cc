@@ -1,0 +1,255 @@
+// What happens to the others, and to this process, when something goes wrong on one rank.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "testing/world.h"
+
+namespace tfc::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double CpuSeconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// A listener and its address, without a world.
+struct Listening {
+  tfc_listener* listener = nullptr;
+  std::string address;
+
+  Listening() {
+    const tfc_listener_options options{sizeof(tfc_listener_options), "127.0.0.1", "node"};
+    char buffer[512];
+    EXPECT_EQ(tfc_listener_create(&options, &listener, nullptr), TFC_OK);
+    EXPECT_EQ(tfc_listener_address(listener, buffer, sizeof(buffer), nullptr), TFC_OK);
+    address = buffer;
+  }
+};
+
+// Tries to connect as one rank; gives the world up again if that succeeds and nobody wants it.
+CallResult Connect(int rank, tfc_listener* listener, const std::vector<std::string>& addresses, double timeout_s,
+                   tfc_communicator** wanted = nullptr) {
+  const std::vector<uint8_t> key(32, 5);
+  std::vector<const char*> pointers;
+  for (const std::string& address : addresses) pointers.push_back(address.c_str());
+  tfc_communicator_options options{};
+  options.struct_size = sizeof(options);
+  options.rank = rank;
+  options.size = static_cast<int32_t>(addresses.size());
+  options.addresses = pointers.data();
+  options.key = key.data();
+  options.key_size = key.size();
+  options.connect_timeout_s = timeout_s;
+  options.spin_us = -1;
+  tfc_error error{};
+  error.struct_size = sizeof(error);
+  tfc_communicator* communicator = nullptr;
+  const int code = tfc_communicator_create(listener, &options, &communicator, &error);
+  if (wanted != nullptr) {
+    *wanted = communicator;
+  } else {
+    tfc_communicator_release(communicator);
+  }
+  return CallResult{code, error.peer, error.message};
+}
+
+void Ignore(void*, const tfc_error*) {}
+
+tfc_plan* Acquire(tfc_communicator* communicator) {
+  tfc_plan_options options{};
+  options.struct_size = sizeof(options);
+  options.name = "step";
+  options.signature = "a float32[3]";
+  options.num_buckets = 1;
+  options.op = TFC_SUM;
+  options.prescale = options.postscale = 1;
+  tfc_plan* plan = nullptr;
+  EXPECT_EQ(tfc_plan_acquire(communicator, &options, &plan, nullptr), TFC_OK);
+  return plan;
+}
+
+TEST(TroubleTest, AFailedCommunicatorIsIdle) {
+  WorldOptions options;
+  options.transport = TFC_TRANSPORT_TCP;
+  RunWorld(options, [](int rank, tfc_communicator* communicator) {
+    std::vector<float> values(3, 1);
+    ASSERT_EQ(AllReduce(communicator, &values).code, TFC_OK);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the other one has got its result too
+    if (rank == 0) tfc_communicator_abort(communicator, "for the test");
+    while (AllReduce(communicator, &values).code == TFC_OK) {
+    }
+    const double before = CpuSeconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // in which nothing should happen
+    EXPECT_LT(CpuSeconds() - before, 0.15);
+  });
+}
+
+TEST(TroubleTest, ARankThatCannotSetUpTellsTheOthers) {
+  Listening a, b;
+  const std::vector<std::string> good{a.address, b.address};
+  std::vector<std::string> bad = good;
+  const size_t name = bad[0].find("tfcollective-");
+  bad[0].replace(name, 13, "nobodythere--");
+  const auto begin = Clock::now();
+  auto leader = std::async(std::launch::async, [&] { return Connect(0, a.listener, good, 30); });
+  const CallResult broken = Connect(1, b.listener, bad, 30);
+  EXPECT_EQ(broken.code, TFC_IO) << broken.message;
+  const CallResult told = leader.get();
+  EXPECT_EQ(told.code, TFC_ABORTED) << told.message;
+  EXPECT_EQ(told.peer, 1);
+  EXPECT_NE(told.message.find("shared memory"), std::string::npos) << told.message;
+  EXPECT_LT(SecondsSince(begin), 10);
+}
+
+TEST(TroubleTest, ARankThatGivesUpConnectingEndsTheWaitOfRankZero) {
+  Listening a, b, absent;
+  const std::vector<std::string> addresses{a.address, b.address, absent.address};
+  const auto begin = Clock::now();
+  auto root = std::async(std::launch::async, [&] { return Connect(0, a.listener, addresses, 30); });
+  EXPECT_EQ(Connect(1, b.listener, addresses, 0.5).code, TFC_DEADLINE_EXCEEDED);
+  const CallResult told = root.get();
+  EXPECT_EQ(told.code, TFC_ABORTED) << told.message;
+  EXPECT_EQ(told.peer, 1);
+  EXPECT_LT(SecondsSince(begin), 10);
+  tfc_listener_destroy(absent.listener);
+}
+
+TEST(TroubleTest, RankZeroNamesThoseWhoDidNotConnect) {
+  Listening a, b;
+  const CallResult result = Connect(0, a.listener, {a.address, b.address}, 0.3);
+  EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED);
+  EXPECT_EQ(result.peer, 1);
+  EXPECT_NE(result.message.find("rank 1"), std::string::npos) << result.message;
+  tfc_listener_destroy(b.listener);
+}
+
+TEST(TroubleTest, ABucketStartedAfterARankHasLeftEndsAtOnce) {
+  for (const int32_t transport : {TFC_TRANSPORT_AUTO, TFC_TRANSPORT_TCP}) {
+    WorldOptions options;
+    options.transport = transport;
+    RunWorld(options, [](int rank, tfc_communicator* communicator) {
+      if (rank == 0) return;                                        // leaves
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until that has become known here
+      tfc_plan* plan = Acquire(communicator);
+      std::vector<float> values(3, 1);
+      const tfc_span span{values.data(), values.data(), 3};
+      tfc_error error{};
+      error.struct_size = sizeof(error);
+      EXPECT_EQ(tfc_plan_start(plan, 0, TFC_FLOAT32, &span, 1, &Ignore, nullptr, &error), TFC_PEER_LOST);
+      EXPECT_EQ(error.peer, 0);
+      tfc_plan_release(plan);
+    });
+  }
+}
+
+void* NoMemory(void*, const int64_t*, int32_t) { throw std::bad_alloc(); }
+
+TEST(TroubleTest, AnExceptionInTheMiddleOfAnOperationEndsItOnAllRanks) {
+  for (const int32_t transport : {TFC_TRANSPORT_AUTO, TFC_TRANSPORT_TCP}) {
+    WorldOptions options;
+    options.transport = transport;
+    RunWorld(options, [](int rank, tfc_communicator* communicator) {
+      if (rank != 0) {
+        std::vector<float> values(3, 1);
+        const tfc_span span{values.data(), values.data(), 3};
+        const int64_t shape[1] = {3};
+        tfc_request request = MakeRequest(TFC_ALLGATHER, TFC_FLOAT32, TFC_SUM);
+        request.spans = &span;
+        request.num_spans = 1;
+        request.shape = shape;
+        request.ndim = 1;
+        request.allocate = &NoMemory;
+        EXPECT_EQ(RunNow(communicator, request).code, TFC_RESOURCE_EXHAUSTED);
+        EXPECT_EQ(RunNow(communicator, MakeRequest(TFC_BARRIER, TFC_FLOAT32, TFC_SUM)).code, TFC_RESOURCE_EXHAUSTED);
+        return;
+      }
+      const auto begin = Clock::now();
+      std::vector<float> values(9, 1);
+      const tfc_span span{values.data(), nullptr, 3};
+      const int64_t shape[1] = {3};
+      tfc_request request = MakeRequest(TFC_ALLGATHER, TFC_FLOAT32, TFC_SUM);
+      request.spans = &span;
+      request.num_spans = 1;
+      request.shape = shape;
+      request.ndim = 1;
+      std::vector<float> gathered;
+      request.allocate_user = &gathered;
+      request.allocate = [](void* user, const int64_t*, int32_t) -> void* {
+        auto* memory = static_cast<std::vector<float>*>(user);
+        memory->resize(6);
+        return memory->data();
+      };
+      CallResult result = RunNow(communicator, request);
+      if (result.code == TFC_OK) result = RunNow(communicator, MakeRequest(TFC_BARRIER, TFC_FLOAT32, TFC_SUM));
+      EXPECT_EQ(result.code, TFC_RESOURCE_EXHAUSTED) << result.message;
+      EXPECT_LT(SecondsSince(begin), 5);
+    });
+  }
+}
+
+TEST(TroubleTest, ACountThatOverflowsIsRefused) {
+  WorldOptions options;
+  options.size = 1;
+  RunWorld(options, [](int, tfc_communicator* communicator) {
+    float value = 1;
+    const tfc_span span{&value, &value, int64_t{1} << 62};
+    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM);
+    request.spans = &span;
+    request.num_spans = 1;
+    EXPECT_EQ(RunNow(communicator, request).code, TFC_INVALID_ARGUMENT);
+    const int64_t shape[1] = {1};
+    request.shape = shape;
+    request.ndim = -1;
+    EXPECT_EQ(RunNow(communicator, request).code, TFC_INVALID_ARGUMENT);
+  });
+}
+
+struct Releasing {
+  tfc_communicator* communicator = nullptr;
+  int shutdown_code = TFC_OK;
+  std::promise<void> done;
+};
+
+// Against the rules, but easily done: the library must not join the thread that it is called on.
+TEST(TroubleTest, ACallbackMayDropTheLastReference) {
+  Listening listeners[2];
+  const std::vector<std::string> addresses{listeners[0].address, listeners[1].address};
+  Releasing releasing[2];
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Releasing& mine = releasing[rank];
+      ASSERT_EQ(Connect(rank, listeners[rank].listener, addresses, 20, &mine.communicator).code, TFC_OK);
+      const tfc_request request = MakeRequest(TFC_BARRIER, TFC_FLOAT32, TFC_SUM, "b");
+      const auto done = [](void* user, const tfc_error*) {
+        auto* self = static_cast<Releasing*>(user);
+        self->shutdown_code = tfc_communicator_shutdown(self->communicator, 1, nullptr);
+        tfc_communicator_release(self->communicator);
+        self->done.set_value();
+      };
+      ASSERT_EQ(tfc_submit(mine.communicator, &request, done, &mine, nullptr), TFC_OK);
+      mine.done.get_future().get();
+      EXPECT_EQ(mine.shutdown_code, TFC_FAILED_PRECONDITION);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+}  // namespace
+}  // namespace tfc::testing
