@@ -43,7 +43,9 @@ Status PeerLink::PostSend(Request* request, bool* progress) {
 
 Status PeerLink::PostReceive(Request* request) {
   if (state_ == State::kLost && !in_.HasKept(request->tag)) return lost_;
+  const bool was_stalled = in_.stalled();
   const Status status = in_.Post(request);
+  if (was_stalled && !in_.stalled()) readable_ = true;  // what was read already may hold the rest
   if (status.ok() || status.code() == Code::kInvalidArgument) return status;
   return Lose(Status(status.code(), Name() + ": " + status.message(), peer_));
 }

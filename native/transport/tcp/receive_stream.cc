@@ -184,7 +184,9 @@ void ReceiveStream::Account(size_t got) {
 
 ReceiveStream::Outcome ReceiveStream::Pump(int fd) {
   Outcome outcome;
-  outcome.status = ParseStage();  // what lay behind a stall
+  const size_t behind_stall = stage_end_ - stage_begin_;
+  outcome.status = ParseStage();
+  outcome.bytes = behind_stall - (stage_end_ - stage_begin_);
   while (outcome.status.ok() && !stalled_ && outcome.bytes < kTurnBytes) {
     size_t room = 0;
     const ssize_t got = Read(fd, &room);

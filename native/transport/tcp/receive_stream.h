@@ -33,7 +33,7 @@ class ReceiveStream {
   Status Post(Request* request);
 
   struct Outcome {
-    size_t bytes = 0;      // read now
+    size_t bytes = 0;      // taken in now: read, or read earlier and left behind a stall
     bool blocked = false;  // there is no more at present
     bool ended = false;    // the peer closed its side
     int error = 0;         // errno of a failed read

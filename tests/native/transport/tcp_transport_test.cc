@@ -64,6 +64,24 @@ class ScriptedPeer : public testing::Test {
   UniqueFd peer_;
 };
 
+// Drives like the engine does: tests its requests, then polls; never waits for one of them.
+TEST_F(ScriptedPeer, AMessageThatArrivedWholeBehindAStallIsFoundWithoutWait) {
+  const Bytes large(1000, std::byte{1}), small(10, std::byte{2});
+  SayMessage(Step(0), large);
+  ASSERT_TRUE(transport_->Poll(Deadline::After(0.2)).ok());
+  SayMessage(Step(1), small);  // no room for it, but all of it has been read
+  ASSERT_TRUE(transport_->Poll(Deadline::After(0.2)).ok());
+  Bytes in_large(1000), in_small(10);
+  const Ticket first = TakeOrDie(transport_->PostReceive(1, Step(0), Of(&in_large)));
+  const Ticket second = TakeOrDie(transport_->PostReceive(1, Step(1), Of(&in_small)));
+  const Deadline deadline = Deadline::After(5);
+  while (!(TakeOrDie(transport_->Test(first)) && TakeOrDie(transport_->Test(second))) && !deadline.Passed()) {
+    ASSERT_TRUE(transport_->Poll(deadline).ok());
+  }
+  EXPECT_FALSE(deadline.Passed());
+  EXPECT_EQ(in_small, small);
+}
+
 TEST_F(ScriptedPeer, MessagesMayComeInAnyPieces) {
   Bytes whole(sizeof(FrameHeader) + 5, std::byte{7});
   const FrameHeader header = HeaderOf(Step(0), 5);
