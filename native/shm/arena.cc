@@ -146,7 +146,8 @@ const ArenaShape& Arena::shape() const { return impl_->shape; }
 void Arena::Ring(Sleeper sleeper) {
   Doorbell& own = impl_->doorbell(sleeper, impl_->shape.local_rank);
   own.bell.fetch_add(1);
-  if (own.sleeping.load() != Doorbell::kAwake) FutexWakeAll(own.bell);
+  // Even if nobody seems to sleep: a peer may have been killed between taking over the ringing and doing it.
+  FutexWakeAll(own.bell);
 }
 
 // The publisher has stored its flag and then loads `sleeping`; the sleeper stores `sleeping` and then

@@ -217,6 +217,28 @@ TEST(SleepTest, RingWakes) {
   EXPECT_LE(awake.load(), 1);
 }
 
+// A ringer takes the ringing over (sleeping becomes kAwake) before it does it: it may be killed in between.
+TEST(SleepTest, AnInterruptWakesASleeperWhoseRingerIsDead) {
+  const auto arena = MakeArena(1);
+  const ArenaLayout layout(arena->shape());
+  void* base = mmap(nullptr, layout.total_size, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd(), 0);
+  ASSERT_NE(base, MAP_FAILED);
+  auto* doorbell =
+      reinterpret_cast<Doorbell*>(static_cast<std::byte*>(base) + layout.doorbell(Arena::Sleeper::kCaller, 0));
+  const auto begin = Clock::now();
+  std::thread sleeper([&] {
+    const auto waiter = arena->MakeWaiter(Arena::Sleeper::kCaller, 0);
+    EXPECT_EQ(waiter->WaitFor(Never(), Deadline::After(20)).code(), Code::kAborted);
+  });
+  while (doorbell->sleeping.load() == Doorbell::kAwake) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it is asleep by then
+  doorbell->sleeping.store(Doorbell::kAwake);
+  arena->Interrupt(Status(Code::kAborted, "for the test"));
+  sleeper.join();
+  EXPECT_LT(SecondsSince(begin), 10.0);
+  munmap(base, layout.total_size);
+}
+
 // Work that is handed over under a mutex or with release order only must not be lost either.
 TEST(SleepTest, NoRingIsLost) {
   const auto arena = MakeArena(1);
