@@ -15,7 +15,14 @@ from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices
 from tfcollective.tensorflow.names import plan_names
-from tfcollective.tensorflow.plan import BucketPlan, GradientSpec, Reduction, plan_buckets, signature
+from tfcollective.tensorflow.plan import (
+    MAX_NATIVE_PLANS,
+    BucketPlan,
+    GradientSpec,
+    Reduction,
+    plan_buckets,
+    signature,
+)
 
 __all__ = ["GradientOptions", "reduce_gradients", "variable_key", "variable_name"]
 
@@ -168,7 +175,8 @@ class _Pending:
         self._started: list[tuple[Any, list[Any], list[Any]]] = []
 
     def start(self, bucket: int, tensors: list[Any], contexts: list[Any]) -> None:
-        self._started.append((ops.bucket_start(tensors, plan=self._plan, bucket=bucket), tensors, contexts))
+        start = _negotiate if self._plan.negotiated else ops.bucket_start
+        self._started.append((start(tensors, plan=self._plan, bucket=bucket), tensors, contexts))
 
     def finish(self) -> list[tuple[int, Any]]:
         """(place among the gradients, result) of every member of every bucket.
@@ -177,13 +185,25 @@ class _Pending:
         after the other, and a v1 graph in any order that the control dependencies leave.
         """
         results: list[tuple[int, Any]] = []
-        with tf.control_dependencies([handle for handle, _, _ in self._started]):
+        with tf.control_dependencies(tf.nest.flatten([handle for handle, _, _ in self._started])):
             for number, (handle, tensors, contexts) in enumerate(self._started):
                 members = [self._indices[member] for member in self._plan.buckets[number].members]
-                done = ops.bucket_done(handle, tensors, plan=self._plan, bucket=number)
+                done = handle if self._plan.negotiated else ops.bucket_done(handle, tensors)
                 outputs = (self._compression.decompress(t, c) for t, c in zip(done, contexts, strict=True))
                 results += zip(members, outputs, strict=True)
         return results
+
+
+def _negotiate(tensors: list[Any], *, plan: BucketPlan, bucket: int) -> list[Any]:
+    """The results of a bucket whose plan has no channel."""
+    reduction = plan.reduction
+    return ops.grouped_allreduce(
+        tensors,
+        op=reduction.op,
+        prescale=reduction.prescale,
+        postscale=reduction.postscale,
+        name=f"{plan.name}/{bucket}",
+    )
 
 
 def _start_dense(
@@ -214,7 +234,8 @@ def _plan(specs: Sequence[GradientSpec], scope: str, options: GradientOptions) -
     reduction = options.reduction()
     buckets = plan_buckets(specs, bucket_bytes=runtime.settings().bucket_bytes)
     text = signature(specs, buckets, reduction)
-    return BucketPlan(plan_names.name(scope, text), text, buckets, reduction)
+    name = plan_names.name(scope, text)
+    return BucketPlan(name, text, buckets, reduction, negotiated=plan_names.position(name) >= MAX_NATIVE_PLANS)
 
 
 def _grouped(specs: list[GradientSpec], variables: Sequence[Any], options: GradientOptions) -> list[GradientSpec]:

@@ -142,9 +142,8 @@ def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> An
     )
 
 
-def bucket_done(started: Any, tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> list[Any]:
+def bucket_done(started: Any, tensors: Sequence[Any]) -> list[Any]:
     """Waits for a bucket and gives its results, shaped like `tensors`."""
-    del plan, bucket
     results = load().tfcollective_bucket_done(started, T=tensors[0].dtype, N=len(tensors))
     return _with_shapes(results, tensors)
 

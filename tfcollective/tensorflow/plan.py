@@ -15,6 +15,8 @@ from tfcollective.communicator import Op
 __all__ = ["Bucket", "BucketPlan", "GradientSpec", "PlanNames", "Reduction", "plan_buckets", "signature"]
 
 FIRST_BUCKET_BYTES = 1 << 20
+#: How many plans a process gives native channels to; a world has 62. Buckets of later ones are negotiated instead.
+MAX_NATIVE_PLANS = 56
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,14 @@ class BucketPlan:
         signature: what ranks must agree on, one line a gradient.
         buckets: in the order in which they are started.
         reduction: the same for all buckets.
+        negotiated: this process has so many plans that this one's buckets are matched one by one.
     """
 
     name: str
     signature: str
     buckets: tuple[Bucket, ...]
     reduction: Reduction
+    negotiated: bool = False
 
 
 def plan_buckets(
@@ -146,10 +150,16 @@ class PlanNames:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[str, dict[str, int]] = {}
+        self._positions: dict[str, int] = {}
 
     def name(self, scope: str, content: str) -> str:
         """The name of the plan with this content in this scope."""
         with self._lock:
             contents = self._seen.setdefault(scope, {})
-            ordinal = contents.setdefault(content, len(contents))
-        return f"{scope}#{ordinal}"
+            name = f"{scope}#{contents.setdefault(content, len(contents))}"
+            self._positions.setdefault(name, len(self._positions))
+        return name
+
+    def position(self, name: str) -> int:
+        """How many plans this process has named before that one."""
+        return self._positions[name]

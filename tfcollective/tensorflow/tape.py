@@ -12,12 +12,13 @@ from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import refuse
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key, variable_name
 from tfcollective.tensorflow.guard import ReplicaGuard
-from tfcollective.tensorflow.names import plan_names
+from tfcollective.tensorflow.plan import PlanNames
 
 __all__ = ["DistributedGradientTape"]
 
 _SCOPE = "tape"
 _GUARD_SCOPE = "tape_guard"
+_guard_names = PlanNames()
 _guards: dict[tuple[str, ...], ReplicaGuard] = {}
 
 
@@ -60,7 +61,7 @@ def _guard(sources: list[Any], local: set[int]) -> None:
     content = tuple(f"{variable_name(s, i)} {s.shape}" for i, s in enumerate(shared))
     if content:
         guard = _guards.setdefault(
-            content, ReplicaGuard(plan_names.name(_GUARD_SCOPE, "\n".join(content)), after_update=True)
+            content, ReplicaGuard(_guard_names.name(_GUARD_SCOPE, "\n".join(content)), after_update=True)
         )
         guard.step(shared)
 

@@ -204,3 +204,13 @@ def test_replicas_are_compared_after_the_first_update_of_the_third_call_on(trace
     # Calls 2 to 4 ask whether anything has changed; call 5 finds that it has; then every seventh is compared.
     assert compared[:6] == [0, 0, 1, 1, 1, 1]
     assert sum(compared[6:]) <= 1
+
+
+def test_beyond_the_native_plans_buckets_are_negotiated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfcollective.tensorflow.gradients.MAX_NATIVE_PLANS", 0)
+    with fake_world(bucket_bytes=64) as ops:
+        got = gradients_of(variables(4), op=tfc.Sum)
+    assert ops.count("start") == 0
+    assert ops.count("grouped_allreduce tape#") == 2
+    for index, gradient in enumerate(got):
+        np.testing.assert_array_equal(gradient, np.full(8, 4.0 * (index + 1)))
