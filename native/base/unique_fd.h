@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "base/fork_guard.h"
+
 namespace tfc {
 
 class UniqueFd {
@@ -26,9 +28,14 @@ class UniqueFd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  int Release() { return std::exchange(fd_, -1); }
+  int Release() {
+    KeepInForks(fd_);
+    return std::exchange(fd_, -1);
+  }
   void Reset() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    if (fd_ < 0) return;
+    KeepInForks(fd_);
+    ::close(std::exchange(fd_, -1));
   }
 
  private:

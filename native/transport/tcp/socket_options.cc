@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <string>
 
+#include "base/fork_guard.h"
+
 namespace tfc {
 namespace {
 
@@ -32,6 +34,7 @@ Status ConfigureConnection(int fd) {
       return Status::FromErrno(std::string("setsockopt ") + option.text, errno);
     }
   }
+  CloseInForks(fd);
   return Status::Ok();
 }
 

@@ -1,9 +1,12 @@
 #include "transport/tcp/socket_options.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/unique_fd.h"
 
@@ -27,6 +30,17 @@ TEST(ConfigureConnectionTest, AVanishedHostIsNoticedWithinFifteenSeconds) {
   const int probes = ValueOf(fd.get(), IPPROTO_TCP, TCP_KEEPCNT);
   EXPECT_LE(idle + interval * probes, 15);
   EXPECT_LE(ValueOf(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 15000);
+}
+
+// Or a data loader's worker would keep the connection of a killed rank alive.
+TEST(ConfigureConnectionTest, AForkDoesNotInheritIt) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(ConfigureConnection(fd.get()).ok());
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::fcntl(fd.get(), F_GETFD) >= 0 ? 1 : 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(ConfigureConnectionTest, SaysWhichOptionFailed) {
