@@ -30,7 +30,7 @@ help:            ## list the targets
 
 demo: .venv/tf221.installed  ## set up everything and train the digits example on 2 processes
 	$(call say,training examples/keras_digits.py on 2 processes)
-	@cd build && $(VENV)/tf221/bin/tfcollective run -np 2 $(VENV)/tf221/bin/python $(CURDIR)/examples/keras_digits.py \
+	@cd build && $(VENV)/tf221/bin/tfcollective run -np 2 --env TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/tf221/bin/python $(CURDIR)/examples/keras_digits.py \
 	  --model-dir $(CURDIR)/models
 
 test:            ## lint, native tests and Python tests under both TensorFlow versions
@@ -139,6 +139,9 @@ define python_tests
 	  $(2) </dev/null
 endef
 
+# These tests do not touch TensorFlow, or only the documentation: once is enough.
+ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore $(CURDIR)/tests/e2e/test_docs.py
+
 test-python: test-tf221 test-tf215  ## Python tests under both TensorFlow versions
 
 test-tf221: .venv/tf221.installed
@@ -148,7 +151,7 @@ test-tf221: .venv/tf221.installed
 ifneq ($(PYTHON_TF215),)
 test-tf215: .venv/tf215.installed
 	$(call say,Python tests with $(TENSORFLOW_tf215) and the same wheel)
-	$(call python_tests,tf215,$(CURDIR)/tests $(PYTEST_ARGS))
+	$(call python_tests,tf215,$(CURDIR)/tests $(ONCE) $(PYTEST_ARGS))
 else
 test-tf215:
 	$(call say,skipped: $(TENSORFLOW_tf215) needs Python 3.10 or 3.11 and none was found)

@@ -192,7 +192,7 @@ TEST_P(Matrix, RingReduceScatter) {
                                 AsConst(CutUp(input.data(), input.size(), element, sequence % 4)), offsets, to);
           ASSERT_TRUE(status.ok()) << status.message();
           const std::byte* result = in_place ? input.data() + begin : output.data();
-          ASSERT_EQ(std::memcmp(result, expected.data() + begin, end - begin), 0)
+          ASSERT_TRUE(std::equal(result, result + (end - begin), expected.data() + begin))
               << DtypeName(dtype) << " rows " << rows;
           ++sequence;
         }
@@ -216,7 +216,7 @@ TEST_P(Matrix, RingReduceScatterScales) {
           RingReduceScatter(ContextOf(transport, group, sequence++), reduction, {{input.data(), input.size()}}, offsets,
                             {{output.data(), output.size()}});
       ASSERT_TRUE(status.ok()) << status.message();
-      ASSERT_EQ(std::memcmp(output.data(), expected.data() + begin, end - begin), 0) << count;
+      ASSERT_TRUE(std::equal(output.begin(), output.end(), expected.data() + begin)) << count;
     }
   });
 }
