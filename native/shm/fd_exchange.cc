@@ -14,7 +14,8 @@
 namespace tfc {
 namespace {
 
-constexpr double kClientSeconds = 5.0;  // a stranger may hold the server up for that long
+constexpr double kClientSeconds = 5.0;  // a stranger may keep a descriptor that long
+constexpr size_t kMaxWaiting = 256;     // a newcomer beyond them takes the place of the oldest
 constexpr char kPrefix[] = "tfcollective-";
 
 struct Proof {
@@ -47,18 +48,6 @@ Status WaitReady(int fd, short events, int cancel_fd, Deadline deadline) {
     if (ready > 0) return Status::Ok();
     if (deadline.Passed()) return Status(Code::kDeadlineExceeded, "no answer on the node's Unix socket");
   }
-}
-
-Status ReadExactly(int fd, void* data, size_t size, int cancel_fd, Deadline deadline) {
-  auto* bytes = static_cast<char*>(data);
-  for (size_t done = 0; done < size;) {
-    TFC_RETURN_IF_ERROR(WaitReady(fd, POLLIN, cancel_fd, deadline));
-    const ssize_t got = ::recv(fd, bytes + done, size - done, MSG_DONTWAIT);
-    if (got == 0) return Status(Code::kPeerLost, "the other side closed the node's Unix socket");
-    if (got < 0 && errno != EINTR && errno != EAGAIN) return Status::FromErrno("recv", errno);
-    if (got > 0) done += static_cast<size_t>(got);
-  }
-  return Status::Ok();
 }
 
 bool SameUser(int fd) {
@@ -109,13 +98,42 @@ Result<UniqueFd> ReceiveWithFd(int socket, Digest* digest) {
   return fd;
 }
 
-Status ServeOne(int client, int fd, const std::string& name, const ExchangeKey& key, int cancel_fd, Deadline deadline) {
-  if (!SameUser(client)) return Status(Code::kProtocol, "a process of another user asked for shared memory");
+// One that has connected and has not proved the key yet.
+struct Client {
+  UniqueFd socket;
+  Deadline deadline;
   Proof proof{};
-  TFC_RETURN_IF_ERROR(ReadExactly(client, &proof, sizeof(proof), cancel_fd, deadline));
-  if (!ConstantTimeEqual(proof.digest, MakeDigest(key, "client", proof.nonce, name)))
-    return Status(Code::kProtocol, "a process with another job key asked for shared memory");
-  return SendWithFd(client, MakeDigest(key, "server", proof.nonce, name), fd);
+  size_t received = 0;
+};
+
+enum class Answer { kLater, kServed, kTurnedAway };
+
+// Reads what there is of the proof; gives `fd` away once it is whole and right.
+Answer ServeOne(Client* client, int fd, const std::string& name, const ExchangeKey& key) {
+  auto* bytes = reinterpret_cast<char*>(&client->proof);
+  const ssize_t got =
+      ::recv(client->socket.get(), bytes + client->received, sizeof(Proof) - client->received, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Answer::kLater;
+  if (got <= 0) return Answer::kTurnedAway;
+  client->received += static_cast<size_t>(got);
+  if (client->received < sizeof(Proof)) return Answer::kLater;
+  const Proof& proof = client->proof;
+  if (!ConstantTimeEqual(proof.digest, MakeDigest(key, "client", proof.nonce, name))) return Answer::kTurnedAway;
+  const Status sent = SendWithFd(client->socket.get(), MakeDigest(key, "server", proof.nonce, name), fd);
+  return sent.ok() ? Answer::kServed : Answer::kTurnedAway;
+}
+
+// Waits for a newcomer, for one of `waiting`, or until the first deadline. The result has the
+// listening socket, the cancel descriptor and the clients, in this order.
+Result<std::vector<pollfd>> Watch(int listening, int cancel_fd, const std::vector<Client>& waiting, Deadline deadline) {
+  std::vector<pollfd> watched{{listening, POLLIN, 0}, {cancel_fd, POLLIN, 0}};  // poll ignores negative descriptors
+  for (const Client& client : waiting) {
+    watched.push_back({client.socket.get(), POLLIN, 0});
+    deadline = deadline.Earlier(client.deadline);
+  }
+  if (::poll(watched.data(), watched.size(), deadline.LeftMillis(1 << 30)) < 0 && errno != EINTR)
+    return Status::FromErrno("poll", errno);
+  return watched;
 }
 
 }  // namespace
@@ -138,17 +156,27 @@ Result<FdServer> FdServer::Create() {
 }
 
 Status FdServer::Serve(int fd, int clients, const ExchangeKey& key, int cancel_fd, Deadline deadline) {
+  std::vector<Client> waiting;  // oldest first; a stranger who says nothing keeps nobody else waiting
   for (int served = 0; served < clients;) {
-    TFC_RETURN_IF_ERROR(WaitReady(socket_.get(), POLLIN, cancel_fd, deadline));
-    UniqueFd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client.valid()) {
-      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
-      return Status::FromErrno("accept", errno);
+    const auto watched = Watch(socket_.get(), cancel_fd, waiting, deadline);
+    if (!watched.ok()) return watched.status();
+    if (watched.value()[1].revents != 0) return Status(Code::kCancelled, "cancelled");
+    if (deadline.Passed())
+      return Status(Code::kDeadlineExceeded, "only " + std::to_string(served) + " of " + std::to_string(clients) +
+                                                 " ranks of this node fetched the shared memory");
+    for (size_t i = waiting.size(); i-- > 0;) {
+      Answer answer = waiting[i].deadline.Passed() ? Answer::kTurnedAway : Answer::kLater;
+      if (watched.value()[i + 2].revents != 0) answer = ServeOne(&waiting[i], fd, name_, key);
+      if (answer == Answer::kServed) ++served;
+      if (answer != Answer::kLater) waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    const Status status =
-        ServeOne(client.get(), fd, name_, key, cancel_fd, deadline.Earlier(Deadline::After(kClientSeconds)));
-    if (status.ok()) ++served;
-    if (status.code() == Code::kCancelled) return status;
+    if (watched.value()[0].revents == 0) continue;
+    UniqueFd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client.valid() && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+      return Status::FromErrno("accept", errno);
+    if (!client.valid() || !SameUser(client.get())) continue;
+    if (waiting.size() >= kMaxWaiting) waiting.erase(waiting.begin());
+    waiting.push_back(Client{std::move(client), Deadline::After(kClientSeconds)});
   }
   return Status::Ok();
 }

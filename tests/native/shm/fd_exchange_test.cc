@@ -1,0 +1,92 @@
+#include "shm/fd_exchange.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "base/event_fd.h"
+
+namespace tfc {
+namespace {
+
+const ExchangeKey kKey(32, 7);
+constexpr int kNoCancel = -1;
+
+// A process of the same user that knows the name but not the key.
+UniqueFd Stranger(const std::string& name) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  return socket;
+}
+
+bool SameFile(int a, int b) {
+  struct stat first{}, second{};
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_ino == second.st_ino &&
+         first.st_dev == second.st_dev;
+}
+
+class FdExchangeTest : public ::testing::Test {
+ protected:
+  std::future<Status> Serve(int clients, double seconds, int cancel_fd = kNoCancel) {
+    return std::async(std::launch::async, [this, clients, seconds, cancel_fd] {
+      return server_.Serve(file_.get(), clients, kKey, cancel_fd, Deadline::After(seconds));
+    });
+  }
+
+  FdServer server_ = FdServer::Create().Take();
+  UniqueFd file_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+};
+
+TEST_F(FdExchangeTest, EveryClientGetsTheDescriptor) {
+  auto serving = Serve(3, 10);
+  for (int i = 0; i < 3; ++i) {
+    auto fetched = FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(5));
+    ASSERT_TRUE(fetched.ok()) << fetched.status().message();
+    EXPECT_TRUE(SameFile(fetched.value().get(), file_.get()));
+  }
+  EXPECT_TRUE(serving.get().ok());
+}
+
+TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
+  const UniqueFd silent = Stranger(server_.name()), half = Stranger(server_.name());
+  ASSERT_EQ(::send(half.get(), "half a proof", 12, MSG_NOSIGNAL), 12);
+  Stranger(server_.name());  // and one that is gone again
+  const auto begin = std::chrono::steady_clock::now();
+  auto serving = Serve(1, 30);
+  const auto fetched = FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(20));
+  EXPECT_TRUE(fetched.ok()) << fetched.status().message();
+  EXPECT_TRUE(serving.get().ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+}
+
+TEST_F(FdExchangeTest, AnotherKeyGetsNothingAndDoesNotCount) {
+  auto serving = Serve(1, 10);
+  EXPECT_FALSE(FetchFd(server_.name(), ExchangeKey(32, 8), kNoCancel, Deadline::After(5)).ok());
+  EXPECT_TRUE(FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(5)).ok());
+  EXPECT_TRUE(serving.get().ok());
+}
+
+TEST_F(FdExchangeTest, ServingEndsByItsDeadlineOrWhenCancelled) {
+  EXPECT_EQ(Serve(1, 0.1).get().code(), Code::kDeadlineExceeded);
+  const EventFd cancel = EventFd::Create().Take();
+  auto serving = Serve(1, 30, cancel.fd());
+  cancel.Signal();
+  EXPECT_EQ(serving.get().code(), Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace tfc
