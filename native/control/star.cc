@@ -110,11 +110,14 @@ struct Star::Impl {
     ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, link->second.fd.get(), nullptr);
     links.erase(link);
     handler->OnClosed(rank, why);
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      if (lost.ok()) lost = Status(Code::kPeerLost, "rank " + std::to_string(rank) + ": " + why.message(), rank);
-    }
-    changed.notify_all();
+    // After the tasks that its last messages have caused: they may say why.
+    PostTask([this, rank, why] {
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (lost.ok()) lost = Status(Code::kPeerLost, "rank " + std::to_string(rank) + ": " + why.message(), rank);
+      }
+      changed.notify_all();
+    });
   }
 
   void SendNow(int to, uint8_t type, const std::string& payload) {
