@@ -323,9 +323,10 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
       return Status(Code::kInvalidArgument, "the communicator or the callback is missing");
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
-    auto operation = OperationOf(given.value(), communicator->session->engine().topology());
+    const auto session = communicator->session;  // `done` may drop the caller's reference meanwhile
+    auto operation = OperationOf(given.value(), session->engine().topology());
     if (!operation.ok()) return operation.status();
-    return communicator->session->engine().Submit(operation.Take(), DoneOf(done, user));
+    return session->engine().Submit(operation.Take(), DoneOf(done, user));
   });
 }
 
@@ -365,8 +366,9 @@ tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc
     operation.dtype = static_cast<tfc::Dtype>(dtype);
     TFC_RETURN_IF_ERROR(AddSpans(spans, num_spans, tfc::DtypeSize(operation.dtype), &operation));
     TFC_RETURN_IF_ERROR(CheckOutput(operation));
-    return plan->session->engine().StartBucket(plan->plan, static_cast<size_t>(bucket), std::move(operation),
-                                               DoneOf(done, user));
+    const tfc_plan held = *plan;  // `done` may drop the caller's reference meanwhile
+    return held.session->engine().StartBucket(held.plan, static_cast<size_t>(bucket), std::move(operation),
+                                              DoneOf(done, user));
   });
 }
 
