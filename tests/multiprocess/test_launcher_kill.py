@@ -97,6 +97,16 @@ def test_a_stopped_rank_is_ended_too():
         job.wait_until_gone(0.5)
 
 
+def test_a_rank_that_is_stopped_when_the_others_are_done_does_not_keep_the_job_alive():
+    stops = JOIN + "c = join(); os.kill(os.getpid(), 19) if rank else c.leave(me.task)"
+    with Run(("-np", "2", "--op-timeout", "1", "python", "-c", stops)) as job:
+        code, _, err = job.finish(40)
+        assert code == 137
+        assert "the job failed: rank 1 (worker:1, pid " in err
+        assert "gave no sign of life for 11 s (stopped?) and was killed" in err
+        job.wait_until_gone(0.5)
+
+
 def test_a_stopped_agent_does_not_outlive_the_launcher():
     with start(POLITE) as job:
         agent = job.agent()

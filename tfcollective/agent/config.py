@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass, field
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["AgentConfig", "StopCommand", "WorkerConfig"]
+__all__ = [
+    "AgentConfig",
+    "Command",
+    "KillCommand",
+    "StopCommand",
+    "WorkerConfig",
+    "command_from_line",
+    "command_to_line",
+]
 
 
 @dataclass(frozen=True)
@@ -73,14 +81,30 @@ class StopCommand:
 
     signal: int
 
-    def to_line(self) -> bytes:
-        """One line of JSON that :meth:`from_line` reads."""
-        return json.dumps({"stop": self.signal}).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> StopCommand:
-        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
-        try:
-            return cls(int(json.loads(line)["stop"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"the agent does not know this command: {line[:80]!r}") from error
+@dataclass(frozen=True)
+class KillCommand:
+    """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record."""
+
+    task: str
+    reason: str
+
+
+Command = StopCommand | KillCommand
+
+
+def command_to_line(command: Command) -> bytes:
+    """One line of JSON that :func:`command_from_line` reads."""
+    name = "stop" if isinstance(command, StopCommand) else "kill"
+    return json.dumps({name: asdict(command)}).encode() + b"\n"
+
+
+def command_from_line(line: bytes) -> Command:
+    """Reads what :func:`command_to_line` wrote; ConfigError when it is something else."""
+    try:
+        document = json.loads(line)
+        if "stop" in document:
+            return StopCommand(int(document["stop"]["signal"]))
+        return KillCommand(str(document["kill"]["task"]), str(document["kill"]["reason"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"the agent does not know this command: {line[:80]!r}") from error

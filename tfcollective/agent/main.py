@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tfcollective import log
-from tfcollective.agent.config import AgentConfig, StopCommand
+from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.processes import become_subreaper, end_descendants
 from tfcollective.agent.reporter import Reporter
@@ -105,9 +105,14 @@ def _obey(supervisor: Supervisor, lines: _LineReader, selector: selectors.BaseSe
 def _carry_out(supervisor: Supervisor, commands: Iterable[bytes]) -> None:
     for line in commands:
         try:
-            supervisor.stop(StopCause.REQUEST, StopCommand.from_line(line).signal)
+            command = command_from_line(line)
         except ConfigError as error:
             _LOG.warning("agent: %s", error)
+            continue
+        if isinstance(command, StopCommand):
+            supervisor.stop(StopCause.REQUEST, command.signal)
+        else:
+            supervisor.kill(command.task, command.reason)
 
 
 def _react(supervisor: Supervisor, wake_up: _WakeUp) -> None:

@@ -35,6 +35,7 @@ class _Worker:
     failure_file: Path
     tail: Tail
     pumps: list[OutputPump] = field(default_factory=list)
+    kill_reason: str = ""
 
     @property
     def last_words(self) -> OutputPump | None:
@@ -109,6 +110,13 @@ class Supervisor:
         self._schedule = list(stop_schedule(self._stop, self._limits))
         self.tick()
 
+    def kill(self, task: str, reason: str) -> None:
+        """Kills one task's process; its record says why. Nothing if it does not run."""
+        for pid, worker in self._running.items():
+            if worker.config.task == task:
+                worker.kill_reason = reason
+                signal_group(pid, signal.SIGKILL)
+
     def tick(self) -> None:
         """Sends the signals that are due."""
         while self._schedule and self._schedule[0][0] <= self._clock.monotonic():
@@ -168,7 +176,8 @@ class Supervisor:
                 exit_code=code,
                 signal=number,
                 time=time,
-                stopped=self._signalled_at is not None and time >= self._signalled_at,
+                stopped=self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason,
+                note=worker.kill_reason if number == signal.SIGKILL else "",
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
             )

@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 _Reply = Mapping[str, object]
 _MAX_POLL_S = 30.0
 _REFUSAL_LOG_S = 1.0
+_LATE_S = 2.0
+_CATCH_UP_S = 5.0
 _THREAD_TIMEOUT_S = 10.0
 
 
@@ -47,6 +49,7 @@ class ServerOptions:
         tasks: the tasks that form the world.
         start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
         bind_host: the address of the interface to listen on.
+        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
         body_timeout: how long (s) a client may take to send a request's body.
         max_store_bytes: the size of all values together.
     """
@@ -56,6 +59,7 @@ class ServerOptions:
     tasks: Sequence[TaskKey]
     start_timeout: float
     bind_host: str = "127.0.0.1"
+    silence_limit: float = math.inf
     body_timeout: float = 10.0
     max_store_bytes: int = 1 << 30
 
@@ -70,11 +74,20 @@ class JobView:
 
 
 class CoordinatorServer:
-    """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager."""
+    """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
 
-    def __init__(self, options: ServerOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+    ``on_silent`` is called once for a task that has become silent, on the coordinator's thread: it must not block.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        clock: Clock = SYSTEM_CLOCK,
+        on_silent: Callable[[TaskKey], None] | None = None,
+    ) -> None:
         self._options = options
         self._clock = clock
+        self._on_silent = on_silent
         self._membership = Membership(options.tasks, options.start_timeout)
         self._store = Store(options.max_store_bytes)
         self._signer = Signer.from_job_key(options.key)
@@ -167,7 +180,7 @@ class CoordinatorServer:
         return JobView(membership.views, membership.failure, membership.initialised)
 
     async def _record_exit(self, record: ExitRecord) -> None:
-        self._membership.exited(record)
+        self._membership.exited(record, self._clock.monotonic())
         self._notify()
 
     async def _store_blob(self, name: str, data: bytes) -> None:
@@ -204,16 +217,31 @@ class CoordinatorServer:
             await self._runner.cleanup()
 
     async def _expire(self) -> None:
-        """Ends a round whose time is over; sleeps until then, or until something changes."""
+        """Does what is due when its time comes; sleeps until then, or until something changes."""
         while not self._closing:
-            changed = self._changed
-            deadline = self._membership.deadline
-            timeout = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
-            await _wait(changed, timeout)
-            before = self._membership.failure
-            self._membership.expire(self._clock.monotonic())
-            if self._membership.failure is not before:
-                self._notify()
+            due = self._next_due()
+            now = self._clock.monotonic()
+            await _wait(self._changed, None if due == math.inf else max(0.0, due - now))
+            if self._clock.monotonic() - max(due, now) > _LATE_S:
+                # This process was stopped for a while: first hear what was said meanwhile.
+                await asyncio.sleep(_CATCH_UP_S)
+            self._expire_round()
+            for task in self._membership.find_silent(self._clock.monotonic(), self._options.silence_limit):
+                if self._on_silent is not None:
+                    self._on_silent(task)
+
+    def _next_due(self) -> float:
+        round_ends = self._membership.deadline
+        silence = None
+        if self._options.silence_limit < math.inf:
+            silence = self._membership.next_silence(self._options.silence_limit)
+        return min(math.inf if moment is None else moment for moment in (round_ends, silence))
+
+    def _expire_round(self) -> None:
+        before = self._membership.failure
+        self._membership.expire(self._clock.monotonic())
+        if self._membership.failure is not before:
+            self._notify()
 
     def _notify(self) -> None:
         """Wakes every waiting request; each looks whether its own condition holds."""

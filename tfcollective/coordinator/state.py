@@ -94,6 +94,7 @@ class Membership:
         self._deadline: float | None = None
         self._failure: RendezvousFailure | None = None
         self._world: World | None = None
+        self._found_silent: set[TaskKey] = set()
 
     @property
     def world(self) -> World | None:
@@ -148,7 +149,7 @@ class Membership:
         )
         if self._deadline is None:
             self._deadline = now + self._start_timeout
-        self._settle()
+        self._settle(now)
 
     def outcome(self, request: JoinRequest) -> World | RendezvousFailure | None:
         """What a join has come to; None while it waits."""
@@ -161,13 +162,24 @@ class Membership:
         view = self._known(task)
         self._views[task] = replace(view, last_heartbeat=now, activity=activity, info=dict(info))
 
+    def find_silent(self, now: float, limit: float) -> tuple[TaskKey, ...]:
+        """The members of the world whose last heartbeat is ``limit`` seconds old or older; names each only once."""
+        silent = tuple(task for task, beat in self._beats().items() if now - beat >= limit)
+        self._found_silent.update(silent)
+        return silent
+
+    def next_silence(self, limit: float) -> float | None:
+        """When :meth:`find_silent` has somebody to name if no heartbeat comes; None if never."""
+        beats = self._beats()
+        return min(beats.values()) + limit if beats else None
+
     def leave(self, task: TaskKey, now: float) -> None:
         """The task leaves the world in order; it may join the next round."""
         view = self._known(task)
         if view.state is TaskState.RUNNING:
             self._views[task] = replace(view, state=TaskState.LEFT, last_heartbeat=now)
 
-    def exited(self, record: ExitRecord) -> None:
+    def exited(self, record: ExitRecord, now: float) -> None:
         """An agent has seen the end of the task's process. Fails the round if that needs the task."""
         task = TaskKey.parse(record.task)
         view = self._known(task)
@@ -175,7 +187,7 @@ class Membership:
             return
         state = TaskState.FAILED if record.failed else TaskState.EXITED
         self._views[task] = replace(view, state=state, node=record.node, pid=record.pid, exit=record)
-        self._settle()
+        self._settle(now)
 
     def expire(self, now: float) -> None:
         """Fails the round when its time is over."""
@@ -191,6 +203,16 @@ class Membership:
             raise Refusal(f"this job has no task {task}")
         return view
 
+    def _beats(self) -> dict[TaskKey, float]:
+        """The last heartbeats of those that have to send them."""
+        return {
+            view.task: view.last_heartbeat
+            for view in self._views.values()
+            if view.state is TaskState.RUNNING
+            and view.last_heartbeat is not None
+            and view.task not in self._found_silent
+        }
+
     def _check_size(self, request: JoinRequest) -> None:
         if request.size != len(self._views):
             raise Refusal(f"{request.task} believes in a world of {request.size}, this job has {len(self._views)}")
@@ -201,7 +223,7 @@ class Membership:
         member = self._world.member(request.task)
         return (member.node, member.pid, member.address) == (request.node, request.pid, request.address)
 
-    def _settle(self) -> None:
+    def _settle(self, now: float) -> None:
         """Ends the round if it can be decided."""
         if not self._waiting or self._failure is not None:
             return
@@ -209,7 +231,7 @@ class Membership:
         if gone:
             self._fail(self._describe_gone(gone[0]), _names(self.missing), timed_out=False)
         elif not self.missing:
-            self._form_world()
+            self._form_world(now)
 
     def _describe_gone(self, view: TaskView) -> str:
         how = view.exit.how if view.exit is not None else "ended"
@@ -220,7 +242,7 @@ class Membership:
         self._failure = RendezvousFailure(message, missing, timed_out)
         self._deadline = None
 
-    def _form_world(self) -> None:
+    def _form_world(self, now: float) -> None:
         generation = 1 if self._world is None else self._world.generation + 1
         requests = [self._waiting[task] for task in self._views]
         members = [
@@ -229,7 +251,7 @@ class Membership:
         ]
         self._world = World(generation, tuple(members))
         for task, view in self._views.items():
-            self._views[task] = replace(view, state=TaskState.RUNNING)
+            self._views[task] = replace(view, state=TaskState.RUNNING, last_heartbeat=now)
         self._waiting.clear()
         self._deadline = None
 

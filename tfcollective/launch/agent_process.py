@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from tfcollective.agent.config import AgentConfig, StopCommand
+from tfcollective.agent.config import AgentConfig, Command, command_to_line
 from tfcollective.errors import LaunchError
 
 __all__ = ["AgentProcess"]
@@ -30,7 +30,7 @@ class AgentProcess:
         except OSError as error:
             raise LaunchError(f"cannot start the agent: {error}") from error
         agent = cls(process)
-        agent._send(config.to_line())
+        agent._write(config.to_line())
         return agent
 
     @property
@@ -38,9 +38,9 @@ class AgentProcess:
         """Its process id."""
         return self._process.pid
 
-    def stop(self, number: int) -> None:
-        """Asks it to stop its processes with this signal first. May be called from a signal handler."""
-        self._send(StopCommand(number).to_line())
+    def send(self, command: Command) -> None:
+        """Tells it what to do. May be called from a signal handler and from any thread."""
+        self._write(command_to_line(command))
 
     def wait(self) -> str | None:
         """Blocks until it has ended; what happened when it did not end its work in order, else None."""
@@ -52,9 +52,10 @@ class AgentProcess:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         return f"the agent (pid {self._process.pid}) {how}; its processes have been ended"
 
-    def _send(self, line: bytes) -> None:
+    def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # Bare writes: a handler may run in the middle of anything, and an agent that is gone needs no telling.
+        # One bare write for a command: a handler may run in the middle of anything. An agent that is gone needs no
+        # telling.
         with contextlib.suppress(BrokenPipeError):
             while line:
                 line = line[os.write(self._process.stdin.fileno(), line) :]

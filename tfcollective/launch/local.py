@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psutil
 
-from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.config import AgentConfig, KillCommand, StopCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory
 from tfcollective.coordinator.server import CoordinatorServer, JobView, ServerOptions
@@ -23,10 +23,13 @@ from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.sweep import end_processes_of
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.tasks import TaskKey
 
 __all__ = ["LocalLauncher"]
 
 _LOG = get_logger(__name__)
+# A rank beats every two seconds; a collective that waits for a stopped rank has timed out by then.
+_SILENCE_MARGIN_S = 10.0
 
 
 class LocalLauncher(Launcher):
@@ -42,21 +45,41 @@ class LocalLauncher(Launcher):
         job_id = f"job-{secrets.token_hex(4)}"
         environ = environ_snapshot()
         directory = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
-        options = ServerOptions(job_id, new_key(), plan.tasks, spec.start_timeout)
-        with JobDirectory.create(directory, job_id) as job, CoordinatorServer(options) as coordinator:
+        options = ServerOptions(
+            job_id, new_key(), plan.tasks, spec.start_timeout, silence_limit=spec.op_timeout + _SILENCE_MARGIN_S
+        )
+        silence = _SilenceWatch(options.silence_limit)
+        with (
+            JobDirectory.create(directory, job_id) as job,
+            CoordinatorServer(options, on_silent=silence.found) as coordinator,
+        ):
             if spec.call is not None:
                 function.publish(spec.call, coordinator)
             job.publish(_record(options, coordinator, spec))
             _LOG.info("%s: coordinator at %s, records in %s", job_id, coordinator.endpoint, job.path)
             agent = AgentProcess.start(_agent_config(spec, plan, options, coordinator, job))
+            silence.agent = agent
             _LOG.info("%s: agent is process %d", job_id, agent.pid)
-            with forward_signals(stop_signals, agent.stop) as received:
+            with forward_signals(stop_signals, lambda number: agent.send(StopCommand(number))) as received:
                 agent_failure = agent.wait()
             if agent_failure is not None:
                 end_processes_of(job_id)
             results = function.collect(plan.tasks, coordinator) if spec.call is not None else {}
-            outcome = _outcome(coordinator.view(), received, agent_failure)
-        return JobOutcome(**{**vars(outcome), "results": results})
+            return _outcome(coordinator.view(), received, agent_failure, results)
+
+
+class _SilenceWatch:
+    """Has a rank killed that no longer answers: it would keep the job alive for ever."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self.agent: AgentProcess | None = None
+
+    def found(self, task: TaskKey) -> None:
+        """Called on the coordinator's thread; a rank can be silent only after the agent has started it."""
+        if self.agent is not None:
+            reason = f"gave no sign of life for {self._limit:g} s (stopped?) and was killed"
+            self.agent.send(KillCommand(str(task), reason))
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:
@@ -80,7 +103,9 @@ def _agent_config(
     )
 
 
-def _outcome(view: JobView, received: Sequence[int], agent_failure: str | None) -> JobOutcome:
+def _outcome(
+    view: JobView, received: Sequence[int], agent_failure: str | None, results: Mapping[str, bytes]
+) -> JobOutcome:
     failure = view.failure
     return JobOutcome(
         exits=tuple(task.exit for task in view.tasks if task.exit is not None),
@@ -88,4 +113,5 @@ def _outcome(view: JobView, received: Sequence[int], agent_failure: str | None) 
         start_failure=None if failure is None else StartFailure(failure.message, failure.timed_out),
         stopped_by=received[0] if received else None,
         agent_failure=agent_failure,
+        results=results,
     )

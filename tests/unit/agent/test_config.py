@@ -1,6 +1,13 @@
 import pytest
 
-from tfcollective.agent.config import AgentConfig, StopCommand, WorkerConfig
+from tfcollective.agent.config import (
+    AgentConfig,
+    KillCommand,
+    StopCommand,
+    WorkerConfig,
+    command_from_line,
+    command_to_line,
+)
 from tfcollective.errors import ConfigError
 
 CONFIG = AgentConfig(
@@ -28,8 +35,12 @@ def test_other_lines_are_no_configuration(line):
         AgentConfig.from_line(line)
 
 
-def test_stop_command():
-    assert StopCommand.from_line(StopCommand(15).to_line()) == StopCommand(15)
-    for line in (b"", b"[]", b'{"stop": null}', b'{"go": 1}'):
-        with pytest.raises(ConfigError):
-            StopCommand.from_line(line)
+@pytest.mark.parametrize("command", [StopCommand(15), KillCommand("worker:1", "because")])
+def test_commands(command):
+    assert command_from_line(command_to_line(command)) == command
+
+
+@pytest.mark.parametrize("line", [b"", b"3", b"[]", b'{"stop": null}', b'{"kill": {"task": "x"}}', b'{"go": 1}'])
+def test_other_lines_are_no_commands(line):
+    with pytest.raises(ConfigError, match="does not know"):
+        command_from_line(line)

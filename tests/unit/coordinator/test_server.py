@@ -94,6 +94,14 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
 
 
+def test_a_silent_member_is_told_to_the_owner():
+    found = []
+    options = ServerOptions("job", KEY, workers(1), 60.0, silence_limit=0.2)
+    with CoordinatorServer(options, on_silent=found.append) as server:
+        join(server.endpoint, 0, size=1)
+        until(lambda: found == [TaskKey("worker", 0)])
+
+
 def test_closing_ends_the_waits():
     server = serve()
     server.start()

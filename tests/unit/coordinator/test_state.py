@@ -92,16 +92,41 @@ def test_the_start_timeout_counts_from_the_first_join():
     assert state.outcome(request(2, 3)) is state.failure
 
 
+def test_a_member_without_heartbeats_is_found_once():
+    state = membership(3)
+    assert state.next_silence(5.0) is None
+    for index in range(3):
+        state.join(request(index, 3), now=0.0)
+    state.heartbeat(task(0), "", {}, now=4.0)
+    state.leave(task(2), now=4.0)
+    assert state.next_silence(5.0) == 5.0
+    assert state.find_silent(4.9, 5.0) == ()
+    assert state.find_silent(5.0, 5.0) == (task(1),)
+    assert state.next_silence(5.0) == 9.0
+    assert state.find_silent(8.9, 5.0) == ()
+    assert state.find_silent(9.0, 5.0) == (task(0),)
+    assert state.find_silent(99.0, 5.0) == ()
+    assert state.next_silence(5.0) is None
+
+
+def test_waiting_for_the_others_is_no_silence():
+    state = membership(2)
+    state.join(request(0, 2), now=0.0)
+    assert state.find_silent(9.0, 5.0) == ()
+    state.join(request(1, 2), now=9.0)
+    assert state.next_silence(5.0) == 14.0
+
+
 @pytest.mark.parametrize("exit_first", [True, False])
 def test_a_task_that_ends_before_it_joins_fails_all(exit_first):
     state = membership(2)
     if exit_first:
-        state.exited(ended(1, code=3))
+        state.exited(ended(1, code=3), now=1.0)
         assert state.failure is None
         state.join(request(0, 2), now=0.0)
     else:
         state.join(request(0, 2), now=0.0)
-        state.exited(ended(1, code=3))
+        state.exited(ended(1, code=3), now=1.0)
     assert state.failure is not None
     assert state.failure.message == "worker:1 (rank 1, pid 101) exited with code 3 before it called init()"
     assert state.failure.missing == ("worker:1",)
@@ -112,14 +137,14 @@ def test_a_task_that_ends_before_it_joins_fails_all(exit_first):
 def test_a_task_that_ends_while_it_waits_fails_all():
     state = membership(2)
     state.join(request(0, 2), now=0.0)
-    state.exited(ended(0, signal=9))
+    state.exited(ended(0, signal=9), now=1.0)
     assert "was killed by SIGKILL while it waited" in state.failure.message
 
 
 def test_a_command_that_never_joins_is_no_failure():
     state = membership(2)
-    state.exited(ended(0))
-    state.exited(ended(1, code=5))
+    state.exited(ended(0), now=1.0)
+    state.exited(ended(1, code=5), now=1.0)
     assert state.failure is None
     assert not state.initialised
     assert states(state) == [TaskState.EXITED, TaskState.FAILED]
@@ -143,8 +168,8 @@ def test_an_end_after_the_world_has_formed_is_recorded_only():
     state = membership(2)
     for index in range(2):
         state.join(request(index, 2), now=0.0)
-    state.exited(ended(1, signal=9))
-    state.exited(ended(1, code=0))  # a second report: the first stays
+    state.exited(ended(1, signal=9), now=1.0)
+    state.exited(ended(1, code=0), now=1.0)  # a second report: the first stays
     assert state.failure is None
     assert states(state) == [TaskState.RUNNING, TaskState.FAILED]
     assert state.views[1].exit.signal == 9
@@ -203,7 +228,7 @@ class Player:
 
     def _exit(self, index):
         if self._rng.random() < 0.1:
-            self.state.exited(ended(index, code=self._rng.choice([0, 1])))
+            self.state.exited(ended(index, code=self._rng.choice([0, 1])), now=1.0)
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -13,7 +13,17 @@ def record(rank, time, *, code=1, signal=None, stopped=False, consequence=None):
     if consequence is not None:
         exception = ExceptionRecord("SomeError", "text", "traceback", time, consequence)
     return ExitRecord(
-        f"worker:{rank}", rank, "node", 10 + rank, None if signal else code, signal, time, stopped, ("tail",), exception
+        f"worker:{rank}",
+        rank,
+        "node",
+        10 + rank,
+        None if signal else code,
+        signal,
+        time,
+        stopped,
+        "",
+        ("tail",),
+        exception,
     )
 
 

@@ -9,7 +9,7 @@ from tfcollective.launch.report import exit_code, render, warning
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):
     return ExitRecord(
-        f"worker:{rank}", rank, "n", 40 + rank, None if number else code, number, time, stopped, tail, exception
+        f"worker:{rank}", rank, "n", 40 + rank, None if number else code, number, time, stopped, "", tail, exception
     )
 
 
