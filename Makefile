@@ -23,7 +23,7 @@ say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-soak bench-native googletest clean distclean
+  test-pythons test-soak bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -156,6 +156,20 @@ else
 test-tf215:
 	$(call say,skipped: $(TENSORFLOW_tf215) needs Python 3.10 or 3.11 and none was found)
 endif
+
+# Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
+PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))
+ALONE := tests/unit tests/multiprocess/test_launcher_api.py tests/multiprocess/test_launcher_run.py
+
+test-pythons: $(PYTHONS:%=test-with/%)  ## tests that need no TensorFlow, under every Python that is here (PYTHONS=...)
+
+test-with/%: dist/wheel.made
+	$(call say,Python tests with $* and no TensorFlow)
+	@tools/make_venv.sh $* $(VENV)/alone-$(notdir $*)
+	@$(VENV)/alone-$(notdir $*)/bin/python tools/requirements.py run test | \
+	  $(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) -r /dev/stdin
+	@$(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
+	$(call python_tests,alone-$(notdir $*),-q -m "not tensorflow" $(ALONE:%=$(CURDIR)/%))
 
 test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 	$(call say,kill tests $(SOAK) times)
