@@ -1,0 +1,164 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tfcollective.bench.interleave import Failure, Record, Started, Variant, interleave, rotation
+
+# Prints JSON with and without a launcher's prefix, and what is no JSON.
+GOOD = """
+print('{"value": 1}')
+print("chatter")
+print('[0]<stdout>:{"value": 2}')
+print("{not json}")
+print("[1, 2]")
+"""
+# Its child has a process group, its grandchild a session of its own; all ignore SIGTERM and hold the pipes.
+FAMILY = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    if os.fork() == 0:
+        os.setsid()
+open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+print('{"up": 1}', flush=True)
+time.sleep(600)
+"""
+
+
+def variant(name, program, *arguments, deadline=60.0, **options):
+    return Variant(name, (sys.executable, "-c", program, *arguments), deadline, **options)
+
+
+def records(events, name):
+    return [event.content for event in events if isinstance(event, Record) and event.variant == name]
+
+
+def failures(events):
+    return {event.variant: str(event) for event in events if isinstance(event, Failure)}
+
+
+def test_every_position_comes_up_and_rounds_hold_everybody():
+    orders = [rotation(3, number) for number in range(6)]
+    assert all(sorted(order) == [0, 1, 2] for order in orders)
+    assert {order[0] for order in orders} == {0, 1, 2}
+    followers = {(order[i], order[i + 1]) for order in orders for i in range(2)}
+    assert len(followers) == 6
+
+
+def test_variants_take_turns_and_their_json_comes_through():
+    events = list(interleave([variant("a", GOOD), variant("b", GOOD)], 2))
+    assert [(e.variant, e.round) for e in events if isinstance(e, Started)] == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+    assert records(events, "a") == [{"value": 1}, {"value": 2}] * 2
+    assert failures(events) == {}
+
+
+def test_a_crash_is_told_with_its_last_line_and_the_others_go_on():
+    crash = "import sys; print('{\"value\": 0}'); sys.stderr.write('loading\\nwhat went wrong\\n'); sys.exit(3)"
+    killed = "import os; print('on stdout', flush=True); os.kill(os.getpid(), 9)"
+    variants = [
+        variant("crash", crash),
+        variant("killed", killed),
+        Variant("absent", ("/no/such/program",), 5.0),
+        variant("good", GOOD),
+    ]
+    events = list(interleave(variants, 2))
+    found = failures(events)
+    assert found["crash"] == "ended with code 3 in round 1: what went wrong"
+    assert found["killed"] == "ended by signal SIGKILL in round 1: on stdout"
+    assert found["absent"].startswith("cannot start /no/such/program in round 1: ")
+    assert len(records(events, "good")) == 4
+    assert records(events, "crash") == [{"value": 0}]
+    assert sum(isinstance(event, Started) and event.variant == "crash" for event in events) == 1
+
+
+def test_a_variant_that_hangs_is_killed_with_its_whole_family(tmp_path):
+    pids = tmp_path / "pids"
+    begin = time.monotonic()
+    events = list(interleave([variant("hang", FAMILY, str(pids), deadline=2.0), variant("good", GOOD)], 1))
+    assert time.monotonic() - begin < 30
+    assert failures(events) == {"hang": "killed after 2 s in round 1"}
+    assert len(records(events, "good")) == 2
+    assert_gone(pids, 3)
+
+
+def test_one_that_talks_for_ever_is_killed_too():
+    chatter = "import itertools\nfor i in itertools.count(): print('line', i, flush=True)"
+    events = list(interleave([variant("chatter", chatter, deadline=1.0)], 1))
+    assert failures(events)["chatter"].startswith("killed after 1 s in round 1: line ")
+
+
+def test_an_orphan_that_holds_the_pipes_delays_nobody(tmp_path):
+    orphan = "import os, sys, time\nif os.fork() == 0: time.sleep(600)\nprint('{\"value\": 1}')"
+    begin = time.monotonic()
+    events = list(interleave([variant("orphan", orphan, deadline=50.0)], 1))
+    assert time.monotonic() - begin < 20
+    assert records(events, "orphan") == [{"value": 1}]
+    assert failures(events) == {}
+
+
+def test_the_environment_can_be_added_to_and_taken_from(monkeypatch):
+    monkeypatch.setenv("TFC_GONE", "1")
+    program = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('TFC_')}))"
+    events = list(interleave([variant("env", program, env={"TFC_NEW": "2"}, unset=("TFC_GONE",))], 1))
+    (found,) = records(events, "env")
+    assert found["TFC_NEW"] == "2"
+    assert "TFC_GONE" not in found
+
+
+def test_closing_the_iteration_leaves_no_process(tmp_path):
+    pids = tmp_path / "pids"
+    with contextlib.closing(interleave([variant("hang", FAMILY, str(pids))], 1)) as events:
+        seen = 0
+        for event in events:
+            seen += isinstance(event, Record)
+            if seen == 3:
+                break
+    assert_gone(pids, 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_ending_the_benchmark_leaves_no_process(tmp_path, number):
+    pids = tmp_path / "pids"
+    calm = "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n'); time.sleep(600)"
+    program = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tfcollective.bench.interleave import Variant, interleave
+list(interleave([Variant("x", (sys.executable, "-c", {calm!r}, {str(pids)!r}), 100.0)], 1))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    give_up = time.monotonic() + 30
+    while not pids.exists() or not pids.read_text():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    assert_gone(pids, 1)
+
+
+def assert_gone(pids, count):
+    numbers = [int(line) for line in pids.read_text().split()]
+    assert len(numbers) == count
+    give_up = time.monotonic() + 10
+    while left := [number for number in numbers if is_running(number)]:
+        assert time.monotonic() < give_up, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_nothing_is_left_of_these_tests():
+    children = [child for child in psutil.Process(os.getpid()).children() if child.status() != psutil.STATUS_ZOMBIE]
+    assert children == []
