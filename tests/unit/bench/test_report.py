@@ -1,0 +1,149 @@
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from io import StringIO
+
+import pytest
+from bench_reports import make_report
+from rich.console import Console
+
+from tfcollective.bench.interleave import Failure, Record, Started
+from tfcollective.bench.progress import show_progress
+from tfcollective.bench.report import (
+    Bars,
+    Section,
+    Series,
+    Table,
+    draw_bars,
+    draw_lines,
+    load_report,
+    print_table,
+    render_page,
+    write_report,
+)
+from tfcollective.bench.report.table import MISS, PASS, table_to_markdown
+from tfcollective.bench.units import bandwidth_text, bytes_text, parse_bytes, seconds_text
+from tfcollective.errors import ConfigError
+
+TABLE = Table(
+    "figures", ("work", "measured", "verdict"), (("4K <b>", "1.5x", PASS), ("4M", "0.9x", MISS)), note="a note"
+)
+NAMES = ("ours", "theirs")
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.links, self.seen = [], [], set()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def plots():
+    pytest.importorskip("matplotlib")
+    x = (4.0, 4096.0, 1048576.0)
+    lines = [Series(name, x, (1.0, 2.0, 30.0), (0.5, 1.5, 20.0), (2.0, 3.0, 40.0)) for name in NAMES]
+    bars = [
+        Bars("MLP", {"ours": 20000.0, "theirs": 9.5}, {"ours": 18000.0, "theirs": 9}, {"ours": 21000.0, "theirs": 10})
+    ]
+    return (
+        draw_lines("latency", "Latency", lines, x_label="bytes", y_label="us", names=NAMES),
+        draw_bars("rates", "Samples", bars, y_label="samples/s", names=NAMES),
+    )
+
+
+def test_the_page_needs_nothing_else_and_is_well_formed(tmp_path):
+    page = render_page(make_report(), [Section("Results", "One.\n\nTwo & three.", (TABLE,), plots())])
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert "script" not in tags.seen
+    assert len(tags.links) == 2
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in tags.links)
+    svg = base64.b64decode(tags.links[0].partition(",")[2]).decode()
+    assert "<svg" in svg
+    assert "4K &lt;b&gt;" in page
+    assert 'class="pass"' in page
+    assert 'class="miss"' in page
+    assert "build it" in page
+
+
+def test_files_of_a_report(tmp_path):
+    report = make_report()
+    drawn = plots()
+    paths = write_report(report, [Section("Results", plots=drawn)], tmp_path / "new" / "folder", "allreduce")
+    assert [path.name for path in paths] == [
+        "allreduce.json",
+        "allreduce.html",
+        "allreduce-latency.png",
+        "allreduce-rates.png",
+    ]
+    assert paths[2].read_bytes().startswith(b"\x89PNG")
+    assert load_report(paths[0]) == report
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot make the directory"):
+        write_report(make_report(), [], tmp_path / "file" / "x", "allreduce")
+
+
+@pytest.mark.parametrize("text", ["", "{}", json.dumps({"format": 99})])
+def test_a_file_that_is_no_report_is_a_clear_error(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.json"):
+        load_report(tmp_path / "x.json")
+
+
+def test_tables_for_terminals_and_documents():
+    stream = StringIO()
+    print_table(TABLE, Console(file=stream, width=100))
+    assert re.search(r"4M\s+│ 0\.9x\s+│ MISS", stream.getvalue())
+    assert "a note" in stream.getvalue()
+    assert table_to_markdown(TABLE).splitlines()[:3] == [
+        "| work | measured | verdict |",
+        "|---|---|---|",
+        "| 4K <b> | 1.5x | pass |",
+    ]
+
+
+def test_progress_tells_turns_and_failures_where_there_is_no_terminal():
+    stream = StringIO()
+    with show_progress(2, Console(file=stream, width=200)) as take:
+        take(Started("a", 0))
+        take(Record("a", 0, {}))
+        take(Failure("b", 0, "ended with code 1", "no [module] x"))
+    assert stream.getvalue().splitlines() == ["round 1: a", "b: ended with code 1 in round 1: no [module] x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4", 4), ("1K", 1024), ("64k", 65536), ("16M", 1 << 24), ("2GiB", 2 << 30)]
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+    assert parse_bytes(bytes_text(size)) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-4", "4.5K", "4T", "K", "many"])
+def test_what_is_no_size(text):
+    with pytest.raises(ConfigError, match="not a size"):
+        parse_bytes(text)
+
+
+def test_units():
+    assert [seconds_text(value) for value in (2.5e-7, 4.26e-5, 0.0316, 2.5)] == [
+        "0.25 us",
+        "42.6 us",
+        "31.6 ms",
+        "2.50 s",
+    ]
+    assert bandwidth_text(8.39e9) == "8.39 GB/s"
+    assert bytes_text(1000) == "1000"
