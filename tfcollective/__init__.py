@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from tfcollective.runtime import rank as rank
     from tfcollective.runtime import shutdown as shutdown
     from tfcollective.runtime import size as size
+    from tfcollective.task_specs import NodeLabel as NodeLabel
+    from tfcollective.task_specs import TaskSpec as TaskSpec
+    from tfcollective.task_specs import allreduce_topology as allreduce_topology
+    from tfcollective.task_specs import single_server_topology as single_server_topology
 
 __all__ = [
     "Average",
@@ -66,6 +70,7 @@ __all__ = [
     "LaunchError",
     "Max",
     "Min",
+    "NodeLabel",
     "PeerLostError",
     "Product",
     "ProtocolError",
@@ -73,11 +78,13 @@ __all__ = [
     "ResourceExhaustedError",
     "StateError",
     "Sum",
+    "TaskSpec",
     "TfCollectiveError",
     "TransportError",
     "UnsupportedError",
     "WorkerFailedError",
     "__version__",
+    "allreduce_topology",
     "cross_rank",
     "cross_size",
     "get_communicator",
@@ -88,13 +95,16 @@ __all__ = [
     "rank",
     "run",
     "shutdown",
+    "single_server_topology",
     "size",
 ]
 _OP_NAMES = ("Average", "Max", "Min", "Product", "Sum")
+_SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_topology")
 _HOMES = {
     "Communicator": "tfcollective.communicator",
     "run": "tfcollective.launch.api",
     **dict.fromkeys(_OP_NAMES, "tfcollective.communicator"),
+    **dict.fromkeys(_SPEC_NAMES, "tfcollective.task_specs"),
 }
 
 

@@ -7,11 +7,32 @@ from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["CHIEF", "TRAINER_TYPES", "WORKER", "TaskKey", "trainers", "workers"]
+__all__ = [
+    "CHIEF",
+    "EVALUATOR",
+    "PS",
+    "PS_ADVICE",
+    "SIDE_TYPES",
+    "TENSORBOARD",
+    "TRAINER_TYPES",
+    "WORKER",
+    "TaskKey",
+    "trainers",
+    "workers",
+]
 
 CHIEF = "chief"
 WORKER = "worker"
+EVALUATOR = "evaluator"
+TENSORBOARD = "tensorboard"
+PS = "ps"  # a role of other systems: known only to be refused with advice
 TRAINER_TYPES = (CHIEF, WORKER)  # in rank order
+SIDE_TYPES = (EVALUATOR, TENSORBOARD)  # outside the world, without a rank
+
+PS_ADVICE = (
+    "there are no parameter servers here: every trainer holds all variables, and gradients are averaged by all-reduce. "
+    "Leave the ps tasks out, and give their cores to workers"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +68,10 @@ class TaskKey:
 
 
 def trainers(tasks: Iterable[TaskKey]) -> tuple[TaskKey, ...]:
-    """The tasks that have a rank, in rank order: chief, then workers by index."""
+    """The tasks that have a rank, in rank order: the chief, then workers by index.
+
+    So the chief is rank 0 and worker i is rank i + 1, or rank i where there is no chief.
+    """
     chosen = [task for task in tasks if task.is_trainer]
     return tuple(sorted(chosen, key=lambda task: (TRAINER_TYPES.index(task.type), task.index)))
 

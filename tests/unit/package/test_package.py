@@ -11,9 +11,10 @@ import tfcollective
 PUBLIC = """
     Average CollectiveAbortedError CollectiveCancelledError CollectiveError CollectiveMismatchError
     CollectiveTimeoutError Communicator ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError
-    LaunchError Max Min PeerLostError Product ProtocolError RendezvousError ResourceExhaustedError StateError Sum
-    TfCollectiveError TransportError UnsupportedError WorkerFailedError __version__ cross_rank cross_size
-    get_communicator init is_initialized local_rank local_size rank run shutdown size
+    LaunchError Max Min NodeLabel PeerLostError Product ProtocolError RendezvousError ResourceExhaustedError
+    StateError Sum TaskSpec TfCollectiveError TransportError UnsupportedError WorkerFailedError __version__
+    allreduce_topology cross_rank cross_size get_communicator init is_initialized local_rank local_size rank run
+    shutdown single_server_topology size
 """
 
 
