@@ -1,6 +1,7 @@
 """Proof that both ends hold the job key: HMAC-SHA256 over every request and every reply.
 
-A request's signature covers method, path, time, nonce and body; a reply's covers the request's nonce, the status and
+A request's signature covers method, path, time, nonce and the digest of its body, all of which stand in its head: who
+does not hold the key is known before any of the body is read. A reply's covers the request's nonce, the status and
 the body. So a reply belongs to one request, and a request is accepted once: its nonce is remembered for as long as
 its time would be accepted. The job key itself is not used; a key for this purpose is derived from it.
 """
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["NONCE", "SIGNATURE", "TIME", "Signer", "Unauthenticated", "Verifier", "new_key"]
+__all__ = ["DIGEST", "NONCE", "SIGNATURE", "TIME", "Proof", "Signer", "Unauthenticated", "Verifier", "new_key"]
 
 TIME = "X-Tfcollective-Time"
 NONCE = "X-Tfcollective-Nonce"
+DIGEST = "X-Tfcollective-Digest"
 SIGNATURE = "X-Tfcollective-Signature"
 
 _KEY_BYTES = 32
@@ -50,11 +52,13 @@ class Signer:
     def request_headers(self, method: str, path: str, body: bytes, clock: Clock = SYSTEM_CLOCK) -> dict[str, str]:
         """The headers that prove a request; the nonce in them is new."""
         time, nonce = f"{clock.wall():.3f}", secrets.token_hex(_NONCE_LENGTH // 2)
-        return {TIME: time, NONCE: nonce, SIGNATURE: self.request_signature(method, path, time, nonce, body)}
+        digest = hashlib.sha256(body).hexdigest()
+        signature = self.request_signature(method, path, time, nonce, digest)
+        return {TIME: time, NONCE: nonce, DIGEST: digest, SIGNATURE: signature}
 
-    def request_signature(self, method: str, path: str, time: str, nonce: str, body: bytes) -> str:
-        """The signature of a request."""
-        return self._sign("request", method, path, time, nonce, hashlib.sha256(body).hexdigest())
+    def request_signature(self, method: str, path: str, time: str, nonce: str, digest: str) -> str:
+        """The signature of a request; ``digest`` is the SHA-256 of its body in hexadecimal."""
+        return self._sign("request", method, path, time, nonce, digest)
 
     def reply_signature(self, nonce: str, status: int, body: bytes) -> str:
         """The signature of the reply to the request with this nonce."""
@@ -66,7 +70,20 @@ class Signer:
             raise Unauthenticated("the reply does not prove the job key")
 
     def _sign(self, *parts: str) -> str:
-        return hmac.new(self._key, "\n".join(parts).encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._key, _encoded("\n".join(parts)), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a proved head says: the nonce of the request, and the digest that its body must have."""
+
+    nonce: str
+    digest: str
+
+    def check_body(self, body: bytes) -> None:
+        """Raises Unauthenticated unless this is the body that was signed."""
+        if not _equal(self.digest, hashlib.sha256(body).hexdigest()):
+            raise Unauthenticated("the body is not the one that was signed")
 
 
 class Verifier:
@@ -77,16 +94,17 @@ class Verifier:
         self._clock = clock
         self._seen: OrderedDict[str, float] = OrderedDict()  # nonce -> when it was seen, oldest first
 
-    def verify(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> str:
-        """The nonce of a proved request; raises Unauthenticated. Only proved requests use memory."""
-        time, nonce, signature = headers.get(TIME, ""), headers.get(NONCE, ""), headers.get(SIGNATURE, "")
+    def verify(self, method: str, path: str, headers: Mapping[str, str]) -> Proof:
+        """What the head of a proved request says; raises Unauthenticated. Only proved requests use memory."""
+        time, nonce, digest = headers.get(TIME, ""), headers.get(NONCE, ""), headers.get(DIGEST, "")
+        signature = headers.get(SIGNATURE, "")
         if not signature or len(nonce) != _NONCE_LENGTH:
             raise Unauthenticated("no signature")
-        if not _equal(signature, self._signer.request_signature(method, path, time, nonce, body)):
+        if not _equal(signature, self._signer.request_signature(method, path, time, nonce, digest)):
             raise Unauthenticated("wrong key")
         self._check_time(float(time))  # signed, so our own format
         self._check_nonce(nonce)
-        return nonce
+        return Proof(nonce, digest)
 
     def _check_time(self, time: float) -> None:
         difference = time - self._clock.wall()
@@ -104,4 +122,9 @@ class Verifier:
 
 
 def _equal(left: str, right: str) -> bool:
-    return hmac.compare_digest(left.encode(), right.encode())
+    return hmac.compare_digest(_encoded(left), _encoded(right))
+
+
+def _encoded(text: str) -> bytes:
+    """A stranger's header may hold bytes that are no text; they come as lone surrogates."""
+    return text.encode("utf-8", "surrogatepass")

@@ -18,6 +18,8 @@ from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.coordinator import blobs
 from tfcollective.coordinator.auth import SIGNATURE, Signer, Unauthenticated, Verifier
 from tfcollective.coordinator.client import MAX_BODY_BYTES
+from tfcollective.coordinator.doorkeeper import Doorkeeper
+from tfcollective.coordinator.refusals import RefusalLog
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.state import JoinRequest, Membership, Refusal, RendezvousFailure, TaskView
 from tfcollective.coordinator.store import Entry, Store
@@ -33,10 +35,12 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _Reply = Mapping[str, object]
 _MAX_POLL_S = 30.0
-_REFUSAL_LOG_S = 1.0
+_LINGER_S = 1.0
 _LATE_S = 2.0
 _CATCH_UP_S = 5.0
 _THREAD_TIMEOUT_S = 10.0
+_MAX_UNPROVED = 128
+_BACKLOG = 512
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class ServerOptions:
         start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
         bind_host: the address of the interface to listen on.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        body_timeout: how long (s) a client may take to send a request's body.
+        body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
         max_store_bytes: the size of all values together.
     """
 
@@ -95,11 +99,13 @@ class CoordinatorServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._doorkeeper = Doorkeeper(options.body_timeout, _MAX_UNPROVED)
         self._changed = asyncio.Event()
         self._expiry: asyncio.Task[None] | None = None
         self._closing = False
         self._endpoint: Endpoint | None = None
-        self._refusals = _RefusalLog()
+        self._refusals = RefusalLog(_LOG, clock)
         self._handlers: dict[str, Callable[[Body], Awaitable[_Reply]]] = {
             "/v1/join": self._join,
             "/v1/heartbeat": self._heartbeat,
@@ -200,21 +206,45 @@ class CoordinatorServer:
     async def _listen(self) -> Endpoint:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_trouble)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.2, lingering_time=_LINGER_S, logger=self._refusals.as_logger()
+        )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._options.bind_host, 0)
-        await site.start()
+        self._server = await loop.create_server(self._admit, self._options.bind_host, 0, backlog=_BACKLOG)
         self._expiry = asyncio.create_task(self._expire())
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))
+
+    def _admit(self) -> asyncio.Protocol:
+        """A connection comes."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        connection = self._runner.server()
+        self._doorkeeper.came(connection)
+        return connection
 
     async def _shut_down(self) -> None:
         self._closing = True
         self._notify()
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._doorkeeper.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_LINGER_S)
+
+    def _note_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop itself could not do, for example accept a connection for want of descriptors."""
+        del loop
+        self._refusals.note(f"{context.get('message')}: {context.get('exception')!r}")
 
     async def _expire(self) -> None:
         """Does what is due when its time comes; sleeps until then, or until something changes."""
@@ -262,18 +292,21 @@ class CoordinatorServer:
 
     async def _serve(self, request: web.Request) -> web.Response:
         try:
+            proof = self._verifier.verify(request.method, request.path, request.headers)
+            self._doorkeeper.proved(request.protocol)
             body = await asyncio.wait_for(request.read(), self._options.body_timeout)
+            proof.check_body(body)
+        except Unauthenticated as error:
+            return self._refuse(request, 401, str(error))
         except web.HTTPRequestEntityTooLarge:
             return self._refuse(request, 413, f"a body of more than {MAX_BODY_BYTES} bytes")
         except asyncio.TimeoutError:
             return self._refuse(request, 408, "the body did not come in time")
-        try:
-            nonce = self._verifier.verify(request.method, request.path, request.headers, body)
-        except Unauthenticated as error:
-            return self._refuse(request, 401, str(error))
+        except web.RequestPayloadError as error:
+            return self._refuse(request, 400, f"a body that cannot be read: {error}")
         status, reply = await self._answer(request, body)
         data = json.dumps(reply).encode()
-        headers = {SIGNATURE: self._signer.reply_signature(nonce, status, data)}
+        headers = {SIGNATURE: self._signer.reply_signature(proof.nonce, status, data)}
         return web.Response(status=status, body=data, headers=headers, content_type="application/json")
 
     async def _answer(self, request: web.Request, body: bytes) -> tuple[int, _Reply]:
@@ -285,14 +318,14 @@ class CoordinatorServer:
             return 200, await handler(Body.parse(body))
         except BadRequest as error:
             text = f"refused {request.path} from {request.remote}: {error}"
-            self._refusals.note(text, self._clock.monotonic())
+            self._refusals.note(text)
             return 400, {"error": str(error)}
         except Refusal as error:
             return 409, {"error": str(error)}
 
     def _refuse(self, request: web.Request, status: int, reason: str) -> web.Response:
         """The answer to somebody who has not proved the key: says nothing, and the connection ends."""
-        self._refusals.note(f"refused a request from {request.remote}: {reason}", self._clock.monotonic())
+        self._refusals.note(f"refused a request from {request.remote}: {reason}")
         response = web.Response(status=status, text="refused\n")
         response.force_close()
         return response
@@ -357,23 +390,6 @@ class CoordinatorServer:
             "failure": membership.failure.message if membership.failure else None,
             "tasks": [_task_reply(view, now) for view in membership.views],
         }
-
-
-class _RefusalLog:
-    """Logs what was refused, but not faster than a person reads: a stranger must not fill the disk."""
-
-    def __init__(self) -> None:
-        self._next = -math.inf
-        self._silent = 0
-
-    def note(self, text: str, now: float) -> None:
-        """Logs ``text``, or counts it when the last line was just now."""
-        if now < self._next:
-            self._silent += 1
-            return
-        more = f" ({self._silent} more before)" if self._silent else ""
-        _LOG.warning("coordinator: %s%s", text, more)
-        self._next, self._silent = now + _REFUSAL_LOG_S, 0
 
 
 async def _wait(event: asyncio.Event, timeout: float | None) -> None:

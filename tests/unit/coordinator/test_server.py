@@ -9,7 +9,7 @@ import time
 import pytest
 import urllib3
 
-from tfcollective.coordinator.auth import NONCE, SIGNATURE, Signer, new_key
+from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Signer, new_key
 from tfcollective.coordinator.client import MAX_BODY_BYTES, CoordinatorClient
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import CoordinatorError, RendezvousError
@@ -279,14 +279,78 @@ def test_an_unknown_task_is_a_conflict(server, client):
         client.leave(TaskKey("worker", 9))
 
 
+def connect(server):
+    connection = socket.create_connection((server.endpoint.host, server.endpoint.port))
+    connection.settimeout(5)
+    return connection
+
+
+def head(headers, length):
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST /v1/status HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {length}\r\n\r\n".encode("latin-1")
+
+
+def read_all(connection):
+    data = b""
+    while part := connection.recv(1 << 16):
+        data += part
+    return data
+
+
 def test_a_client_that_sends_slowly_is_cut_off(caplog):
-    with serve(body_timeout=0.2) as server, socket.create_connection(tuple(vars(server.endpoint).values())) as slow:
-        slow.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    with serve(body_timeout=0.2) as server, connect(server) as slow:
+        slow.sendall(head(signed(body=b" " * 100), 100) + b" ")
         with CoordinatorClient(server.endpoint, KEY) as client:
             assert client.put("meanwhile", 1) == 1
         slow.settimeout(5)
         assert b"408" in slow.recv(1000)
         assert "did not come in time" in caplog.text
+
+
+def test_a_stranger_is_refused_before_its_body_has_come(server):
+    with connect(server) as stranger:
+        stranger.sendall(head(signed(key=new_key(), body=b""), MAX_BODY_BYTES))
+        assert b"401" in read_all(stranger)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("name", [NONCE, DIGEST, SIGNATURE])
+def test_a_header_that_is_no_text(server, name):
+    with connect(server) as stranger:
+        stranger.sendall(head({**signed(), name: "\xff" * 32}, 2) + b"{}")
+        assert b"401" in read_all(stranger)
+
+
+def test_strangers_that_never_finish_a_head_are_cut_off():
+    with serve(body_timeout=0.2) as server:
+        strangers = [connect(server) for _ in range(5)]
+        for stranger in strangers[1:]:
+            stranger.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
+        for stranger in strangers:
+            assert read_all(stranger) == b""
+            stranger.close()
+
+
+def test_the_oldest_of_many_strangers_has_to_go(client, server):
+    client.put("k", 1)  # this connection has proved the key and stays
+    strangers = [connect(server) for _ in range(200)]
+    assert read_all(strangers[0]) == b""
+    assert client.put("k", 2) == 2
+    with CoordinatorClient(server.endpoint, KEY) as newcomer:
+        assert newcomer.put("k", 3) == 3
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_malformed_requests_make_few_lines(server, caplog):
+    with caplog.at_level(logging.DEBUG):
+        begin = time.monotonic()
+        for _ in range(50):
+            with connect(server) as stranger:
+                stranger.sendall(b"POST /\0 HTTP/1.1\r\n\r\n")
+                assert b"400" in read_all(stranger)
+        assert 1 <= len([one for one in caplog.records if "handling" in one.message]) <= 2 + time.monotonic() - begin
+    assert not any(one.exc_info for one in caplog.records)
 
 
 @pytest.mark.parametrize(
