@@ -7,11 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
-from tfcollective.agent.config import AgentConfig, Command, command_to_line
+from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
 from tfcollective.errors import LaunchError
 
 __all__ = ["AgentProcess"]
+
+# An agent that was asked to stop needs 13 s at worst: its processes, their children, output and reports.
+_STOP_LIMIT_S = 20.0
+_STOP_AGAIN_LIMIT_S = 5.0
 
 
 class AgentProcess:
@@ -19,6 +24,7 @@ class AgentProcess:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        self._limits: list[threading.Timer] = []
 
     @classmethod
     def start(cls, config: AgentConfig) -> AgentProcess:
@@ -42,9 +48,20 @@ class AgentProcess:
         """Tells it what to do. May be called from a signal handler and from any thread."""
         self._write(command_to_line(command))
 
+    def stop(self, number: int) -> None:
+        """Asks it to end its processes, with this signal first; for signal handlers. An agent that is still there a
+        while later cannot act (it may be stopped itself): it is killed."""
+        self.send(StopCommand(number))
+        limit = threading.Timer(_STOP_AGAIN_LIMIT_S if self._limits else _STOP_LIMIT_S, self._process.kill)
+        limit.daemon = True
+        self._limits.append(limit)
+        limit.start()
+
     def wait(self) -> str | None:
         """Blocks until it has ended; what happened when it did not end its work in order, else None."""
         code = self._process.wait()
+        for limit in self._limits:
+            limit.cancel()
         if self._process.stdin is not None:
             self._process.stdin.close()
         if code == 0:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
-from tfcollective.agent.config import AgentConfig, KillCommand, StopCommand, WorkerConfig
+from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory
 from tfcollective.coordinator.server import CoordinatorServer, JobView, ServerOptions
@@ -60,12 +60,13 @@ class LocalLauncher(Launcher):
             agent = AgentProcess.start(_agent_config(spec, plan, options, coordinator, job))
             silence.agent = agent
             _LOG.info("%s: agent is process %d", job_id, agent.pid)
-            with forward_signals(stop_signals, lambda number: agent.send(StopCommand(number))) as received:
+            with forward_signals(stop_signals, agent.stop) as received:
                 agent_failure = agent.wait()
             if agent_failure is not None:
                 end_processes_of(job_id)
             results = function.collect(plan.tasks, coordinator) if spec.call is not None else {}
-            return _outcome(coordinator.view(), received, agent_failure, results)
+            view = coordinator.view()
+            return _outcome(view, received, agent_failure or _unreported(view), results)
 
 
 class _SilenceWatch:
@@ -101,6 +102,12 @@ def _agent_config(
         prefix=spec.prefix,
         log_level=spec.log_level,
     )
+
+
+def _unreported(view: JobView) -> str | None:
+    """What to say of ranks whose end nobody has reported: they must not pass for a success."""
+    silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
+    return f"nobody has reported how {silent} ended: the launcher may have been stopped meanwhile" if silent else None
 
 
 def _outcome(
