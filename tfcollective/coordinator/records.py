@@ -5,6 +5,7 @@ One private directory a job, in one private directory a user. A record holds the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,17 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from tfcollective.errors import ConfigError
 from tfcollective.log import get_logger
 from tfcollective.topology import Endpoint
 
-__all__ = ["JobDirectory", "JobRecord", "running_jobs", "runtime_directory"]
+__all__ = ["JobDirectory", "JobRecord", "running_jobs", "runtime_directory", "start_ticks"]
 
 _LOG = get_logger(__name__)
 _RECORD = "record.json"
-_CREATED_TOLERANCE_S = 1.0
+_ENDED = ("Z", "X")
+_START_FIELD = 19  # counted from the state on; see proc(5)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class JobRecord:
         coordinator: where its coordinator listens.
         key: the job key.
         pid: the process that runs the coordinator.
-        created: when that process started (seconds since 1970), so that a reused pid is not taken for it.
+        ticks: when that process started, in clock ticks since boot (:func:`start_ticks`): a reused pid is not taken for
+            it, and setting the clock, which moves every time of day, changes nothing.
+        created: the same for people, in seconds since 1970.
         command: what the job runs, for people.
     """
 
@@ -43,16 +45,14 @@ class JobRecord:
     coordinator: Endpoint
     key: bytes = field(repr=False)
     pid: int
+    ticks: int
     created: float
     command: tuple[str, ...]
 
     @property
     def alive(self) -> bool:
         """Whether the process that runs the coordinator still exists."""
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < _CREATED_TOLERANCE_S
-        except psutil.Error:
-            return False
+        return start_ticks(self.pid) == self.ticks
 
     def to_json(self) -> dict[str, object]:
         """A JSON object that :meth:`from_json` reads."""
@@ -61,6 +61,7 @@ class JobRecord:
             "coordinator": str(self.coordinator),
             "key": self.key.hex(),
             "pid": self.pid,
+            "ticks": self.ticks,
             "created": self.created,
             "command": list(self.command),
         }
@@ -71,17 +72,30 @@ class JobRecord:
         if not isinstance(document, Mapping):
             raise ValueError("not a job record")
         command = document.get("command")
-        pid, created = document.get("pid"), document.get("created")
-        if not isinstance(command, list) or not isinstance(pid, int) or not isinstance(created, float):
+        pid, ticks, created = document.get("pid"), document.get("ticks"), document.get("created")
+        if not isinstance(pid, int) or not isinstance(ticks, int) or not isinstance(created, float):
+            raise ValueError("not a job record")
+        if not isinstance(command, list):
             raise ValueError("not a job record")
         return cls(
             job_id=str(document.get("job")),
             coordinator=Endpoint.parse(str(document.get("coordinator"))),
             key=bytes.fromhex(str(document.get("key"))),
             pid=pid,
+            ticks=ticks,
             created=created,
             command=tuple(str(word) for word in command),
         )
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when it does not run (any more)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return None if fields[0] in _ENDED else int(fields[_START_FIELD])
 
 
 def runtime_directory(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
@@ -94,8 +108,22 @@ def runtime_directory(override: str | None, environ: Mapping[str, str], temporar
         path.mkdir(mode=0o700, parents=override is not None, exist_ok=True)
         _check_private(path)
     except OSError as error:
-        raise ConfigError(f"cannot use {path} for the records of running jobs: {error}") from error
+        raise _unusable(path, error) from error
     return path
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot use {path} for the records of running jobs: {error}; TFCOLLECTIVE_RUNTIME_DIR names another place"
+    )
 
 
 def _choose(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
@@ -110,7 +138,10 @@ def _choose(override: str | None, environ: Mapping[str, str], temporary: str) ->
 def _check_private(path: Path) -> None:
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise ConfigError(f"{path} must be a directory of your own with mode 700: remove it, or set its mode")
+        raise ConfigError(
+            f"{path} must be a directory of your own with mode 700: remove it, set its mode, or let "
+            "TFCOLLECTIVE_RUNTIME_DIR name another one"
+        )
 
 
 class JobDirectory:
@@ -125,7 +156,8 @@ class JobDirectory:
         for record_path in parent.glob(f"*/{_RECORD}"):
             _read(record_path)
         path = parent / job_id
-        path.mkdir(mode=0o700)
+        with _explained(path):
+            path.mkdir(mode=0o700)
         return cls(path)
 
     def __enter__(self) -> JobDirectory:
@@ -137,9 +169,10 @@ class JobDirectory:
     def publish(self, record: JobRecord) -> None:
         """Writes the record, whole or not at all, with mode 0600."""
         partial = self.path / f"{_RECORD}.new"
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump(record.to_json(), file)
-        partial.replace(self.path / _RECORD)
+        with _explained(self.path):
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+                json.dump(record.to_json(), file)
+            partial.replace(self.path / _RECORD)
 
     def close(self) -> None:
         """Removes the directory. A second call does nothing."""
@@ -153,7 +186,10 @@ def running_jobs(parent: Path) -> Iterator[JobRecord]:
 
 
 def _read(path: Path) -> JobRecord | None:
-    """The record in ``path`` if its job runs; else removes its directory."""
+    """The record in ``path`` if its job runs; removes its directory if the job does not run any more.
+
+    What cannot be read stays: records are written whole, so it is one of another version, whose job may run.
+    """
     try:
         record = JobRecord.from_json(json.loads(path.read_text("utf-8")))
         if record.alive:
@@ -161,6 +197,7 @@ def _read(path: Path) -> JobRecord | None:
     except FileNotFoundError:
         return None  # its job has ended just now
     except (OSError, ValueError) as error:
-        _LOG.warning("removing the unreadable record %s: %s", path, error)
+        _LOG.warning("ignoring %s, which another version may have written: %s", path, error)
+        return None
     shutil.rmtree(path.parent, ignore_errors=True)
     return None

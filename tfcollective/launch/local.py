@@ -11,8 +11,9 @@ import psutil
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory
+from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory, start_ticks
 from tfcollective.coordinator.server import CoordinatorServer, JobView, ServerOptions
+from tfcollective.errors import LaunchError
 from tfcollective.launch import function
 from tfcollective.launch.agent_process import AgentProcess
 from tfcollective.launch.cores import available_cores
@@ -84,8 +85,12 @@ class _SilenceWatch:
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:
+    pid = os.getpid()
+    ticks = start_ticks(pid)
+    if ticks is None:
+        raise LaunchError("/proc does not tell when this process started: is it mounted?")
     created = psutil.Process().create_time()
-    return JobRecord(options.job_id, coordinator.endpoint, options.key, os.getpid(), created, spec.command)
+    return JobRecord(options.job_id, coordinator.endpoint, options.key, pid, ticks, created, spec.command)
 
 
 def _agent_config(
