@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO
 
@@ -18,6 +20,8 @@ _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 16
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
+# A carriage return at the end of what has come so far is no end yet: the line feed of a pair may follow.
+_PIECE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 
 
 class LineSplitter:
@@ -33,30 +37,18 @@ class LineSplitter:
         """The pieces that ``data`` completes."""
         rest = self._rest + data
         start = 0
-        while (end := _piece_end(rest, start)) > start:
-            yield rest[start:end]
-            start = end
+        for mark in _PIECE_END.finditer(rest):
+            yield rest[start : mark.end()]
+            start = mark.end()
+        while len(rest) - start >= _MAX_LINE_BYTES:
+            yield rest[start : start + _MAX_LINE_BYTES]
+            start += _MAX_LINE_BYTES
         self._rest = rest[start:]
 
     def finish(self) -> bytes:
         """What is left at the end of the stream."""
         rest, self._rest = self._rest, b""
         return rest
-
-
-def _piece_end(data: bytes, start: int) -> int:
-    """Where the piece that begins at ``start`` ends; ``start`` itself if it is not complete yet."""
-    ends = [position for mark in (b"\n", b"\r") if (position := data.find(mark, start)) >= 0]
-    if not ends:
-        return start + _MAX_LINE_BYTES if len(data) - start >= _MAX_LINE_BYTES else start
-    end = min(ends) + 1
-    if data[end - 1 : end] == b"\r":
-        if end == len(data):
-            # A line feed may follow in the next read; a bare carriage return shows up there as well.
-            return start
-        if data[end : end + 1] == b"\n":
-            end += 1
-    return end
 
 
 class Tail:
@@ -90,9 +82,18 @@ class Console:
             while data and not self._broken:
                 try:
                     data = data[os.write(self._descriptor, data) :]
+                except BlockingIOError:
+                    self._wait_for_reader()
                 except OSError as error:
                     self._broken = True
                     _LOG.info("the output is no longer shown: %s", error)
+
+    def _wait_for_reader(self) -> None:
+        """Whoever shares a terminal or pipe with us can make it non-blocking. Waits as a blocking write does: the
+        reader's pace is the processes' pace, and the agent ends without waiting for the thread that is here."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        poll.poll()
 
 
 @dataclass
@@ -128,10 +129,9 @@ class OutputPump:
         splitter = LineSplitter()
         while data := os.read(self.source.fileno(), _READ_BYTES):
             self._keep(data)
-            for piece in splitter.feed(data):
-                self._show(piece)
+            self._show(splitter.feed(data))
         if rest := splitter.finish():
-            self._show(rest if rest.endswith((b"\r", b"\n")) else rest + b"\n")
+            self._show((rest if rest.endswith((b"\r", b"\n")) else rest + b"\n",))
         self.source.close()
         if self.copy is not None:
             self.copy.close()
@@ -145,7 +145,10 @@ class OutputPump:
             _LOG.error("cannot write %s: %s", self.copy.name, error)
             self.copy = None
 
-    def _show(self, piece: bytes) -> None:
-        if self.tail is not None:
-            self.tail.add(piece)
-        self.console.write(self.prefix + piece)
+    def _show(self, pieces: Iterable[bytes]) -> None:
+        shown = bytearray()
+        for piece in pieces:
+            if self.tail is not None:
+                self.tail.add(piece)
+            shown += self.prefix + piece
+        self.console.write(bytes(shown))

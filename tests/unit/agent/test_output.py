@@ -96,3 +96,18 @@ def test_a_reader_that_has_gone_does_not_stop_the_process():
         thread.join(5)
     assert not any(thread.is_alive() for thread in threads)
     os.close(writer)
+
+
+def test_a_reader_that_is_slow_loses_nothing_of_a_stream_that_does_not_block():
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    os.set_blocking(reader, True)
+    data = bytes(range(256)) * 4096  # more than a pipe holds
+    thread = threading.Thread(target=Console(writer).write, args=(data,))
+    thread.start()
+    found = b""
+    while len(found) < len(data):
+        found += os.read(reader, 1 << 16)
+    thread.join(5)
+    assert found == data
+    os.close(reader)
+    os.close(writer)
