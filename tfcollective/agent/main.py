@@ -31,6 +31,7 @@ _READ_BYTES = 1 << 16
 _REPORT_S = 5.0
 _DRAIN_S = 1.0
 _USAGE = 64
+_INTERNAL = 70
 _ABANDONED = 75
 # What a launcher of an outer job may have left in our environment: a worker of ours must not see it.
 _IDENTITY_FIELDS = ("coordinator", "key_file", "key_fd", "job_id", "task", "size", "failure_file", "node_id")
@@ -51,7 +52,12 @@ def main() -> int:
     become_subreaper()
     reporter = Reporter(CoordinatorClient(Endpoint.parse(config.coordinator), bytes.fromhex(config.key)))
     node = current_node_id(config.node_id)
-    supervisor = Supervisor(config, _worker_environ(config, node), node, reporter)
+    try:
+        environ = _worker_environ(config, node)
+    except OSError as error:
+        _LOG.error("agent: cannot keep the job key where the ranks find it: %s", error)
+        return _INTERNAL
+    supervisor = Supervisor(config, environ, node, reporter)
     with _WakeUp() as wake_up:
         supervisor.start()
         reporter.start()

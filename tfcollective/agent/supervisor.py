@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.agent.output import Console, OutputPump, Tail
@@ -136,10 +136,14 @@ class Supervisor:
     def _start(self, config: WorkerConfig) -> None:
         failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.replace(':', '-')}.json"
         env = {**self._environ, **config.env, variable("failure_file"): str(failure_file)}
+        copies: dict[str, BinaryIO] = {}
         try:
+            copies = self._open_copies(config.rank)
             process = spawn(config.argv, env, self._config.cwd)
         except OSError as error:
-            self._record_spawn_failure(config, error)
+            for copy in copies.values():
+                copy.close()
+            self._record_start_failure(config, error)
             return
         worker = _Worker(config, process, failure_file, Tail())
         self._running[process.pid] = worker
@@ -147,18 +151,15 @@ class Supervisor:
         self._reporter.started(config.task, self._node, process.pid)
         for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
             if source is not None:
-                worker.pumps.append(self._pump(config.rank, name, source, tail))
+                prefix = f"[{config.rank}]<{name}>: ".encode() if self._config.prefix else b""
+                worker.pumps.append(OutputPump(source, self._consoles[name], prefix, copies.get(name), tail))
 
-    def _pump(self, rank: int, name: str, source: IO[bytes], tail: Tail | None) -> OutputPump:
-        prefix = f"[{rank}]<{name}>: ".encode() if self._config.prefix else b""
-        return OutputPump(source, self._consoles[name], prefix, self._open_copy(rank, name), tail)
-
-    def _open_copy(self, rank: int, name: str) -> BinaryIO | None:
+    def _open_copies(self, rank: int) -> dict[str, BinaryIO]:
         if self._config.log_dir is None:
-            return None
+            return {}
         directory = Path(self._config.log_dir) / f"rank.{rank}"
         directory.mkdir(parents=True, exist_ok=True)
-        return (directory / name).open("wb", buffering=0)
+        return {name: (directory / name).open("wb", buffering=0) for name in self._consoles}
 
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
@@ -183,8 +184,9 @@ class Supervisor:
             )
         )
 
-    def _record_spawn_failure(self, config: WorkerConfig, error: OSError) -> None:
-        text = f"cannot run {config.argv[0]!r}: {error.strerror}"
+    def _record_start_failure(self, config: WorkerConfig, error: OSError) -> None:
+        at = "" if error.filename in (None, config.argv[0]) else f" ({error.filename})"
+        text = f"cannot run {config.argv[0]!r}: {error.strerror}{at}"
         self._consoles["stderr"].write(f"[{config.rank}]<stderr>: {text}\n".encode())
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
         now = self._clock.wall()

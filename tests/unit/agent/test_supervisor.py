@@ -119,3 +119,22 @@ def test_the_records_hold_the_last_words(tmp_path, clock):
     reap_until(supervisor, lambda: supervisor.done)
     assert reports.ended[0].signal == signal.SIGABRT
     assert reports.ended[0].stderr_tail[-1] == "49"
+
+
+def test_output_that_cannot_be_kept_is_a_failure_that_says_so(tmp_path, clock):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank.1").write_text("in the way")
+    supervisor, reports = supervise(tmp_path, clock, "import time; time.sleep(60)", "print(1)")
+    assert [record.rank for record in reports.ended] == [1]
+    assert "File exists" in reports.ended[0].stderr_tail[0]
+    assert "logs/rank.1" in reports.ended[0].stderr_tail[0]
+    supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
+    reap_until(supervisor, lambda: supervisor.done)
+
+
+def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
+    worker = WorkerConfig("worker:0", 0, ("true",), {})
+    config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, (worker,), str(tmp_path), cwd="/no/such/place")
+    reports = Reports()
+    Supervisor(config, {}, "node", reports, clock=clock).start()
+    assert "(/no/such/place)" in reports.ended[0].stderr_tail[0]
