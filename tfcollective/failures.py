@@ -17,7 +17,7 @@ from pathlib import Path
 from tfcollective.errors import Code, CollectiveError
 from tfcollective.tasks import TaskKey
 
-__all__ = ["ExceptionRecord", "ExitRecord", "first_cause", "read_exception", "write_exception"]
+__all__ = ["ExceptionRecord", "ExitRecord", "first_cause", "message_of", "read_exception", "write_exception"]
 
 # Errors that another rank's failure brings about, by class name: TensorFlow's stand for the status codes that the
 # ops map ABORTED and PEER_LOST to, and a record must not need TensorFlow to be judged.
@@ -26,6 +26,9 @@ _CONSEQUENCE_TYPES = frozenset(
 )
 _CONSEQUENCE_CODES = frozenset({Code.ABORTED, Code.PEER_LOST})
 _MAX_RECORD_BYTES = 1 << 20
+# A character may need 12 bytes of JSON, so both together fit into a record.
+_MAX_TRACEBACK = 1 << 16
+_MAX_MESSAGE = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,27 @@ def _describe(error: BaseException, now: float, consequence: bool) -> ExceptionR
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return ExceptionRecord(
         type=type(error).__name__,
-        message=str(error),
-        traceback=text[-(_MAX_RECORD_BYTES // 8) :],
+        message=_shortened(message_of(error), _MAX_MESSAGE),
+        traceback=_shortened(text, _MAX_TRACEBACK),
         time=now,
         consequence=consequence or _is_consequence(error),
     )
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an exception, also of one whose own code fails to give it."""
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001  # the exception's own code, which may raise anything
+        return f"(its text cannot be made: {type(problem).__name__})"
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Both ends of a long text: a traceback begins with where, and ends with what."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
 def _is_consequence(error: BaseException) -> bool:

@@ -78,9 +78,11 @@ def shutdown() -> None:
         session, _session = _session, None
         if session is None or session.pid != os.getpid():
             return
-        for callback in _shutdown_callbacks:
-            callback()
-        session.close()
+        try:
+            for callback in _shutdown_callbacks:
+                callback()
+        finally:
+            session.close()
 
 
 def is_initialized() -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tfcollective.errors import CollectiveError
-from tfcollective.failures import write_exception
+from tfcollective.failures import message_of, write_exception
 from tfcollective.log import get_logger
 
 __all__ = ["CrashHook", "came_through_collective", "describe_cause"]
@@ -23,7 +23,7 @@ _GRAPH_NOISE = (_GRAPH_ERROR, "Detected at node", "File ", "[[", "Executing non-
 def describe_cause(error: BaseException) -> str:
     """The text that the other ranks show: class and first line of the message (of an error in a TensorFlow graph the
     line that says something, which stands behind the places in the program)."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     if lines and lines[0].startswith(_GRAPH_ERROR):
         lines = [line for line in lines if not line.startswith(_GRAPH_NOISE)][-1:]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -70,8 +70,10 @@ class CrashHook:
 
     def _hook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() == self._pid:
-            self._record(error)
-            self._abort(describe_cause(error))
+            try:
+                self._record(error)
+            finally:
+                self._abort(describe_cause(error))
         if self._previous is not None:
             self._previous(kind, error, trace)
 

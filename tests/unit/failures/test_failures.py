@@ -98,3 +98,26 @@ def test_the_first_cause_is_no_consequence():
     assert first_cause([record(4, 9.0, code=0), victim, stopped]) is stopped  # nothing better is known
     assert first_cause([record(4, 9.0, code=0)]) is None
     assert first_cause([]) is None
+
+
+def test_an_error_without_a_text_leaves_a_record_too(tmp_path):
+    class Mute(ValueError):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    write_exception(str(tmp_path / "record"), Mute(), now=1.0)
+    assert read_exception(str(tmp_path / "record")).message == "(its text cannot be made: ZeroDivisionError)"
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_both_ends_of_a_huge_text_are_kept(tmp_path, letter):
+    try:
+        raise ValueError("first" + letter * 3_000_000 + "last")
+    except ValueError as error:
+        write_exception(str(tmp_path / "record"), error, now=1.0)
+    found = read_exception(str(tmp_path / "record"))
+    for text in (found.message, found.traceback):
+        assert text.rstrip().endswith("last")
+        assert "characters left out" in text
+    assert found.message.startswith("first")
+    assert "test_both_ends" in found.traceback

@@ -74,6 +74,15 @@ def test_callbacks_run_at_shutdown() -> None:
     assert calls == [False]
 
 
+def test_a_callback_that_fails_does_not_keep_the_world_open(single: None) -> None:
+    world = runtime.get_communicator()
+    runtime.on_shutdown([].pop)
+    with pytest.raises(IndexError):
+        tfcollective.shutdown()
+    runtime._shutdown_callbacks.pop()
+    assert world.closed
+
+
 @pytest.mark.parametrize("arguments", [{"comm": [0, 1]}, {"process_sets": "dynamic"}])
 def test_what_is_not_supported(arguments: dict) -> None:
     with pytest.raises(UnsupportedError):

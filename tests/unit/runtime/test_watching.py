@@ -57,6 +57,18 @@ def test_a_crash_is_recorded_told_and_shown(tmp_path: Path, quiet: list[BaseExce
     assert isinstance(quiet[0], ValueError)
 
 
+def test_the_others_are_told_even_if_the_record_fails() -> None:
+    told: list[str] = []
+
+    def fail() -> bool:
+        raise RuntimeError("of ours")
+
+    hook = CrashHook("record", told.append, fail)
+    with pytest.raises(RuntimeError, match="of ours"):
+        crash(hook, PeerLostError("gone"))
+    assert told == ["PeerLostError: gone"]
+
+
 @pytest.mark.parametrize(
     ("error", "ended_by_peer", "consequence"),
     [
