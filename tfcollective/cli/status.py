@@ -30,7 +30,9 @@ def status(as_json: bool) -> int:
     """Shows your running jobs on this machine: every rank's state, operations and last heartbeat."""
     environ = environ_snapshot()
     directory = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
-    jobs = list(_query(list(running_jobs(directory))))
+    answered = list(_query(list(running_jobs(directory))))
+    running = {record.job_id for record in running_jobs(directory)}
+    jobs = [job for job in answered if job["job"] in running or job["unreachable"] is None]
     if as_json:
         click.echo(json.dumps(jobs, indent=2))
     elif not jobs:
@@ -41,14 +43,17 @@ def status(as_json: bool) -> int:
 
 
 def _query(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
-    """One object a job; a job that ends meanwhile is left out."""
+    """One object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
     for record in records:
+        answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
+        unreachable = None
         with CoordinatorClient(record.coordinator, record.key) as client:
             try:
                 answer = client.status()
-            except CoordinatorError:
-                continue  # it has just ended: its record goes with it
-        yield {**answer, "pid": record.pid, "command": list(record.command), "started": record.created}
+            except CoordinatorError as error:
+                unreachable = str(error)
+        about = {"pid": record.pid, "command": list(record.command), "started": record.created}
+        yield {**answer, **about, "unreachable": unreachable}
 
 
 def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
@@ -66,6 +71,8 @@ def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
         for task in tasks if isinstance(tasks, list) else []:
             table.add_row(*_row(task))
         console.print(table)
+        if job["unreachable"] is not None:
+            console.print(f"it does not answer (is process {job['pid']} stopped?): {job['unreachable']}")
 
 
 def _row(task: Mapping[str, object]) -> tuple[str, ...]:

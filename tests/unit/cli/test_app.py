@@ -1,4 +1,6 @@
 import json
+import os
+import socket
 import sys
 
 import pytest
@@ -6,6 +8,8 @@ import pytest
 from tfcollective import errors
 from tfcollective.cli import main, run_main
 from tfcollective.cli.app import EXIT_CODES, app
+from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory, start_ticks
+from tfcollective.topology import Endpoint
 
 
 @pytest.mark.parametrize("name", sorted(app.commands))
@@ -29,7 +33,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "-np", "0", "true"], "the number of processes is 1 or more, not 0"),
+        (["run", "-np", "0", "no-such-command"], "0 is not in the range x>=1"),
         (["run", "-np", "two", "true"], "not a valid integer"),
         (["run", "true"], "-np"),
         (["run", "-np", "2"], "no command to run"),
@@ -37,7 +41,10 @@ def test_version(capsys):
         (["run", "-np", "2", "python", "none.py"], "no script none.py"),
         (["run", "-np", "2", "--env", "A", "true"], "NAME=VALUE"),
         (["run", "-np", "2", "--transport", "x", "true"], "--transport"),
-        (["run", "-np", "2", "--start-timeout", "0", "true"], "timeouts are above 0"),
+        (
+            ["run", "-np", "2", "--start-timeout", "0", "true"],
+            "the start timeout is a number of seconds, above 0, not 0.0",
+        ),
         (["run", "-np", "2", "--log-dir", "/dev/null/x", "true"], "--log-dir"),
         (["nothing"], "nothing"),
     ],
@@ -90,3 +97,20 @@ def test_every_error_has_an_exit_code():
     for kind in kinds:
         if issubclass(kind, errors.TfCollectiveError):
             assert any(issubclass(kind, row) for row, _ in EXIT_CODES)
+
+
+def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    parent = runtime_directory(str(tmp_path / "jobs"), {}, "")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = Endpoint(*free.getsockname())
+    with JobDirectory.create(parent, "job-1") as job:
+        job.publish(JobRecord("job-1", endpoint, b"k" * 32, os.getpid(), start_ticks(os.getpid()), 1.0, ("train",)))
+        assert main(["status"]) == 0
+        assert "it does not answer" in capsys.readouterr().out
+        assert main(["status", "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["job"], found["tasks"]) == ("job-1", [])
+        assert "no answer from the coordinator" in found["unreachable"]
+    assert main(["status"]) == 0
+    assert "no job of yours" in capsys.readouterr().out
