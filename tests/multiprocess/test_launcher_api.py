@@ -98,3 +98,20 @@ def test_ctrl_c_ends_the_ranks_and_is_raised():
     out, _ = process.communicate(timeout=10)
     assert "interrupted" in out
     assert process.returncode == 0
+
+
+def test_ranks_that_leave_no_result_are_named():
+    def leave():
+        if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
+            os._exit(0)
+
+    with pytest.raises(tfcollective.LaunchError, match=r"ended without leaving a result: rank 1$"):
+        tfcollective.run(leave, np=3)
+
+
+def test_paths_may_be_path_objects(tmp_path):
+    found = tfcollective.run(lambda: str(Path.cwd()), cwd=tmp_path, log_dir=tmp_path / "logs")
+    assert found == [str(tmp_path)]
+    assert (tmp_path / "logs" / "rank.0" / "stdout").exists()
+    with pytest.raises(tfcollective.ConfigError, match="cwd is a path, not 3"):
+        tfcollective.run(print, cwd=3)

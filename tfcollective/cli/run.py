@@ -61,7 +61,9 @@ Examples:
 Exit code: that of the rank that failed first (128 + n for signal n); 64 wrong usage, 69 the ranks did not
 start in time, 70 internal error, 75 coordinator lost.""",
 )
-@click.option("-np", "--num-proc", type=int, required=True, metavar="N", help="How many processes to run.")
+@click.option(
+    "-np", "--num-proc", type=click.IntRange(min=1), required=True, metavar="N", help="How many processes to run."
+)
 @click.option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command.")
 @click.option("--env", "env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated.")
 @click.option("--log-dir", type=click.Path(), help="Keep every rank's output in DIR/rank.N/stdout and stderr.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from tfcollective import payload
@@ -20,6 +22,7 @@ from tfcollective.launch.spec import JobSpec
 
 __all__ = ["run"]
 
+_PATHS = {"cwd", "log_dir"}
 _NOT_OPTIONS = {"command", "num_proc", "call"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
 
@@ -61,6 +64,8 @@ def run(
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
+    for name in _PATHS & set(options):
+        options[name] = _as_path(name, options[name])
     spec = JobSpec(
         command=(sys.executable, "-m", "tfcollective.launch.function"),
         num_proc=1 if np is None else np,
@@ -72,6 +77,12 @@ def run(
     return _results(outcome, spec.num_proc)
 
 
+def _as_path(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return None if value is None else str(Path(value).absolute())
+    raise ConfigError(f"{name} is a path, not {value!r}")
+
+
 def _results(outcome: JobOutcome, count: int) -> list[Any]:
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -81,7 +92,8 @@ def _results(outcome: JobOutcome, count: int) -> list[Any]:
         raise WorkerFailedError(
             render(outcome), failures=[record.to_json() for record in failed], first=cause.to_json()
         )
-    if outcome.agent_failure is not None or len(outcome.results) != count:
-        raise LaunchError(outcome.agent_failure or "a rank ended without leaving its result")
     tasks = sorted(outcome.exits, key=lambda record: record.rank)
+    if outcome.agent_failure is not None or len(outcome.results) != count:
+        without = ", ".join(str(record.rank) for record in tasks if record.task not in outcome.results)
+        raise LaunchError(outcome.agent_failure or f"ended without leaving a result: rank {without}")
     return [payload.loads(outcome.results[record.task]) for record in tasks]

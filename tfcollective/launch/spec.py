@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,11 +59,27 @@ class JobSpec:
     call: FunctionCall | None = None
 
     def __post_init__(self) -> None:
-        if self.num_proc < 1:
-            raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc}")
+        if not isinstance(self.num_proc, int) or self.num_proc < 1:
+            raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
-        if self.start_timeout <= 0 or self.op_timeout <= 0 or self.stall_warning < 0:
-            raise ConfigError("timeouts are above 0; the stall warning is 0 or more")
+        for name in ("start_timeout", "op_timeout", "stall_warning"):
+            _check_seconds(name, getattr(self, name), above_zero=name != "stall_warning")
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
+        for name, value in self.env.items():
+            _check_variable(name, value)
+
+
+def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:
+    number = isinstance(value, (int, float)) and math.isfinite(value)
+    if not number or value < 0 or (above_zero and value == 0):
+        limit = "above 0" if above_zero else "0 or more"
+        raise ConfigError(f"the {name.replace('_', ' ')} is a number of seconds, {limit}, not {value!r}")
+
+
+def _check_variable(name: str, value: str) -> None:
+    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        raise ConfigError(f"env: {name!r} cannot be the name of a variable")
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"env: the value of {name} is text without NUL characters, not {value!r}")

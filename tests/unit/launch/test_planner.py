@@ -75,3 +75,22 @@ def test_a_job_that_makes_no_sense_is_refused(fields):
 def test_quota(text, cores):
     assert quota_cores(text) == cores
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"num_proc": "2"}, "1 or more, not '2'"),
+        ({"op_timeout": float("nan")}, "the op timeout is a number of seconds, above 0, not nan"),
+        ({"start_timeout": float("inf")}, "the start timeout"),
+        ({"start_timeout": None}, "the start timeout"),
+        ({"stall_warning": -1}, "the stall warning is a number of seconds, 0 or more, not -1"),
+        ({"env": {"A": 1}}, "the value of A is text without NUL characters, not 1"),
+        ({"env": {"A": "\0"}}, "the value of A"),
+        ({"env": {"A=B": "x"}}, "'A=B' cannot be the name of a variable"),
+        ({"env": {"": "x"}}, "'' cannot be the name"),
+    ],
+)
+def test_what_no_rank_can_use_is_refused_before_anything_starts(fields, text):
+    with pytest.raises(ConfigError, match=text):
+        JobSpec(("true",), **{"num_proc": 2, **fields})
