@@ -89,6 +89,7 @@ lint: .venv/tools.made  ## ruff, mypy, import-linter, layers of the native code,
 	@$(TOOLS)/bin/ruff format --check .
 	@$(TOOLS)/bin/mypy
 	@$(TOOLS)/bin/lint-imports
+	@PYTHONPATH=launchers $(TOOLS)/bin/lint-imports --config launchers/importlinter.ini
 	@$(TOOLS)/bin/python tools/check_layers.py
 	@$(TOOLS)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 

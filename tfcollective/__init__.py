@@ -6,7 +6,7 @@ numpy nor an HTTP stack nor TensorFlow.
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module  # noqa: TID251  # the imports below show the linter the same arrows
 from typing import TYPE_CHECKING, Any
 
 from tfcollective._version import __version__

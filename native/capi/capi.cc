@@ -49,7 +49,7 @@ void FillError(const Status& status, tfc_error* error) {
 }
 
 tfc_code Return(const Status& status, tfc_error* error) {
-  if (!status.ok() || error != nullptr) FillError(status, error);
+  FillError(status, error);
   return static_cast<tfc_code>(status.code());
 }
 
@@ -183,8 +183,7 @@ tfc::Done DoneOf(tfc_done_fn done, void* user) {
   };
 }
 
-// TensorFlow's kernels have no way to be given a communicator but by number: this table is the
-// library's only process-wide state.
+// TensorFlow's kernels have no way to be given a communicator but by number; see docs/adr/0003.
 class Worlds {
  public:
   static Worlds& Get() {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from typing import Any
 
@@ -65,7 +64,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         process_set=process_set,
         backward_passes_per_step=backward_passes_per_step,
     )
-    arguments = {
+    arguments: dict[str, Any] = {
         "compression": compression,
         "sparse_as_dense": sparse_as_dense,
         "op": op,
@@ -76,8 +75,8 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _DistributedV1(optimizer, name, use_locking, GradientOptions.checked(**arguments))
-    # The Keras room stands above this one, so it is looked up by name, and only when it is wanted.
-    keras = importlib.import_module("tfcollective.keras")
+    from tfcollective import keras  # the room above, and the one arrow that points up: see docs/adr/0006
+
     return keras.DistributedOptimizer(optimizer, name=name, **arguments)
 
 
