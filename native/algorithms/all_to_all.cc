@@ -15,8 +15,8 @@ class Exchange {
  public:
   Exchange(const TransportContext& context, const ConstSpans& input, const std::vector<size_t>& send_offsets,
            const MutableSpans& output, const std::vector<size_t>& receive_offsets)
-      : size_(context.group.size()),
-        index_(context.group.index),
+      : size_(context.members.size()),
+        index_(context.members.index),
         input_(input),
         send_offsets_(send_offsets),
         output_(output),

@@ -4,7 +4,7 @@
 namespace tfc {
 
 Status DisseminationBarrier(const TransportContext& context) {
-  const int size = context.group.size(), index = context.group.index;
+  const int size = context.members.size(), index = context.members.index;
   uint64_t rounds = 0;
   for (int distance = 1; distance < size; distance *= 2) ++rounds;
   Requests requests(context, "barrier", rounds);

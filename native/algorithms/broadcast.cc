@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kAhead = 4;  // segments posted before the first is waited for
 
-int MemberAt(const Group& group, int root, int place) { return (root + place) % group.size(); }
+int MemberAt(const Members& members, int root, int place) { return (root + place) % members.size(); }
 
 // The highest bit of a place (> 0) says who its parent is; the bits above it, who its children are.
 int ParentBit(int place) {
@@ -30,14 +30,14 @@ Status Binomial(const TransportContext& context, int root, int place, const Cons
   if (place > 0) {
     bit = ParentBit(place);
     Ticket ticket = 0;
-    TFC_RETURN_IF_ERROR(requests.Receive(MemberAt(context.group, root, place - bit), 0, output, &ticket));
+    TFC_RETURN_IF_ERROR(requests.Receive(MemberAt(context.members, root, place - bit), 0, output, &ticket));
     TFC_RETURN_IF_ERROR(requests.Wait(ticket, 0));
     bit *= 2;
   }
   TicketQueue sends(requests);
-  for (; place + bit < context.group.size(); bit *= 2) {
+  for (; place + bit < context.members.size(); bit *= 2) {
     Ticket ticket = 0;
-    TFC_RETURN_IF_ERROR(requests.Send(MemberAt(context.group, root, place + bit), 0, data, &ticket));
+    TFC_RETURN_IF_ERROR(requests.Send(MemberAt(context.members, root, place + bit), 0, data, &ticket));
     sends.Add(ticket);
   }
   return sends.WaitAll();
@@ -47,7 +47,7 @@ Status Binomial(const TransportContext& context, int root, int place, const Cons
 class Chain {
  public:
   Chain(const TransportContext& context, int root, int place, const ConstSpans& data, const MutableSpans& output)
-      : group_(context.group),
+      : members_(context.members),
         root_(root),
         place_(place),
         data_(data),
@@ -72,7 +72,7 @@ class Chain {
   Status PostReceive(size_t segment) {
     if (place_ == 0) return Status::Ok();
     Ticket ticket = 0;
-    TFC_RETURN_IF_ERROR(requests_.Receive(MemberAt(group_, root_, place_ - 1), static_cast<uint32_t>(segment),
+    TFC_RETURN_IF_ERROR(requests_.Receive(MemberAt(members_, root_, place_ - 1), static_cast<uint32_t>(segment),
                                           output_.Slice(Begin(segment), End(segment)), &ticket));
     receives_.Add(ticket);
     return Status::Ok();
@@ -80,10 +80,10 @@ class Chain {
 
   // At most kAhead segments are under way, so the next link never holds more than it asked for.
   Status Send(size_t segment) {
-    if (place_ + 1 == group_.size()) return Status::Ok();
+    if (place_ + 1 == members_.size()) return Status::Ok();
     if (segment >= kAhead) TFC_RETURN_IF_ERROR(sends_.WaitBelow(segment - kAhead + 1));
     Ticket ticket = 0;
-    TFC_RETURN_IF_ERROR(requests_.Send(MemberAt(group_, root_, place_ + 1), static_cast<uint32_t>(segment),
+    TFC_RETURN_IF_ERROR(requests_.Send(MemberAt(members_, root_, place_ + 1), static_cast<uint32_t>(segment),
                                        data_.Slice(Begin(segment), End(segment)), &ticket));
     sends_.Add(ticket);
     return Status::Ok();
@@ -92,7 +92,7 @@ class Chain {
   size_t Begin(size_t segment) const { return segment * kBroadcastSegment; }
   size_t End(size_t segment) const { return std::min(Begin(segment) + kBroadcastSegment, data_.size()); }
 
-  const Group& group_;
+  const Members& members_;
   const int root_;
   const int place_;
   const SpanIndex<ConstSpan> data_;
@@ -106,8 +106,8 @@ class Chain {
 }  // namespace
 
 Status BroadcastFrom(const TransportContext& context, int root, const ConstSpans& input, const MutableSpans& output) {
-  const int size = context.group.size();
-  const int place = (context.group.index - root + size) % size;
+  const int size = context.members.size();
+  const int place = (context.members.index - root + size) % size;
   const ConstSpans data = place == 0 ? input : AsConst(output);
   if (size > 1) {
     const bool chain = SelectBroadcastShape(TotalSize(data), size) == BroadcastShape::kChain;

@@ -11,20 +11,16 @@
 namespace tfc {
 
 // The ranks that take part, in the order of the algorithm, and this rank's place among them.
-struct Group {
+struct Members {
   std::vector<int> ranks;
   int index = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
-  // The rank `distance` places further round the group.
-  int Neighbour(int distance) const {
-    return ranks[static_cast<size_t>(((index + distance) % size() + size()) % size())];
-  }
 };
 
 struct TransportContext {
   Transport& transport;
-  const Group& group;
+  const Members& members;
   Deadline deadline;
   uint32_t channel = 0;
   uint64_t sequence = 0;

@@ -16,7 +16,7 @@ namespace tfc {
 // Reduce-scatter over the arena, all-reduce of `lanes` equal parts between the nodes, all-gather over
 // the arena. Lane i is made of the i-th local rank of every node; local ranks from `lanes` on only
 // take part inside their node. `lanes` is equal on all ranks and at most the smallest node's number
-// of ranks, so nodes of different sizes work. `lane.group` is this rank's lane and is not looked at
+// of ranks, so nodes of different sizes work. `lane.members` is this rank's lane and is not looked at
 // where the local rank has none. `reduction.divisor` counts the ranks of all nodes.
 Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& lane, int lanes,
                              const Reduction& reduction, const ConstSpans& input, const MutableSpans& output);

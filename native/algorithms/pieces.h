@@ -1,4 +1,4 @@
-// Finding, copying and reducing parts of span lists. Internal to algorithms/.
+// Finding, copying and reducing parts of span lists.
 //
 // Spans hold whole elements, and every part that an algorithm takes begins and ends between two
 // elements, so no element is ever split.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kBlock = 256 * 1024;  // scratch is two of these; longer buffers go block by block
 
-// Who takes part in the doubling. Values are indices into the group.
+// Who takes part in the doubling. Values are indices among the members.
 struct Fold {
   int active = 1;  // the largest power of two that is not above the number of members
   int folded = 0;  // this many pairs (2k, 2k + 1) act as one
@@ -34,8 +34,8 @@ class Doubling {
  public:
   Doubling(const TransportContext& context, const Reduction& reduction, uint32_t first_step, uint32_t steps,
            std::byte* mine, std::byte* theirs, size_t size)
-      : fold_(context.group.size()),
-        index_(context.group.index),
+      : fold_(context.members.size()),
+        index_(context.members.index),
         reduction_(reduction),
         first_step_(first_step),
         mine_(mine),
@@ -107,7 +107,7 @@ class Doubling {
 
 Status RecursiveDoublingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                                   const MutableSpans& output) {
-  if (context.group.size() == 1) {
+  if (context.members.size() == 1) {
     ScaleSpans(reduction, input, output);
     return Status::Ok();
   }
@@ -115,7 +115,7 @@ Status RecursiveDoublingAllReduce(const TransportContext& context, const Reducti
   const SpanIndex<MutableSpan> to(output);
   const size_t total = from.size(), block = std::min(total, kBlock);
   const size_t blocks = total == 0 ? 1 : (total + block - 1) / block;  // an empty buffer still meets everybody
-  const auto steps_per_block = static_cast<uint32_t>(Fold(context.group.size()).rounds) + 2;
+  const auto steps_per_block = static_cast<uint32_t>(Fold(context.members.size()).rounds) + 2;
   const std::unique_ptr<std::byte[]> scratch(new std::byte[2 * block]);
   for (size_t number = 0; number < blocks; ++number) {
     const size_t begin = number * block, end = std::min(begin + block, total);

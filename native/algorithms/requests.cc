@@ -3,7 +3,7 @@
 namespace tfc {
 
 Status Requests::Send(int peer, uint32_t step, const ConstSpans& spans, Ticket* ticket) {
-  const int rank = context_.group.ranks[static_cast<size_t>(peer)];
+  const int rank = context_.members.ranks[static_cast<size_t>(peer)];
   const Result<Ticket> posted = context_.transport.PostSend(rank, context_.TagOf(step), spans);
   if (!posted.ok()) return Explain(posted.status(), step);
   *ticket = posted.value();
@@ -11,7 +11,7 @@ Status Requests::Send(int peer, uint32_t step, const ConstSpans& spans, Ticket* 
 }
 
 Status Requests::Receive(int peer, uint32_t step, const MutableSpans& spans, Ticket* ticket) {
-  const int rank = context_.group.ranks[static_cast<size_t>(peer)];
+  const int rank = context_.members.ranks[static_cast<size_t>(peer)];
   const Result<Ticket> posted = context_.transport.PostReceive(rank, context_.TagOf(step), spans);
   if (!posted.ok()) return Explain(posted.status(), step);
   *ticket = posted.value();

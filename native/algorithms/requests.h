@@ -14,7 +14,7 @@
 
 namespace tfc {
 
-// The requests of one algorithm. Peers are indices into the group. An error leaves requests behind:
+// The requests of one algorithm. Peers are indices among the members. An error leaves requests behind:
 // the transport is dead then and touches their memory no more.
 class Requests {
  public:

@@ -71,13 +71,13 @@ class AllReduceWork : public RingWork {
   const Slots slots_;
 };
 
-// Partial results live in scratch slots: the output has room for this rank's own chunk only.
+// Partial results live in scratch slots: the output has room for this rank's own share only.
 class ReduceScatterWork : public RingWork {
  public:
-  ReduceScatterWork(const RingPipeline& pipeline, const Reduction& reduction, const Group& group,
+  ReduceScatterWork(const RingPipeline& pipeline, const Reduction& reduction, const Members& members,
                     const ConstSpans& input, size_t own_begin, const MutableSpans& output)
       : reduction_(reduction),
-        size_(group.size()),
+        size_(members.size()),
         input_(input),
         own_begin_(own_begin),
         output_(output),
@@ -149,7 +149,7 @@ class AllGatherWork : public RingWork {
 
 Status RingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                      const MutableSpans& output) {
-  const int size = context.group.size();
+  const int size = context.members.size();
   if (size == 1) {
     ScaleSpans(reduction, input, output);
     return Status::Ok();
@@ -162,26 +162,26 @@ Status RingAllReduce(const TransportContext& context, const Reduction& reduction
 
 Status RingReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                          const std::vector<size_t>& offsets, const MutableSpans& output) {
-  const int size = context.group.size();
+  const int size = context.members.size();
   if (size == 1) {
     ScaleSpans(reduction, input, output);
     return Status::Ok();
   }
   RingPipeline pipeline(context, "ring reduce-scatter", offsets, 0, size - 1);
-  ReduceScatterWork work(pipeline, reduction, context.group, input, offsets[static_cast<size_t>(context.group.index)],
-                         output);
+  ReduceScatterWork work(pipeline, reduction, context.members, input,
+                         offsets[static_cast<size_t>(context.members.index)], output);
   return pipeline.Run(work);
 }
 
 Status RingAllGather(const TransportContext& context, const ConstSpans& input, const std::vector<size_t>& offsets,
                      const MutableSpans& output) {
-  const int size = context.group.size();
+  const int size = context.members.size();
   if (size == 1) {
     CopySpans(input, output);
     return Status::Ok();
   }
   RingPipeline pipeline(context, "ring all-gather", offsets, size - 1, 2 * (size - 1));
-  AllGatherWork work(input, offsets[static_cast<size_t>(context.group.index)], output);
+  AllGatherWork work(input, offsets[static_cast<size_t>(context.members.index)], output);
   return pipeline.Run(work);
 }
 

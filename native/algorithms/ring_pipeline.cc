@@ -7,10 +7,10 @@ namespace {
 
 constexpr size_t kSegmentAlignment = 64;  // a multiple of every element size, and of a cache line
 
-size_t LargestChunk(const std::vector<size_t>& offsets) {
+size_t LargestShare(const std::vector<size_t>& offsets) {
   size_t largest = 0;
-  for (size_t chunk = 0; chunk + 1 < offsets.size(); ++chunk) {
-    largest = std::max(largest, offsets[chunk + 1] - offsets[chunk]);
+  for (size_t share = 0; share + 1 < offsets.size(); ++share) {
+    largest = std::max(largest, offsets[share + 1] - offsets[share]);
   }
   return largest;
 }
@@ -19,11 +19,11 @@ size_t RoundUp(size_t value, size_t multiple) { return (value + multiple - 1) / 
 
 size_t DivideUp(size_t value, size_t by) { return (value + by - 1) / by; }
 
-// Equal segments, kWindow (or a multiple of it) to the largest chunk where that is long enough.
-size_t SegmentOf(size_t largest_chunk) {
+// Equal segments, kWindow (or a multiple of it) to the largest share where that is long enough.
+size_t SegmentOf(size_t largest_share) {
   const size_t windows =
-      std::max<size_t>(1, DivideUp(largest_chunk, RingPipeline::kWindow * RingPipeline::kLargestSegment));
-  const size_t even = DivideUp(largest_chunk, windows * RingPipeline::kWindow);
+      std::max<size_t>(1, DivideUp(largest_share, RingPipeline::kWindow * RingPipeline::kLargestSegment));
+  const size_t even = DivideUp(largest_share, windows * RingPipeline::kWindow);
   return RoundUp(std::clamp(even, RingPipeline::kSmallestSegment, RingPipeline::kLargestSegment), kSegmentAlignment);
 }
 
@@ -35,28 +35,28 @@ RingPipeline::RingPipeline(const TransportContext& context, const char* phase, c
       offsets_(offsets),
       first_step_(first_step),
       end_step_(end_step),
-      segment_(SegmentOf(LargestChunk(offsets))),
-      messages_(DivideUp(LargestChunk(offsets), segment_ * kWindow) * MessagesPerWindow()),
+      segment_(SegmentOf(LargestShare(offsets))),
+      messages_(DivideUp(LargestShare(offsets), segment_ * kWindow) * MessagesPerWindow()),
       requests_(context, phase, messages_),
       sends_(requests_) {}
 
 RingPart RingPipeline::PartOf(uint64_t message, int distance) const {
-  const int size = context_.group.size();
+  const int size = context_.members.size();
   const uint64_t row = message / kWindow;
   const auto steps = static_cast<uint64_t>(end_step_ - first_step_);
   RingPart part;
   part.message = message;
   part.slot = static_cast<size_t>(message % kWindow);
   part.step = first_step_ + static_cast<int>(row % steps);
-  const auto chunk = static_cast<size_t>((context_.group.index + 2 * size - distance - part.step % size) % size);
+  const auto share = static_cast<size_t>((context_.members.index + 2 * size - distance - part.step % size) % size);
   const size_t skipped = (static_cast<size_t>(row / steps) * kWindow + part.slot) * segment_;
-  part.begin = std::min(offsets_[chunk] + skipped, offsets_[chunk + 1]);
-  part.end = std::min(part.begin + segment_, offsets_[chunk + 1]);
+  part.begin = std::min(offsets_[share] + skipped, offsets_[share + 1]);
+  part.end = std::min(part.begin + segment_, offsets_[share + 1]);
   return part;
 }
 
 Status RingPipeline::Send(uint64_t message, const ConstSpans& spans) {
-  const int right = (context_.group.index + 1) % context_.group.size();
+  const int right = (context_.members.index + 1) % context_.members.size();
   Ticket ticket = 0;
   if (Sent(message).size() > 0)
     TFC_RETURN_IF_ERROR(requests_.Send(right, static_cast<uint32_t>(message), spans, &ticket));
@@ -65,7 +65,7 @@ Status RingPipeline::Send(uint64_t message, const ConstSpans& spans) {
 }
 
 Status RingPipeline::PostReceive(uint64_t message, RingWork& work) {
-  const int left = (context_.group.index + context_.group.size() - 1) % context_.group.size();
+  const int left = (context_.members.index + context_.members.size() - 1) % context_.members.size();
   const RingPart part = Received(message);
   Ticket ticket = 0;
   TFC_RETURN_IF_ERROR(sends_.WaitBelow(work.SendsBefore(part)));

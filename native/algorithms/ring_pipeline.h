@@ -1,11 +1,11 @@
 // The one loop behind the ring collectives. Internal to algorithms/.
 //
-// The buffer is cut into one chunk for each member. In step t member i sends chunk (i - 1 - t) to
-// its right neighbour and receives chunk (i - 2 - t) from its left. Steps [0, p - 1) are a
-// reduce-scatter that leaves chunk i at member i; steps [p - 1, 2(p - 1)) are the all-gather that
+// The buffer is cut into one share for each member. In step t member i sends share (i - 1 - t) to
+// its right neighbour and receives share (i - 2 - t) from its left. Steps [0, p - 1) are a
+// reduce-scatter that leaves share i at member i; steps [p - 1, 2(p - 1)) are the all-gather that
 // follows; both together are the all-reduce.
 //
-// Chunks travel in segments. A window of kWindow segments of every chunk goes through all steps
+// Shares travel in segments. A window of kWindow segments of every share goes through all steps
 // before the next window begins, so a segment is still in the cache when it is sent on, and memory
 // is bounded for any length. Message j = ((window * steps) + step) * kWindow + segment; after
 // message j has been received, message j + kWindow can be sent: it is either that same segment in
@@ -57,7 +57,7 @@ class RingPipeline {
   static constexpr size_t kLargestSegment = 256 * 1024;  // fits the second-level cache, kWindow times
   static constexpr size_t kSmallestSegment = 16 * 1024;
 
-  // `offsets`: where the members' chunks lie: size() + 1 entries, each between two elements. Borrowed.
+  // `offsets`: where the members' shares lie: size() + 1 entries, each between two elements. Borrowed.
   RingPipeline(const TransportContext& context, const char* phase, const std::vector<size_t>& offsets, int first_step,
                int end_step);
 

@@ -17,7 +17,7 @@
 
 namespace tfc {
 
-// The better of the two below for this size and group.
+// The better of the two below for this size and number of members.
 Status TransportAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                           const MutableSpans& output);
 
@@ -31,7 +31,7 @@ Status RingAllReduce(const TransportContext& context, const Reduction& reduction
 Status RecursiveDoublingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                                   const MutableSpans& output);
 
-// Member i of the group gets bytes [offsets[i], offsets[i+1]) of the reduced input. Ring. `output` may be
+// Member i gets bytes [offsets[i], offsets[i+1]) of the reduced input. Ring. `output` may be
 // that very part of the input.
 Status RingReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                          const std::vector<size_t>& offsets, const MutableSpans& output);
@@ -41,8 +41,8 @@ Status RingReduceScatter(const TransportContext& context, const Reduction& reduc
 Status RingAllGather(const TransportContext& context, const ConstSpans& input, const std::vector<size_t>& offsets,
                      const MutableSpans& output);
 
-// Binomial tree for small buffers, pipelined in segments for large ones. `root` is an index into the
-// group. At the root `input` is sent (and copied to `output` when that is other memory).
+// Binomial tree for small buffers, pipelined in segments for large ones. `root` is an index among the
+// members. At the root `input` is sent (and copied to `output` when that is other memory).
 Status BroadcastFrom(const TransportContext& context, int root, const ConstSpans& input, const MutableSpans& output);
 
 // Pairwise exchange. Where input and output share memory the whole input is copied first.

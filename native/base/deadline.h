@@ -12,10 +12,11 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline After(double seconds) {
-    const double capped = std::min(seconds, 1e9);  // about 30 years: beyond it the clock overflows
-    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(capped)));
+  // At most about 30 years: beyond them the clock overflows.
+  static Clock::duration Seconds(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
   }
+  static Deadline After(double seconds) { return Deadline(Clock::now() + Seconds(seconds)); }
   static Deadline At(Clock::time_point when) { return Deadline(when); }
 
   bool Passed() const { return Clock::now() >= when_; }

@@ -1,13 +1,13 @@
 #include "communicator/execute.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "algorithms/arena_algorithms.h"
 #include "algorithms/hierarchical.h"
+#include "algorithms/pieces.h"
 #include "algorithms/select.h"
 #include "algorithms/transport_algorithms.h"
 
@@ -44,16 +44,16 @@ Layout LayoutOf(const Topology& topology, const Resources& resources) {
   return layout;
 }
 
-Group WorldGroup(const Topology& topology) {
-  Group group;
-  for (int rank = 0; rank < topology.size; ++rank) group.ranks.push_back(rank);
-  group.index = topology.rank;
-  return group;
+Members WorldMembers(const Topology& topology) {
+  Members members;
+  for (int rank = 0; rank < topology.size; ++rank) members.ranks.push_back(rank);
+  members.index = topology.rank;
+  return members;
 }
 
-TransportContext OverTransport(const Run& run, const Group& group, uint32_t first_step = 0) {
+TransportContext OverTransport(const Run& run, const Members& members, uint32_t first_step = 0) {
   return TransportContext{
-      *run.resources.transport, group, run.deadline, run.channel->index, run.sequence, run.signature, first_step};
+      *run.resources.transport, members, run.deadline, run.channel->index, run.sequence, run.signature, first_step};
 }
 
 ArenaContext OverArena(const Run& run) {
@@ -64,8 +64,8 @@ ArenaContext OverArena(const Run& run) {
 Status AllGatherBytes(const Run& run, const ConstSpans& input, const std::vector<size_t>& offsets,
                       const MutableSpans& output, uint32_t first_step) {
   if (run.arena_only()) return ArenaAllGather(OverArena(run), input, offsets, output);
-  const Group group = WorldGroup(run.topology);
-  return RingAllGather(OverTransport(run, group, first_step), input, offsets, output);
+  const Members members = WorldMembers(run.topology);
+  return RingAllGather(OverTransport(run, members, first_step), input, offsets, output);
 }
 
 // Every rank's `mine`, in rank order.
@@ -103,10 +103,10 @@ Result<MutableSpans> AllocateOutput(const Operation& operation, const std::vecto
 Status RunHierarchical(const Run& run, const Reduction& reduction) {
   const Operation& operation = run.operation;
   const int lanes = SelectLanes(TotalSize(operation.input), LayoutOf(run.topology, run.resources));
-  Group group;  // the ranks with this local rank, one a node; not looked at beyond the lanes
-  group.ranks = run.topology.cross_ranks;
-  group.index = run.topology.cross_rank;
-  return HierarchicalAllReduce(OverArena(run), OverTransport(run, group), lanes, reduction, operation.input,
+  Members members;  // the ranks with this local rank, one a node; not looked at beyond the lanes
+  members.ranks = run.topology.cross_ranks;
+  members.index = run.topology.cross_rank;
+  return HierarchicalAllReduce(OverArena(run), OverTransport(run, members), lanes, reduction, operation.input,
                                operation.output);
 }
 
@@ -122,8 +122,8 @@ Status RunAllReduce(const Run& run) {
     case Algorithm::kFlat:
       break;
   }
-  const Group group = WorldGroup(run.topology);
-  return TransportAllReduce(OverTransport(run, group), reduction, operation.input, operation.output);
+  const Members members = WorldMembers(run.topology);
+  return TransportAllReduce(OverTransport(run, members), reduction, operation.input, operation.output);
 }
 
 Status RunReduceScatter(const Run& run) {
@@ -134,8 +134,8 @@ Status RunReduceScatter(const Run& run) {
   const Reduction reduction = operation.ReductionFor(run.size());
   if (run.arena_only())
     return ArenaReduceScatter(OverArena(run), reduction, operation.input, offsets, operation.output);
-  const Group group = WorldGroup(run.topology);
-  return RingReduceScatter(OverTransport(run, group), reduction, operation.input, offsets, operation.output);
+  const Members members = WorldMembers(run.topology);
+  return RingReduceScatter(OverTransport(run, members), reduction, operation.input, offsets, operation.output);
 }
 
 Status RunAllGather(const Run& run) {
@@ -152,8 +152,8 @@ Status RunAllGather(const Run& run) {
 Status RunBroadcast(const Run& run) {
   const Operation& operation = run.operation;
   if (run.arena_only()) return ArenaBroadcast(OverArena(run), operation.root, operation.input, operation.output);
-  const Group group = WorldGroup(run.topology);
-  return BroadcastFrom(OverTransport(run, group), operation.root, operation.input, operation.output);
+  const Members members = WorldMembers(run.topology);
+  return BroadcastFrom(OverTransport(run, members), operation.root, operation.input, operation.output);
 }
 
 std::vector<int64_t> SplitsOf(const Operation& operation, int size) {
@@ -184,15 +184,15 @@ Status RunAllToAll(const Run& run) {
   }
   auto send_offsets = RowOffsets(mine, row_bytes);
   if (!send_offsets.ok()) return send_offsets.status();
-  const Group group = WorldGroup(run.topology);
-  return AllToAll(OverTransport(run, group, kDataStep), operation.input, send_offsets.value(), output.value(),
+  const Members members = WorldMembers(run.topology);
+  return AllToAll(OverTransport(run, members, kDataStep), operation.input, send_offsets.value(), output.value(),
                   receive_offsets.value());
 }
 
 Status RunBarrier(const Run& run) {
   if (run.arena_only()) return ArenaBarrier(OverArena(run));
-  const Group group = WorldGroup(run.topology);
-  return DisseminationBarrier(OverTransport(run, group));
+  const Members members = WorldMembers(run.topology);
+  return DisseminationBarrier(OverTransport(run, members));
 }
 
 Status Dispatch(const Run& run) {
@@ -213,18 +213,6 @@ Status Dispatch(const Run& run) {
   return Status(Code::kInternal, "no such collective");
 }
 
-void CopySpans(const ConstSpans& input, const MutableSpans& output) {
-  size_t begin = 0;
-  for (const MutableSpan& piece : output) {
-    size_t at = 0;
-    for (const ConstSpan& part : Slice(input, begin, begin + piece.size)) {
-      if (part.size != 0) std::memmove(piece.data + at, part.data, part.size);
-      at += part.size;
-    }
-    begin += piece.size;
-  }
-}
-
 // A world of one: the result is the (scaled) input.
 Status RunAlone(const Operation& operation) {
   if (operation.collective == Collective::kBarrier) return Status::Ok();
@@ -234,13 +222,10 @@ Status RunAlone(const Operation& operation) {
     CopySpans(operation.input, output.value());
     return Status::Ok();
   }
-  CopySpans(operation.input, operation.output);
-  if (operation.collective == Collective::kBroadcast) return Status::Ok();
-  const Reduction reduction = operation.ReductionFor(1);
-  if (!reduction.scales_input() && !reduction.scales_output()) return Status::Ok();
-  for (const MutableSpan& piece : operation.output) {
-    const std::byte* input = piece.data;
-    ReduceArrays(reduction, &input, 1, piece.data, piece.size / DtypeSize(operation.dtype));
+  if (operation.collective == Collective::kBroadcast) {
+    CopySpans(operation.input, operation.output);
+  } else {
+    ScaleSpans(operation.ReductionFor(1), operation.input, operation.output);
   }
   return Status::Ok();
 }

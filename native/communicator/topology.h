@@ -19,7 +19,6 @@ struct Topology {
   int local_size() const { return static_cast<int>(local_ranks.size()); }
   int cross_size() const { return static_cast<int>(cross_ranks.size()); }
   int nodes() const { return static_cast<int>(node_ranks.size()); }
-  bool one_node() const { return node_ranks.size() == 1; }
 };
 
 // `node_ids[r]` names the node of rank r.

@@ -7,16 +7,13 @@
 #include <new>
 #include <utility>
 
+#include "engine/channels.h"
 #include "engine/messages.h"
 #include "engine/plan.h"
 
 namespace tfc {
 namespace {
 
-constexpr uint32_t kInlineChannel = 0;  // direct calls on the caller's thread; 1: negotiated operations
-constexpr uint32_t kDirectChannel = 2;  // direct calls on the progress thread
-constexpr uint32_t kFirstPlanChannel = 3;
-constexpr uint32_t kMaxChannels = 64;  // as many as the arena has
 // A broken connection is often the consequence of a failure that is on its way to us: its cause is
 // worth a short wait. A roll call takes rank 0 half a second when a rank does not answer.
 constexpr double kCauseSeconds = 0.3;
@@ -45,7 +42,7 @@ uint64_t HashText(const std::string& text) {
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : options_(std::move(options)), table_(options_.topology.size, kFirstPlanChannel, kMaxChannels) {
+    : options_(std::move(options)), table_(options_.topology.size, kFirstPlanChannel, kMaxPlans) {
   inline_channel_.index = kInlineChannel;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/channels.h"
 #include "engine/engine.h"
 #include "engine/messages.h"
 #include "engine/plan.h"
@@ -9,14 +10,9 @@
 namespace tfc {
 namespace {
 
-constexpr uint32_t kNegotiatedChannel = 1;
 constexpr double kTickSeconds = 0.5;       // how exactly deadlines of waiting operations are kept
 constexpr double kViewSeconds = 0.5;       // how long a dispute waits for ranks that do not answer
 constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; without it we cannot
-
-Deadline::Clock::duration Seconds(double seconds) {
-  return std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 }  // namespace
 
@@ -155,7 +151,7 @@ void Engine::OnTimeout(int from, const std::string& payload) {
 
 void Engine::StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout) {
   if (roll_call_ || failure_.failed()) return;
-  roll_call_ = RollCall{channel, sequence, timeout, {}, Deadline::Clock::now() + Seconds(kViewSeconds)};
+  roll_call_ = RollCall{channel, sequence, timeout, {}, Deadline::Clock::now() + Deadline::Seconds(kViewSeconds)};
   star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), EncodePlace(channel, sequence));
 }
 
@@ -305,7 +301,7 @@ std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_
   const bool busy = watch_.active() > 0 || roll_call_ || !OldestPending().ok() || table_.waiting() > 0;
   if (!busy) return std::nullopt;
   ticking_.store(true);
-  const auto next = now + Seconds(kTickSeconds);
+  const auto next = now + Deadline::Seconds(kTickSeconds);
   return roll_call_ ? std::min(next, roll_call_->until) : next;
 }
 
@@ -341,7 +337,7 @@ void Engine::TickPending() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto late = [](Deadline deadline) {
-      return Deadline::Clock::now() > deadline.when() + Seconds(kRootGraceSeconds);
+      return Deadline::Clock::now() > deadline.when() + Deadline::Seconds(kRootGraceSeconds);
     };
     for (const auto& [name, queue] : pending_) overdue = overdue || late(queue.front().deadline);
     for (const auto& [name, plan] : plans_)

@@ -6,10 +6,6 @@
 namespace tfc {
 namespace {
 
-std::chrono::steady_clock::duration Seconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;
   size_t begin = 0;
@@ -71,8 +67,8 @@ std::string CompareViews(const std::map<int, std::string>& views) {
   return text;
 }
 
-NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_channels)
-    : world_size_(world_size), next_channel_(first_plan_channel), max_channels_(max_channels) {}
+NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans)
+    : world_size_(world_size), first_plan_channel_(first_plan_channel), max_plans_(max_plans) {}
 
 std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request, Deadline::Clock::time_point now) {
   const Key key{request.is_plan, request.name};
@@ -108,14 +104,14 @@ Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
     return verdict;
   }
   if (!verdict.is_plan) return verdict;
-  if (next_channel_ >= max_channels_) {
+  if (plans_ >= max_plans_) {
     verdict.refusal =
         Status(Code::kResourceExhausted,
-               "more than " + std::to_string(max_channels_) +
+               "more than " + std::to_string(max_plans_) +
                    " bucket plans in one communicator; keep the traced functions, do not trace new ones each step");
     return verdict;
   }
-  verdict.channel = next_channel_++;
+  verdict.channel = first_plan_channel_ + plans_++;
   return verdict;
 }
 
@@ -136,7 +132,7 @@ Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
   for (const auto& [key, rounds] : entries_) {
     const Entry& entry = rounds.front();
     const Request& first = entry.requests.begin()->second;
-    if (now - entry.since < Seconds(first.timeout_s)) continue;
+    if (now - entry.since < Deadline::Seconds(first.timeout_s)) continue;
     return Status(Code::kDeadlineExceeded,
                   first.view.substr(0, first.view.find('\n')) + " timed out after " +
                       std::to_string(static_cast<int>(first.timeout_s)) + " s: " + MissingRanks(entry) +
@@ -151,24 +147,13 @@ std::vector<std::string> NegotiationTable::Stalled(Deadline::Clock::time_point n
   if (seconds <= 0) return texts;
   for (auto& [key, rounds] : entries_) {
     Entry& entry = rounds.front();
-    if (entry.reported || now - entry.since < Seconds(seconds)) continue;
+    if (entry.reported || now - entry.since < Deadline::Seconds(seconds)) continue;
     entry.reported = true;
     const std::string& view = entry.requests.begin()->second.view;
     texts.push_back(view.substr(0, view.find('\n')) + " has waited " + std::to_string(static_cast<int>(seconds)) +
                     " s for " + MissingRanks(entry));
   }
   return texts;
-}
-
-std::optional<Deadline::Clock::time_point> NegotiationTable::NextEvent(double stall_seconds) const {
-  std::optional<Deadline::Clock::time_point> next;
-  for (const auto& [key, rounds] : entries_) {
-    const Entry& entry = rounds.front();
-    auto when = entry.since + Seconds(entry.requests.begin()->second.timeout_s);
-    if (stall_seconds > 0 && !entry.reported) when = std::min(when, entry.since + Seconds(stall_seconds));
-    if (!next || when < *next) next = when;
-  }
-  return next;
 }
 
 }  // namespace tfc

@@ -34,7 +34,8 @@ struct Verdict {
 
 class NegotiationTable {
  public:
-  NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_channels);
+  // Plans get channels from `first_plan_channel` on.
+  NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans);
 
   // The verdict, if `rank` was the last one missing for this name.
   std::optional<Verdict> Arrive(int rank, const Request& request, Deadline::Clock::time_point now);
@@ -44,8 +45,6 @@ class NegotiationTable {
   Status Overdue(Deadline::Clock::time_point now) const;
   // Texts about entries that have waited for `seconds` and were not reported before.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
-  // When Overdue or Stalled may next have something to say.
-  std::optional<Deadline::Clock::time_point> NextEvent(double stall_seconds) const;
 
   size_t waiting() const { return entries_.size(); }
 
@@ -61,9 +60,10 @@ class NegotiationTable {
   std::string MissingRanks(const Entry& entry) const;
   int FirstMissing(const Entry& entry) const;
 
-  int world_size_;
-  uint32_t next_channel_;
-  uint32_t max_channels_;
+  const int world_size_;
+  const uint32_t first_plan_channel_;
+  const uint32_t max_plans_;
+  uint32_t plans_ = 0;  // that have got a channel
   // A name can be asked for again before all ranks have asked once: one entry a round.
   std::map<Key, std::deque<Entry>> entries_;
 };

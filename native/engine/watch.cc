@@ -94,10 +94,9 @@ uint64_t WatchList::active() const {
 std::vector<std::string> WatchList::Stalled(Deadline::Clock::time_point now, double seconds) {
   std::vector<std::string> titles;
   if (seconds <= 0) return titles;
-  const auto limit = std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds));
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [channel, slot] : slots_) {
-    if (slot.operation == nullptr || slot.reported || now - slot.since < limit) continue;
+    if (slot.operation == nullptr || slot.reported || now - slot.since < Deadline::Seconds(seconds)) continue;
     slot.reported = true;
     titles.push_back(slot.operation->Title());
   }

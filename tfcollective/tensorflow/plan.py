@@ -15,7 +15,7 @@ from tfcollective.communicator import Op
 __all__ = ["Bucket", "BucketPlan", "GradientSpec", "PlanNames", "Reduction", "plan_buckets", "signature"]
 
 FIRST_BUCKET_BYTES = 1 << 20
-#: How many plans a process gives native channels to; a world has 62. Buckets of later ones are negotiated instead.
+#: How many plans a process gives native channels to; a world has 61. Buckets of later ones are negotiated instead.
 MAX_NATIVE_PLANS = 56
 
 

@@ -38,7 +38,7 @@ Reduction SumOfFloats() { return Reduction{Dtype::kFloat32, Op::kSum, 1.0, 1.0, 
 template <typename Function>
 Collective AllReduceOf(Function all_reduce, size_t count) {
   return [=](const TransportContext& context) {
-    const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.group.index, count);
+    const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.members.index, count);
     Bytes output(input.size());
     Ending ending;
     ending.status =
@@ -51,8 +51,8 @@ Collective AllReduceOf(Function all_reduce, size_t count) {
 Collective ReduceScatterOf(size_t count) {
   return [=](const TransportContext& context) {
     const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, kSize);
-    const auto index = static_cast<size_t>(context.group.index);
-    const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.group.index, count);
+    const auto index = static_cast<size_t>(context.members.index);
+    const Bytes input = InputBytes(Dtype::kFloat32, Op::kSum, kSize, context.members.index, count);
     const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kSum, kSize, count);
     Bytes output(offsets[index + 1] - offsets[index]);
     Ending ending;
@@ -70,7 +70,7 @@ Collective AllGatherOf(size_t bytes) {
   return [=](const TransportContext& context) {
     const std::vector<size_t> offsets = EvenOffsets(bytes * kSize, bytes, kSize);
     Bytes input(bytes), output(bytes * kSize), expected(bytes * kSize);
-    for (size_t i = 0; i < bytes; ++i) input[i] = Letter(context.group.index, i);
+    for (size_t i = 0; i < bytes; ++i) input[i] = Letter(context.members.index, i);
     for (size_t i = 0; i < expected.size(); ++i) expected[i] = Letter(static_cast<int>(i / bytes), i % bytes);
     Ending ending;
     ending.status = RingAllGather(context, {{input.data(), bytes}}, offsets, {{output.data(), output.size()}});
@@ -83,7 +83,7 @@ Collective BroadcastOf(size_t bytes) {
   return [=](const TransportContext& context) {
     Bytes data(bytes), expected(bytes);
     for (size_t i = 0; i < bytes; ++i) expected[i] = Letter(1, i);
-    if (context.group.index == 1) data = expected;
+    if (context.members.index == 1) data = expected;
     Ending ending;
     ending.status = BroadcastFrom(context, 1, {{data.data(), bytes}}, {{data.data(), bytes}});
     ending.right = data == expected;
@@ -95,9 +95,9 @@ Collective AllToAllOf(size_t bytes) {
   return [=](const TransportContext& context) {
     const std::vector<size_t> offsets = EvenOffsets(bytes * kSize, bytes, kSize);
     Bytes input(bytes * kSize), output(bytes * kSize), expected(bytes * kSize);
-    for (size_t i = 0; i < input.size(); ++i) input[i] = Letter(context.group.index, i / bytes);
+    for (size_t i = 0; i < input.size(); ++i) input[i] = Letter(context.members.index, i / bytes);
     for (size_t i = 0; i < input.size(); ++i)
-      expected[i] = Letter(static_cast<int>(i / bytes), static_cast<size_t>(context.group.index));
+      expected[i] = Letter(static_cast<int>(i / bytes), static_cast<size_t>(context.members.index));
     Ending ending;
     ending.status =
         AllToAll(context, {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}}, offsets);
@@ -131,9 +131,9 @@ Outcome RunWithFault(const Collective& collective, int victim, const Fault& faul
   const auto start = Deadline::Clock::now();
   OnEveryRank(kSize, [&](int rank) {
     FaultyTransport faulty(*transports[static_cast<size_t>(rank)], rank == victim ? fault : Fault());
-    const Group group = WholeGroup(kSize, rank);
+    const Members members = AllMembers(kSize, rank);
     Ending& run = outcome.runs[static_cast<size_t>(rank)];
-    run = collective(TransportContext{faulty, group, Deadline::After(patience_s), 1, 5, 9, 0});
+    run = collective(TransportContext{faulty, members, Deadline::After(patience_s), 1, 5, 9, 0});
     if (rank == victim) outcome.calls = faulty.calls();
     if (run.status.ok()) return;
     if (tell) {

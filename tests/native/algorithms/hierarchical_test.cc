@@ -22,8 +22,8 @@ struct Nodes {
 };
 
 // The i-th local rank of every node that has one.
-Group LaneOf(const Nodes& nodes, int node, int local_rank) {
-  Group lane;
+Members LaneOf(const Nodes& nodes, int node, int local_rank) {
+  Members lane;
   int first = 0;
   for (size_t i = 0; i < nodes.sizes.size(); ++i) {
     if (static_cast<int>(i) == node) lane.index = lane.size();
@@ -37,7 +37,7 @@ struct Rank {
   int rank;
   ArenaRank& node;
   Transport& transport;
-  Group lane;
+  Members lane;
 };
 
 void OnEveryRankOf(const Nodes& nodes, const std::function<void(Rank&)>& body) {

@@ -31,14 +31,14 @@ class Matrix : public ::testing::TestWithParam<World> {
  protected:
   int size() const { return GetParam().size; }
   // Calls body(context of one operation) on every rank; `sequence` counts operations.
-  void Run(const std::function<void(Transport&, const Group&)>& body) {
+  void Run(const std::function<void(Transport&, const Members&)>& body) {
     OnEveryTransport(size(), GetParam().eager_bytes,
-                     [&](Transport& transport) { body(transport, WholeGroup(size(), transport.rank())); });
+                     [&](Transport& transport) { body(transport, AllMembers(size(), transport.rank())); });
   }
 };
 
-TransportContext ContextOf(Transport& transport, const Group& group, uint64_t sequence) {
-  return TransportContext{transport, group, Deadline::After(kPatience), 1, sequence, 7, 0};
+TransportContext ContextOf(Transport& transport, const Members& members, uint64_t sequence) {
+  return TransportContext{transport, members, Deadline::After(kPatience), 1, sequence, 7, 0};
 }
 
 Reduction ReductionOf(Dtype dtype, Op op, int size) {
@@ -53,7 +53,7 @@ const std::vector<Op>& AllOps() {
 // One all-reduce of one case; empty if the result is right.
 std::string CheckAllReduce(AllReduceFunction all_reduce, const TransportContext& context, Dtype dtype, Op op,
                            size_t count) {
-  const int size = context.group.size(), rank = context.group.index;
+  const int size = context.members.size(), rank = context.members.index;
   const Reduction reduction = ReductionOf(dtype, op, size);
   const size_t element = DtypeSize(dtype), seed = context.sequence % 3;
   const bool in_place = context.sequence % 2 == 1;
@@ -72,15 +72,15 @@ std::string CheckAllReduce(AllReduceFunction all_reduce, const TransportContext&
   return "";
 }
 
-void CheckAllReduceMatrix(AllReduceFunction all_reduce, Transport& transport, const Group& group) {
+void CheckAllReduceMatrix(AllReduceFunction all_reduce, Transport& transport, const Members& members) {
   uint64_t sequence = 0;
   for (size_t count : {0, 1, 2, 3, 7, 64, 1000}) {
     for (Dtype dtype : AllDtypes()) {
       for (Op op : AllOps()) {
-        if (!Supported(ReductionOf(dtype, op, group.size()))) continue;
+        if (!Supported(ReductionOf(dtype, op, members.size()))) continue;
         for (int repeat = 0; repeat < 2; ++repeat) {  // in place and not
           const std::string error =
-              CheckAllReduce(all_reduce, ContextOf(transport, group, sequence++), dtype, op, count);
+              CheckAllReduce(all_reduce, ContextOf(transport, members, sequence++), dtype, op, count);
           ASSERT_EQ(error, "");
         }
       }
@@ -88,54 +88,56 @@ void CheckAllReduceMatrix(AllReduceFunction all_reduce, Transport& transport, co
   }
 }
 
-void CheckLongAllReduce(AllReduceFunction all_reduce, Transport& transport, const Group& group) {
+void CheckLongAllReduce(AllReduceFunction all_reduce, Transport& transport, const Members& members) {
   const std::pair<Dtype, size_t> cases[] = {
       {Dtype::kFloat32, 70001}, {Dtype::kInt8, 70001}, {Dtype::kBfloat16, 140001}, {Dtype::kFloat32, 1300003}};
   uint64_t sequence = 0;
   for (const auto& [dtype, count] : cases) {
     for (int repeat = 0; repeat < 2; ++repeat) {
-      ASSERT_EQ(CheckAllReduce(all_reduce, ContextOf(transport, group, sequence++), dtype, Op::kSum, count), "");
+      ASSERT_EQ(CheckAllReduce(all_reduce, ContextOf(transport, members, sequence++), dtype, Op::kSum, count), "");
     }
   }
 }
 
 TEST_P(Matrix, RingAllReduce) {
-  Run([](Transport& transport, const Group& group) { CheckAllReduceMatrix(RingAllReduce, transport, group); });
+  Run([](Transport& transport, const Members& members) { CheckAllReduceMatrix(RingAllReduce, transport, members); });
 }
 TEST_P(Matrix, RingAllReduceOfLongBuffers) {
-  Run([](Transport& transport, const Group& group) { CheckLongAllReduce(RingAllReduce, transport, group); });
+  Run([](Transport& transport, const Members& members) { CheckLongAllReduce(RingAllReduce, transport, members); });
 }
 TEST_P(Matrix, RecursiveDoubling) {
-  Run([](Transport& transport, const Group& group) {
-    CheckAllReduceMatrix(RecursiveDoublingAllReduce, transport, group);
+  Run([](Transport& transport, const Members& members) {
+    CheckAllReduceMatrix(RecursiveDoublingAllReduce, transport, members);
   });
 }
 TEST_P(Matrix, RecursiveDoublingOfLongBuffers) {
-  Run([](Transport& transport, const Group& group) {
-    CheckLongAllReduce(RecursiveDoublingAllReduce, transport, group);
+  Run([](Transport& transport, const Members& members) {
+    CheckLongAllReduce(RecursiveDoublingAllReduce, transport, members);
   });
 }
 
 // result = (sum of 2 x) / 4 per element: exact for these inputs.
-void CheckScaling(AllReduceFunction all_reduce, Transport& transport, const Group& group) {
+void CheckScaling(AllReduceFunction all_reduce, Transport& transport, const Members& members) {
   uint64_t sequence = 0;
   for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat64}) {
     for (size_t count : {size_t{1}, size_t{777}, size_t{300001}}) {
-      const Reduction reduction{dtype, Op::kSum, 2.0, 0.5, group.size()};
-      Bytes data = InputBytes(dtype, Op::kAverage, group.size(), group.index, count);
+      const Reduction reduction{dtype, Op::kSum, 2.0, 0.5, members.size()};
+      Bytes data = InputBytes(dtype, Op::kAverage, members.size(), members.index, count);
       Bytes output(data.size());
-      const Status status = all_reduce(ContextOf(transport, group, sequence++), reduction, {{data.data(), data.size()}},
-                                       {{output.data(), output.size()}});
+      const Status status = all_reduce(ContextOf(transport, members, sequence++), reduction,
+                                       {{data.data(), data.size()}}, {{output.data(), output.size()}});
       ASSERT_TRUE(status.ok()) << status.message();
-      ASSERT_TRUE(output == ExpectedBytes(dtype, Op::kAverage, group.size(), count))
+      ASSERT_TRUE(output == ExpectedBytes(dtype, Op::kAverage, members.size(), count))
           << DtypeName(dtype) << " x" << count;
     }
   }
 }
 
 TEST_P(Matrix, ScalesInputsAndResults) {
-  Run([](Transport& transport, const Group& group) { CheckScaling(RingAllReduce, transport, group); });
-  Run([](Transport& transport, const Group& group) { CheckScaling(RecursiveDoublingAllReduce, transport, group); });
+  Run([](Transport& transport, const Members& members) { CheckScaling(RingAllReduce, transport, members); });
+  Run([](Transport& transport, const Members& members) {
+    CheckScaling(RecursiveDoublingAllReduce, transport, members);
+  });
 }
 
 // Sums that are not exact: every rank must still have the same bits.
@@ -145,14 +147,14 @@ TEST_P(Matrix, RanksAgreeBitwiseOnInexactSums) {
     for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {
       const size_t bytes = 50001 * DtypeSize(dtype);
       std::vector<Bytes> results(static_cast<size_t>(size()), Bytes(bytes));
-      Run([&](Transport& transport, const Group& group) {
+      Run([&](Transport& transport, const Members& members) {
         Bytes input(bytes);
-        uint32_t state = 12345u + static_cast<uint32_t>(group.index);  // any bit pattern: NaN and infinities too
+        uint32_t state = 12345u + static_cast<uint32_t>(members.index);  // any bit pattern: NaN and infinities too
         for (std::byte& byte : input) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
-        Bytes& output = results[static_cast<size_t>(group.index)];
-        const Reduction reduction{dtype, Op::kSum, 1.0, 1.0, group.size()};
+        Bytes& output = results[static_cast<size_t>(members.index)];
+        const Reduction reduction{dtype, Op::kSum, 1.0, 1.0, members.size()};
         const Status status =
-            all_reduce(ContextOf(transport, group, 0), reduction, {{input.data(), bytes}}, {{output.data(), bytes}});
+            all_reduce(ContextOf(transport, members, 0), reduction, {{input.data(), bytes}}, {{output.data(), bytes}});
         ASSERT_TRUE(status.ok()) << status.message();
       });
       for (int rank = 1; rank < size(); ++rank) {
@@ -170,7 +172,7 @@ std::vector<size_t> RaggedOffsets(int size, size_t row, size_t step) {
 }
 
 TEST_P(Matrix, RingReduceScatter) {
-  Run([](Transport& transport, const Group& group) {
+  Run([](Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (Dtype dtype : AllDtypes()) {
       for (size_t rows : {size_t{0}, size_t{1}, size_t{37}, size_t{150001}}) {
@@ -178,17 +180,17 @@ TEST_P(Matrix, RingReduceScatter) {
           if (rows > 1000 && dtype != Dtype::kFloat32) continue;
           const Op op = dtype == Dtype::kBool ? Op::kMax : Op::kSum;
           const size_t element = DtypeSize(dtype);
-          const std::vector<size_t> offsets = RaggedOffsets(group.size(), rows * element, step);
-          const size_t begin = offsets[static_cast<size_t>(group.index)],
-                       end = offsets[static_cast<size_t>(group.index) + 1];
-          Bytes input = InputBytes(dtype, op, group.size(), group.index, offsets.back() / element);
-          const Bytes expected = ExpectedBytes(dtype, op, group.size(), offsets.back() / element);
+          const std::vector<size_t> offsets = RaggedOffsets(members.size(), rows * element, step);
+          const size_t begin = offsets[static_cast<size_t>(members.index)],
+                       end = offsets[static_cast<size_t>(members.index) + 1];
+          Bytes input = InputBytes(dtype, op, members.size(), members.index, offsets.back() / element);
+          const Bytes expected = ExpectedBytes(dtype, op, members.size(), offsets.back() / element);
           Bytes output(end - begin);
           const bool in_place = sequence % 2 == 1;
           const MutableSpans to = in_place ? MutableSpans{{input.data() + begin, end - begin}}
                                            : CutUp(output.data(), output.size(), element, sequence % 3);
           const Status status =
-              RingReduceScatter(ContextOf(transport, group, sequence), ReductionOf(dtype, op, group.size()),
+              RingReduceScatter(ContextOf(transport, members, sequence), ReductionOf(dtype, op, members.size()),
                                 AsConst(CutUp(input.data(), input.size(), element, sequence % 4)), offsets, to);
           ASSERT_TRUE(status.ok()) << status.message();
           const std::byte* result = in_place ? input.data() + begin : output.data();
@@ -202,19 +204,19 @@ TEST_P(Matrix, RingReduceScatter) {
 }
 
 TEST_P(Matrix, RingReduceScatterScales) {
-  Run([](Transport& transport, const Group& group) {
+  Run([](Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (size_t count : {size_t{3}, size_t{1000}, size_t{1300003}}) {
-      const Reduction reduction{Dtype::kFloat32, Op::kSum, 2.0, 0.5, group.size()};
-      const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, group.size());
-      const size_t begin = offsets[static_cast<size_t>(group.index)],
-                   end = offsets[static_cast<size_t>(group.index) + 1];
-      const Bytes input = InputBytes(Dtype::kFloat32, Op::kAverage, group.size(), group.index, count);
-      const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kAverage, group.size(), count);
+      const Reduction reduction{Dtype::kFloat32, Op::kSum, 2.0, 0.5, members.size()};
+      const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, members.size());
+      const size_t begin = offsets[static_cast<size_t>(members.index)],
+                   end = offsets[static_cast<size_t>(members.index) + 1];
+      const Bytes input = InputBytes(Dtype::kFloat32, Op::kAverage, members.size(), members.index, count);
+      const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kAverage, members.size(), count);
       Bytes output(end - begin);
       const Status status =
-          RingReduceScatter(ContextOf(transport, group, sequence++), reduction, {{input.data(), input.size()}}, offsets,
-                            {{output.data(), output.size()}});
+          RingReduceScatter(ContextOf(transport, members, sequence++), reduction, {{input.data(), input.size()}},
+                            offsets, {{output.data(), output.size()}});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(std::equal(output.begin(), output.end(), expected.data() + begin)) << count;
     }
@@ -229,25 +231,25 @@ Bytes Pattern(int rank, size_t bytes) {
 }
 
 TEST_P(Matrix, RingAllGather) {
-  Run([](Transport& transport, const Group& group) {
+  Run([](Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (size_t row : {size_t{0}, size_t{1}, size_t{13}, size_t{4096}, size_t{600007}}) {
       for (size_t step : {size_t{1}, size_t{3}, size_t{5}}) {
         for (bool in_place : {false, true}) {
-          const std::vector<size_t> offsets = RaggedOffsets(group.size(), row, step);
+          const std::vector<size_t> offsets = RaggedOffsets(members.size(), row, step);
           Bytes expected;
-          for (int rank = 0; rank < group.size(); ++rank) {
+          for (int rank = 0; rank < members.size(); ++rank) {
             const size_t bytes = offsets[static_cast<size_t>(rank) + 1] - offsets[static_cast<size_t>(rank)];
             const Bytes part = Pattern(rank, bytes);
             expected.insert(expected.end(), part.begin(), part.end());
           }
-          const size_t begin = offsets[static_cast<size_t>(group.index)],
-                       end = offsets[static_cast<size_t>(group.index) + 1];
-          Bytes own = Pattern(group.index, end - begin), output(offsets.back());
+          const size_t begin = offsets[static_cast<size_t>(members.index)],
+                       end = offsets[static_cast<size_t>(members.index) + 1];
+          Bytes own = Pattern(members.index, end - begin), output(offsets.back());
           if (in_place) std::copy(own.begin(), own.end(), output.begin() + static_cast<std::ptrdiff_t>(begin));
           const ConstSpans from = in_place ? ConstSpans{{output.data() + begin, end - begin}}
                                            : AsConst(CutUp(own.data(), own.size(), 1, sequence % 3));
-          const Status status = RingAllGather(ContextOf(transport, group, sequence), from, offsets,
+          const Status status = RingAllGather(ContextOf(transport, members, sequence), from, offsets,
                                               CutUp(output.data(), output.size(), 1, sequence % 4));
           ASSERT_TRUE(status.ok()) << status.message();
           ASSERT_TRUE(output == expected) << "row " << row << " step " << step;
@@ -259,14 +261,14 @@ TEST_P(Matrix, RingAllGather) {
 }
 
 TEST_P(Matrix, BroadcastFromEveryRoot) {
-  Run([](Transport& transport, const Group& group) {
+  Run([](Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (size_t bytes : {size_t{0}, size_t{1}, size_t{1001}, size_t{300000}, size_t{3000001}}) {
-      for (int root = 0; root < group.size(); ++root) {
+      for (int root = 0; root < members.size(); ++root) {
         const bool in_place = sequence % 2 == 1;
-        Bytes input = Pattern(group.index, bytes), output(bytes);
+        Bytes input = Pattern(members.index, bytes), output(bytes);
         Bytes& result = in_place ? input : output;
-        const Status status = BroadcastFrom(ContextOf(transport, group, sequence), root,
+        const Status status = BroadcastFrom(ContextOf(transport, members, sequence), root,
                                             AsConst(CutUp(input.data(), bytes, 1, sequence % 4)),
                                             CutUp(result.data(), bytes, 1, sequence % 3));
         ASSERT_TRUE(status.ok()) << status.message();
@@ -281,14 +283,14 @@ TEST_P(Matrix, BroadcastFromEveryRoot) {
 size_t Rows(int from, int to) { return static_cast<size_t>((from + 2 * to + 1) % 4); }
 
 TEST_P(Matrix, AllToAllWithSplits) {
-  Run([](Transport& transport, const Group& group) {
+  Run([](Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (size_t row : {size_t{0}, size_t{1}, size_t{24}, size_t{100003}}) {
       std::vector<size_t> sends{0}, receives{0};
       Bytes input, expected;
-      for (int peer = 0; peer < group.size(); ++peer) {
-        const Bytes out = Pattern(group.index * 10 + peer, Rows(group.index, peer) * row);
-        const Bytes in = Pattern(peer * 10 + group.index, Rows(peer, group.index) * row);
+      for (int peer = 0; peer < members.size(); ++peer) {
+        const Bytes out = Pattern(members.index * 10 + peer, Rows(members.index, peer) * row);
+        const Bytes in = Pattern(peer * 10 + members.index, Rows(peer, members.index) * row);
         input.insert(input.end(), out.begin(), out.end());
         expected.insert(expected.end(), in.begin(), in.end());
         sends.push_back(input.size());
@@ -296,7 +298,7 @@ TEST_P(Matrix, AllToAllWithSplits) {
       }
       Bytes output(expected.size());
       const Status status =
-          AllToAll(ContextOf(transport, group, sequence), AsConst(CutUp(input.data(), input.size(), 1, sequence)),
+          AllToAll(ContextOf(transport, members, sequence), AsConst(CutUp(input.data(), input.size(), 1, sequence)),
                    sends, CutUp(output.data(), output.size(), 1, sequence), receives);
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(output == expected) << "row " << row;
@@ -306,15 +308,15 @@ TEST_P(Matrix, AllToAllWithSplits) {
 }
 
 TEST_P(Matrix, AllToAllInPlace) {
-  Run([](Transport& transport, const Group& group) {
-    const std::vector<size_t> offsets = EvenOffsets(1000 * static_cast<size_t>(group.size()), 1, group.size());
+  Run([](Transport& transport, const Members& members) {
+    const std::vector<size_t> offsets = EvenOffsets(1000 * static_cast<size_t>(members.size()), 1, members.size());
     Bytes data, expected;
-    for (int peer = 0; peer < group.size(); ++peer) {
-      const Bytes out = Pattern(group.index * 10 + peer, 1000), in = Pattern(peer * 10 + group.index, 1000);
+    for (int peer = 0; peer < members.size(); ++peer) {
+      const Bytes out = Pattern(members.index * 10 + peer, 1000), in = Pattern(peer * 10 + members.index, 1000);
       data.insert(data.end(), out.begin(), out.end());
       expected.insert(expected.end(), in.begin(), in.end());
     }
-    const Status status = AllToAll(ContextOf(transport, group, 0), {{data.data(), data.size()}}, offsets,
+    const Status status = AllToAll(ContextOf(transport, members, 0), {{data.data(), data.size()}}, offsets,
                                    {{data.data(), data.size()}}, offsets);
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_TRUE(data == expected);
@@ -323,28 +325,28 @@ TEST_P(Matrix, AllToAllInPlace) {
 
 TEST_P(Matrix, BarrierHoldsEverybodyBack) {
   std::atomic<int> arrived{0};
-  Run([&](Transport& transport, const Group& group) {
+  Run([&](Transport& transport, const Members& members) {
     for (int round = 1; round <= 20; ++round) {
       ++arrived;
-      const Status status = DisseminationBarrier(ContextOf(transport, group, static_cast<uint64_t>(round)));
+      const Status status = DisseminationBarrier(ContextOf(transport, members, static_cast<uint64_t>(round)));
       ASSERT_TRUE(status.ok()) << status.message();
-      ASSERT_GE(arrived.load(), round * group.size());
+      ASSERT_GE(arrived.load(), round * members.size());
     }
   });
 }
 
-// Ranks 1 and 3 of a bigger world, in that order reversed: a group need not be everybody.
-TEST(Groups, WorkInsideABiggerWorld) {
+// Ranks 1 and 3 of a bigger world, in that order reversed: the members need not be everybody.
+TEST(Members, WorkInsideABiggerWorld) {
   OnEveryTransport(4, 0, [](Transport& transport) {
     if (transport.rank() % 2 == 0) return;
-    const Group group{{3, 1}, transport.rank() == 3 ? 0 : 1};
+    const Members members{{3, 1}, transport.rank() == 3 ? 0 : 1};
     for (AllReduceFunction all_reduce :
          {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
       const uint64_t sequence = all_reduce == AllReduceFunction{RingAllReduce} ? 0 : 1;
       float value = static_cast<float>(transport.rank());
       const auto bytes = reinterpret_cast<std::byte*>(&value);
-      const Status status = all_reduce(ContextOf(transport, group, sequence), ReductionOf(Dtype::kFloat32, Op::kSum, 2),
-                                       {{bytes, 4}}, {{bytes, 4}});
+      const Status status = all_reduce(ContextOf(transport, members, sequence),
+                                       ReductionOf(Dtype::kFloat32, Op::kSum, 2), {{bytes, 4}}, {{bytes, 4}});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(value, 4.0f);
     }

@@ -13,12 +13,12 @@
 
 namespace tfc {
 
-inline Group WholeGroup(int size, int rank) {
-  Group group;
-  group.ranks.resize(static_cast<size_t>(size));
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  group.index = rank;
-  return group;
+inline Members AllMembers(int size, int rank) {
+  Members members;
+  members.ranks.resize(static_cast<size_t>(size));
+  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  members.index = rank;
+  return members;
 }
 
 inline void OnEveryRank(int size, const std::function<void(int rank)>& body) {

@@ -14,7 +14,7 @@ TEST(TopologyTest, UnevenNodes) {
   EXPECT_EQ(topology.cross_ranks, (std::vector<int>{2, 3}));
   EXPECT_EQ(topology.cross_rank, 1);
   EXPECT_EQ(MakeTopology(4, {"a", "b", "a", "b", "a"}).cross_size(), 1);
-  EXPECT_TRUE(MakeTopology(0, {"x", "x"}).one_node());
+  EXPECT_EQ(MakeTopology(0, {"x", "x"}).nodes(), 1);
 }
 
 }  // namespace
