@@ -183,7 +183,8 @@ class Communicator:
         try:
             transport = abi.Transport[options.transport.upper()]
         except KeyError:
-            raise InvalidArgumentError(f"transport: expected auto or tcp, got {options.transport!r}") from None
+            known = " or ".join(member.name.lower() for member in abi.Transport)
+            raise InvalidArgumentError(f"transport: expected {known}, got {options.transport!r}") from None
         library = library or load()
         callback = log_callback(log or _LOG.log)
         native = abi.CommunicatorOptions(

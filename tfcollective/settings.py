@@ -16,9 +16,19 @@ from tfcollective.log import LEVELS, get_logger
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
-__all__ = ["PREFIX", "VARIABLES", "Settings", "Variable", "environ_snapshot", "markdown_table", "variable"]
+__all__ = [
+    "PREFIX",
+    "TRANSPORTS",
+    "VARIABLES",
+    "Settings",
+    "Variable",
+    "environ_snapshot",
+    "markdown_table",
+    "variable",
+]
 
 PREFIX = "TFCOLLECTIVE_"
+TRANSPORTS = ("auto", "tcp")
 _LOG = get_logger(__name__)
 
 
@@ -96,7 +106,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("op_timeout", "seconds", _positive, 300.0, "How long a collective may take."),
     Variable("start_timeout", "seconds", _positive, 120.0, "How long the ranks wait for each other in `init()`."),
     Variable("stall_warning", "seconds", _not_negative, 60.0, "When to warn of a slow collective; 0: never."),
-    Variable("transport", "auto or tcp", _one_of("auto", "tcp"), "auto", "How ranks of one node move data."),
+    Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "auto", "How ranks of one node move data."),
     Variable("bucket_bytes", "bytes", _count, 8 << 20, "How many bytes of gradients are reduced together at most."),
     Variable(
         "replica_check_steps",

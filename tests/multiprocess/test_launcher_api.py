@@ -45,6 +45,17 @@ def test_options_reach_the_ranks(tmp_path):
     assert tfcollective.run(look, env={"A": "b"}, op_timeout=9.0, cwd=str(tmp_path)) == [("b", "9", str(tmp_path))]
 
 
+def test_what_is_not_given_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_OP_TIMEOUT", "17")
+    monkeypatch.setenv("TFCOLLECTIVE_TRANSPORT", "tcp")
+
+    def look():
+        return os.environ["TFCOLLECTIVE_OP_TIMEOUT"], os.environ["TFCOLLECTIVE_TRANSPORT"]
+
+    assert tfcollective.run(look) == [("17", "tcp")]
+    assert tfcollective.run(look, op_timeout=9.0) == [("9", "tcp")]
+
+
 def test_an_exception_comes_back_with_its_traceback():
     def fail():
         if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":

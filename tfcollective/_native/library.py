@@ -58,7 +58,7 @@ class Library:
         except OSError as error:
             raise errors.ConfigError(
                 f"cannot load the native library {path}: {error}. "
-                "Reinstall tfcollective; in a source checkout build it first (make build)."
+                "Reinstall tfcollective; in a source checkout build it first (make develop)."
             ) from error
         self._check_version()
         self._functions: dict[str, Any] = {}

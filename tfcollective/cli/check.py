@@ -78,7 +78,7 @@ def _native_library() -> Finding:
     except TfCollectiveError as error:
         remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
         return Finding("native library", False, str(error), remedy)
-    return Finding("native library", True, str(getattr(library, "path", "loaded")))
+    return Finding("native library", True, str(library.path))
 
 
 def _tensorflow_ops() -> Finding:

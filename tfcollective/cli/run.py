@@ -15,8 +15,8 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.planner import describe
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import exit_code, render, warning
-from tfcollective.launch.spec import TRANSPORTS, JobSpec
-from tfcollective.settings import Settings
+from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import TRANSPORTS, Settings
 
 __all__ = ["run"]
 

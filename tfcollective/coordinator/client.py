@@ -95,10 +95,6 @@ class CoordinatorClient:
         """Says how a task's process ended (``ExitRecord.to_json()``): for agents."""
         self._call("/v1/exited", {"record": dict(record)})
 
-    def report_failure(self, task: TaskKey, record: Mapping[str, object]) -> None:
-        """Leaves a rank's own record of its failure in the store, under ``failure/TASK``."""
-        self.put(f"failure/{task}", dict(record))
-
     def status(self) -> Mapping[str, object]:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
         return self._call("/v1/status", {})

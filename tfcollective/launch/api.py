@@ -19,12 +19,14 @@ from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
 from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import Settings
 
 __all__ = ["run"]
 
 _PATHS = {"cwd", "log_dir"}
 _NOT_OPTIONS = {"command", "num_proc", "call"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
+_FROM_SETTINGS = ("start_timeout", "op_timeout", "stall_warning", "transport", "log_level")
 
 
 def run(
@@ -51,11 +53,12 @@ def run(
         task_specs: resources of the tasks; not supported yet.
         **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``log_dir``, ``prefix``, ``log_level``.
+            Timeouts, transport and log level not given come from ``TFCOLLECTIVE_*`` variables, else from the defaults.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
         LaunchError: the job could not be started.
-        ConfigError: an option that is unknown or cannot be used.
+        ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
         UnsupportedError: ``task_specs`` is not None.
     """
@@ -70,7 +73,7 @@ def run(
         command=(sys.executable, "-m", "tfcollective.launch.function"),
         num_proc=1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
-        **options,
+        **{**_defaults(Settings.load()), **options},
     )
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = find_launcher(launcher).run(spec, stop_signals=(signal.SIGINT,) if main_thread else ())
@@ -81,6 +84,11 @@ def _as_path(name: str, value: object) -> str | None:
     if value is None or isinstance(value, (str, os.PathLike)):
         return None if value is None else str(Path(value).absolute())
     raise ConfigError(f"{name} is a path, not {value!r}")
+
+
+def _defaults(settings: Settings) -> dict[str, Any]:
+    """What the environment says about options that are not given."""
+    return {name: getattr(settings, name) for name in _FROM_SETTINGS}
 
 
 def _results(outcome: JobOutcome, count: int) -> list[Any]:

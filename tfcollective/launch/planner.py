@@ -34,7 +34,6 @@ class Plan:
     """All processes of a job, in rank order."""
 
     workers: tuple[WorkerPlan, ...]
-    threads_per_rank: int
 
     @property
     def tasks(self) -> tuple[TaskKey, ...]:
@@ -55,7 +54,7 @@ def plan_local(spec: JobSpec, *, cores: int, environ: Mapping[str, str]) -> Plan
         WorkerPlan(task, rank, rank, spec.command, {**common, variable("task"): str(task)})
         for rank, task in enumerate(workers(spec.num_proc))
     ]
-    return Plan(tuple(plans), share)
+    return Plan(tuple(plans))
 
 
 def describe(plan: Plan) -> str:

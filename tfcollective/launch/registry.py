@@ -22,7 +22,7 @@ def find_launcher(name: str) -> Launcher:
         raise ConfigError(f"there is no launcher {name!r}; known: {', '.join(sorted(known))}")
     try:
         launcher = point.load()()
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise LaunchError(f"the launcher {name!r} cannot be loaded: {error}") from error
     if not isinstance(launcher, Launcher):
         raise LaunchError(f"the launcher {name!r} ({point.value}) is no tfcollective launcher")

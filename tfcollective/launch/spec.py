@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfcollective.errors import ConfigError
+from tfcollective.settings import TRANSPORTS
 
-__all__ = ["TRANSPORTS", "FunctionCall", "JobSpec"]
-
-TRANSPORTS = ("auto", "tcp")
+__all__ = ["FunctionCall", "JobSpec"]
 
 
 @dataclass(frozen=True)

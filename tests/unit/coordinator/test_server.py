@@ -137,8 +137,6 @@ def test_values_and_waits(server, client):
     assert [client.put("k", "old"), client.put("k", {"new": [1, None]})] == [1, 2]
     thread.join(5)
     assert results[0].value == {"new": [1, None]}
-    client.report_failure(TaskKey("worker", 0), {"type": "X"})
-    assert client.get("failure/worker:0").value == {"type": "X"}
 
 
 def test_blobs_both_ways(server, client):

@@ -12,6 +12,7 @@ import pytest
 
 from tfcollective import errors
 from tfcollective._native import abi, library
+from tfcollective.settings import TRANSPORTS
 
 HEADER = Path(__file__).resolve().parents[3] / "native" / "include" / "tfcollective" / "tfcollective.h"
 
@@ -141,7 +142,7 @@ def test_unknown_code_is_an_internal_error() -> None:
 
 
 def test_missing_library_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="make build"):
+    with pytest.raises(errors.ConfigError, match="make develop"):
         library.load(tmp_path / "libtfcollective.so")
 
 
@@ -158,3 +159,7 @@ def test_another_abi_version_is_refused(tmp_path: Path) -> None:
 def test_a_foreign_library_is_refused() -> None:
     with pytest.raises(errors.ProtocolError, match="not tfcollective"):
         library.Library(Path("libc.so.6"))
+
+
+def test_every_transport_can_be_chosen():
+    assert tuple(member.name.lower() for member in abi.Transport) == TRANSPORTS
