@@ -1,4 +1,4 @@
-"""The coordinator's server: HTTP/1.1 with JSON in a thread of its own, over the pure membership and store."""
+"""The coordinator's server: authenticated HTTP/1.1 with JSON, in a thread of its own, before a :class:`JobService`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import concurrent.futures
 import json
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,29 +15,25 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.coordinator import blobs
 from tfcollective.coordinator.auth import SIGNATURE, Signer, Unauthenticated, Verifier
 from tfcollective.coordinator.client import MAX_BODY_BYTES
 from tfcollective.coordinator.doorkeeper import Doorkeeper
 from tfcollective.coordinator.refusals import RefusalLog
 from tfcollective.coordinator.requests import BadRequest, Body
-from tfcollective.coordinator.state import JoinRequest, Membership, Refusal, RendezvousFailure, TaskView
-from tfcollective.coordinator.store import Entry, Store
+from tfcollective.coordinator.service import JobService, JobView, Reply
+from tfcollective.coordinator.state import Membership, Refusal
+from tfcollective.coordinator.store import Store
 from tfcollective.errors import CoordinatorError
 from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
 from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint, World
+from tfcollective.topology import Endpoint
 
-__all__ = ["CoordinatorServer", "JobView", "ServerOptions"]
+__all__ = ["CoordinatorServer", "ServerOptions"]
 
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
-_Reply = Mapping[str, object]
-_MAX_POLL_S = 30.0
 _LINGER_S = 1.0
-_LATE_S = 2.0
-_CATCH_UP_S = 5.0
 _THREAD_TIMEOUT_S = 10.0
 _MAX_UNPROVED = 128
 _BACKLOG = 512
@@ -68,15 +64,6 @@ class ServerOptions:
     max_store_bytes: int = 1 << 30
 
 
-@dataclass(frozen=True)
-class JobView:
-    """What the coordinator knows of its job at one moment."""
-
-    tasks: tuple[TaskView, ...]
-    failure: RendezvousFailure | None
-    initialised: bool
-
-
 class CoordinatorServer:
     """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
 
@@ -90,10 +77,9 @@ class CoordinatorServer:
         on_silent: Callable[[TaskKey], None] | None = None,
     ) -> None:
         self._options = options
-        self._clock = clock
-        self._on_silent = on_silent
-        self._membership = Membership(options.tasks, options.start_timeout)
-        self._store = Store(options.max_store_bytes)
+        membership = Membership(options.tasks, options.start_timeout)
+        store = Store(options.max_store_bytes)
+        self._service = JobService(options.job_id, membership, store, clock, options.silence_limit, on_silent)
         self._signer = Signer.from_job_key(options.key)
         self._verifier = Verifier(self._signer, clock)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,21 +87,10 @@ class CoordinatorServer:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._doorkeeper = Doorkeeper(options.body_timeout, _MAX_UNPROVED)
-        self._changed = asyncio.Event()
-        self._expiry: asyncio.Task[None] | None = None
+        self._time_keeper: asyncio.Task[None] | None = None
         self._closing = False
         self._endpoint: Endpoint | None = None
         self._refusals = RefusalLog(_LOG, clock)
-        self._handlers: dict[str, Callable[[Body], Awaitable[_Reply]]] = {
-            "/v1/join": self._join,
-            "/v1/heartbeat": self._heartbeat,
-            "/v1/leave": self._leave,
-            "/v1/started": self._started,
-            "/v1/exited": self._exited,
-            "/v1/status": self._status,
-            "/v1/put": self._put,
-            "/v1/get": self._get,
-        }
 
     def __enter__(self) -> CoordinatorServer:
         self.start()
@@ -158,19 +133,19 @@ class CoordinatorServer:
 
     def view(self) -> JobView:
         """The job as it stands."""
-        return self._on_thread(self._make_view())
+        return self._on_thread(_call(self._service.view))
 
     def exited(self, record: ExitRecord) -> None:
         """As an agent's report: for the end of a process that no agent has reported."""
-        self._on_thread(self._record_exit(record))
+        self._on_thread(_call(self._service.exited, record))
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
-        self._on_thread(self._store_blob(name, data))
+        self._on_thread(_call(self._service.put_blob, name, data))
 
     def get_blob(self, name: str) -> bytes | None:
         """The bytes that a task has stored, or None."""
-        return self._on_thread(self._load_blob(name))
+        return self._on_thread(_call(self._service.get_blob, name))
 
     def _on_thread(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None or self._loop.is_closed():
@@ -180,26 +155,6 @@ class CoordinatorServer:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(_THREAD_TIMEOUT_S)
         except concurrent.futures.TimeoutError as error:
             raise CoordinatorError(f"the coordinator's thread did not answer in {_THREAD_TIMEOUT_S:g} s") from error
-
-    async def _make_view(self) -> JobView:
-        membership = self._membership
-        return JobView(membership.views, membership.failure, membership.initialised)
-
-    async def _record_exit(self, record: ExitRecord) -> None:
-        self._membership.exited(record, self._clock.monotonic())
-        self._notify()
-
-    async def _store_blob(self, name: str, data: bytes) -> None:
-        for key, value in blobs.encode(name, data):
-            self._store.put(key, value)
-        self._notify()
-
-    async def _load_blob(self, name: str) -> bytes | None:
-        count = self._store.get(blobs.count_key(name))
-        if count is None or not isinstance(count.value, int):
-            return None
-        entries = [self._store.get(blobs.segment_key(name, index)) for index in range(count.value)]
-        return b"".join(blobs.decode(entry.value if entry else None) for entry in entries)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +168,7 @@ class CoordinatorServer:
         )
         await self._runner.setup()
         self._server = await loop.create_server(self._admit, self._options.bind_host, 0, backlog=_BACKLOG)
-        self._expiry = asyncio.create_task(self._expire())
+        self._time_keeper = asyncio.create_task(self._service.keep_time())
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))
 
@@ -227,9 +182,9 @@ class CoordinatorServer:
 
     async def _shut_down(self) -> None:
         self._closing = True
-        self._notify()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._service.close()
+        if self._time_keeper is not None:
+            self._time_keeper.cancel()
         if self._server is not None:
             self._server.close()
         self._doorkeeper.close()
@@ -245,48 +200,6 @@ class CoordinatorServer:
         """What the event loop itself could not do, for example accept a connection for want of descriptors."""
         del loop
         self._refusals.note(f"{context.get('message')}: {context.get('exception')!r}")
-
-    async def _expire(self) -> None:
-        """Does what is due when its time comes; sleeps until then, or until something changes."""
-        while not self._closing:
-            due = self._next_due()
-            now = self._clock.monotonic()
-            await _wait(self._changed, None if due == math.inf else max(0.0, due - now))
-            if self._clock.monotonic() - max(due, now) > _LATE_S:
-                # This process was stopped for a while: first hear what was said meanwhile.
-                await asyncio.sleep(_CATCH_UP_S)
-            self._expire_round()
-            for task in self._membership.find_silent(self._clock.monotonic(), self._options.silence_limit):
-                if self._on_silent is not None:
-                    self._on_silent(task)
-
-    def _next_due(self) -> float:
-        round_ends = self._membership.deadline
-        silence = None
-        if self._options.silence_limit < math.inf:
-            silence = self._membership.next_silence(self._options.silence_limit)
-        return min(math.inf if moment is None else moment for moment in (round_ends, silence))
-
-    def _expire_round(self) -> None:
-        before = self._membership.failure
-        self._membership.expire(self._clock.monotonic())
-        if self._membership.failure is not before:
-            self._notify()
-
-    def _notify(self) -> None:
-        """Wakes every waiting request; each looks whether its own condition holds."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _until(self, condition: Callable[[], _T | None], timeout: float) -> _T | None:
-        """The first value of ``condition`` that is not None, or None after ``timeout`` seconds or at the end."""
-        deadline = self._clock.monotonic() + min(timeout, _MAX_POLL_S)
-        while True:
-            value = condition()
-            remaining = deadline - self._clock.monotonic()
-            if value is not None or remaining <= 0 or self._closing:
-                return value
-            await _wait(self._changed, remaining)
 
     # ---- one request -----------------------------------------------------------------------------------------------
 
@@ -309,9 +222,9 @@ class CoordinatorServer:
         headers = {SIGNATURE: self._signer.reply_signature(proof.nonce, status, data)}
         return web.Response(status=status, body=data, headers=headers, content_type="application/json")
 
-    async def _answer(self, request: web.Request, body: bytes) -> tuple[int, _Reply]:
+    async def _answer(self, request: web.Request, body: bytes) -> tuple[int, Reply]:
         """Status and reply of a proved request."""
-        handler = self._handlers.get(request.path)
+        handler = self._service.handler(request.path)
         if handler is None or request.method != "POST":
             return 404, {"error": f"there is no {request.method} {request.path}"}
         try:
@@ -330,90 +243,7 @@ class CoordinatorServer:
         response.force_close()
         return response
 
-    async def _join(self, body: Body) -> _Reply:
-        join = JoinRequest(
-            task=body.task("task"),
-            size=body.integer("size"),
-            node=body.text("node"),
-            pid=body.integer("pid"),
-            address=body.text("address"),
-        )
-        self._membership.join(join, self._clock.monotonic())
-        self._notify()
-        outcome = await self._until(lambda: self._membership.outcome(join), body.number("timeout"))
-        if isinstance(outcome, World):
-            return {"world": outcome.to_json()}
-        if isinstance(outcome, RendezvousFailure):
-            return {"failure": outcome.message, "missing": list(outcome.missing)}
-        if self._closing:
-            return {"failure": "the job has ended", "missing": []}
-        return {"missing": [str(task) for task in self._membership.missing]}
 
-    async def _heartbeat(self, body: Body) -> _Reply:
-        now = self._clock.monotonic()
-        self._membership.heartbeat(body.task("task"), body.text("activity"), body.mapping("info"), now)
-        return {}
-
-    async def _leave(self, body: Body) -> _Reply:
-        self._membership.leave(body.task("task"), self._clock.monotonic())
-        self._notify()
-        return {}
-
-    async def _started(self, body: Body) -> _Reply:
-        self._membership.started(body.task("task"), body.text("node"), body.integer("pid"))
-        return {}
-
-    async def _exited(self, body: Body) -> _Reply:
-        try:
-            record = ExitRecord.from_json(body.mapping("record"))
-        except ValueError as error:
-            raise BadRequest(str(error)) from error
-        await self._record_exit(record)
-        return {}
-
-    async def _put(self, body: Body) -> _Reply:
-        version = self._store.put(body.text("key"), body.value("value"))
-        self._notify()
-        return {"version": version}
-
-    async def _get(self, body: Body) -> _Reply:
-        key, version = body.text("key"), body.integer("version")
-        entry = await self._until(lambda: self._store.newer(key, version), body.number("timeout"))
-        return _entry_reply(entry)
-
-    async def _status(self, body: Body) -> _Reply:
-        del body
-        membership, now = self._membership, self._clock.monotonic()
-        return {
-            "job": self._options.job_id,
-            "generation": membership.world.generation if membership.world else 0,
-            "failure": membership.failure.message if membership.failure else None,
-            "tasks": [_task_reply(view, now) for view in membership.views],
-        }
-
-
-async def _wait(event: asyncio.Event, timeout: float | None) -> None:
-    """Returns when the event is set or the time is over."""
-    try:
-        await asyncio.wait_for(event.wait(), timeout)
-    except asyncio.TimeoutError:
-        return
-
-
-def _entry_reply(entry: Entry | None) -> _Reply:
-    return {"version": 0} if entry is None else {"version": entry.version, "value": entry.value}
-
-
-def _task_reply(view: TaskView, now: float) -> _Reply:
-    age = None if view.last_heartbeat is None else round(now - view.last_heartbeat, 3)
-    return {
-        "task": str(view.task),
-        "rank": view.rank,
-        "state": view.state.value,
-        "activity": view.activity,
-        "node": view.node,
-        "pid": view.pid,
-        "heartbeat_age_s": age,
-        "info": dict(view.info),
-        "exit": view.exit.to_json() if view.exit else None,
-    }
+async def _call(function: Callable[..., _T], *arguments: object) -> _T:
+    """The call as work for the loop."""
+    return function(*arguments)

@@ -12,7 +12,8 @@ import psutil
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory, start_ticks
-from tfcollective.coordinator.server import CoordinatorServer, JobView, ServerOptions
+from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.coordinator.service import JobView
 from tfcollective.errors import LaunchError
 from tfcollective.launch import function
 from tfcollective.launch.agent_process import AgentProcess

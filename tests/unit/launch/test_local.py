@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tfcollective.agent.config import command_from_line
-from tfcollective.coordinator.server import JobView
+from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch import agent_process

@@ -1,0 +1,248 @@
+"""What the coordinator does for its job: answers requests out of membership and store, and keeps their times."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tfcollective.clock import Clock
+from tfcollective.coordinator import blobs
+from tfcollective.coordinator.requests import BadRequest, Body
+from tfcollective.coordinator.state import JoinRequest, Membership, RendezvousFailure, TaskView
+from tfcollective.coordinator.store import Entry, Store
+from tfcollective.failures import ExitRecord
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import World
+
+__all__ = ["Handler", "JobService", "JobView", "Reply"]
+
+Reply = Mapping[str, object]
+Handler = Callable[[Body], Awaitable[Reply]]
+_T = TypeVar("_T")
+_MAX_POLL_S = 30.0
+_LATE_S = 2.0
+_CATCH_UP_S = 5.0
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What the coordinator knows of its job at one moment."""
+
+    tasks: tuple[TaskView, ...]
+    failure: RendezvousFailure | None
+    initialised: bool
+
+
+class JobService:
+    """The pure membership and store, and the requests that wait for them to change.
+
+    Lives on the thread of one event loop; only its construction may happen elsewhere.
+
+    Args:
+        job_id: the name of the job.
+        membership: its tasks.
+        store: its values.
+        clock: the time.
+        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+        on_silent: called once for a task that has become silent; must not block.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        membership: Membership,
+        store: Store,
+        clock: Clock,
+        silence_limit: float = math.inf,
+        on_silent: Callable[[TaskKey], None] | None = None,
+    ) -> None:
+        self._job_id = job_id
+        self._membership = membership
+        self._store = store
+        self._clock = clock
+        self._silence_limit = silence_limit
+        self._on_silent = on_silent
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._handlers: dict[str, Handler] = {
+            "/v1/join": self._join,
+            "/v1/heartbeat": self._heartbeat,
+            "/v1/leave": self._leave,
+            "/v1/started": self._started,
+            "/v1/exited": self._exited,
+            "/v1/status": self._status,
+            "/v1/put": self._put,
+            "/v1/get": self._get,
+        }
+
+    def handler(self, path: str) -> Handler | None:
+        """What answers a POST to ``path``; it raises BadRequest or Refusal. None if there is no such path."""
+        return self._handlers.get(path)
+
+    def close(self) -> None:
+        """Ends all waits; those who wait hear that the job has ended."""
+        self._closing = True
+        self._notify()
+
+    # ---- for the process that owns the coordinator -----------------------------------------------------------------
+
+    def view(self) -> JobView:
+        """The job as it stands."""
+        membership = self._membership
+        return JobView(membership.views, membership.failure, membership.initialised)
+
+    def exited(self, record: ExitRecord) -> None:
+        """Notes the end of a task's process."""
+        self._membership.exited(record, self._clock.monotonic())
+        self._notify()
+
+    def put_blob(self, name: str, data: bytes) -> None:
+        """Stores bytes under ``name``."""
+        for key, value in blobs.encode(name, data):
+            self._store.put(key, value)
+        self._notify()
+
+    def get_blob(self, name: str) -> bytes | None:
+        """The bytes under ``name``, or None."""
+        count = self._store.get(blobs.count_key(name))
+        if count is None or not isinstance(count.value, int):
+            return None
+        entries = [self._store.get(blobs.segment_key(name, index)) for index in range(count.value)]
+        return b"".join(blobs.decode(entry.value if entry else None) for entry in entries)
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    async def keep_time(self) -> None:
+        """Does what is due when its time comes; sleeps until then, or until something changes."""
+        while not self._closing:
+            due = self._next_due()
+            now = self._clock.monotonic()
+            await _wait(self._changed, None if due == math.inf else max(0.0, due - now))
+            if self._clock.monotonic() - max(due, now) > _LATE_S:
+                # This process was stopped for a while: first hear what was said meanwhile.
+                await asyncio.sleep(_CATCH_UP_S)
+            self._expire_round()
+            for task in self._membership.find_silent(self._clock.monotonic(), self._silence_limit):
+                if self._on_silent is not None:
+                    self._on_silent(task)
+
+    def _next_due(self) -> float:
+        round_ends = self._membership.deadline
+        silence = None
+        if self._silence_limit < math.inf:
+            silence = self._membership.next_silence(self._silence_limit)
+        return min(math.inf if moment is None else moment for moment in (round_ends, silence))
+
+    def _expire_round(self) -> None:
+        before = self._membership.failure
+        self._membership.expire(self._clock.monotonic())
+        if self._membership.failure is not before:
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wakes every waiting request; each looks whether its own condition holds."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], _T | None], timeout: float) -> _T | None:
+        """The first value of ``condition`` that is not None, or None after ``timeout`` seconds or at the end."""
+        deadline = self._clock.monotonic() + min(timeout, _MAX_POLL_S)
+        while True:
+            value = condition()
+            remaining = deadline - self._clock.monotonic()
+            if value is not None or remaining <= 0 or self._closing:
+                return value
+            await _wait(self._changed, remaining)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    async def _join(self, body: Body) -> Reply:
+        join = JoinRequest(
+            task=body.task("task"),
+            size=body.integer("size"),
+            node=body.text("node"),
+            pid=body.integer("pid"),
+            address=body.text("address"),
+        )
+        self._membership.join(join, self._clock.monotonic())
+        self._notify()
+        outcome = await self._until(lambda: self._membership.outcome(join), body.number("timeout"))
+        if isinstance(outcome, World):
+            return {"world": outcome.to_json()}
+        if isinstance(outcome, RendezvousFailure):
+            return {"failure": outcome.message, "missing": list(outcome.missing)}
+        if self._closing:
+            return {"failure": "the job has ended", "missing": []}
+        return {"missing": [str(task) for task in self._membership.missing]}
+
+    async def _heartbeat(self, body: Body) -> Reply:
+        now = self._clock.monotonic()
+        self._membership.heartbeat(body.task("task"), body.text("activity"), body.mapping("info"), now)
+        return {}
+
+    async def _leave(self, body: Body) -> Reply:
+        self._membership.leave(body.task("task"), self._clock.monotonic())
+        self._notify()
+        return {}
+
+    async def _started(self, body: Body) -> Reply:
+        self._membership.started(body.task("task"), body.text("node"), body.integer("pid"))
+        return {}
+
+    async def _exited(self, body: Body) -> Reply:
+        try:
+            record = ExitRecord.from_json(body.mapping("record"))
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
+        self.exited(record)
+        return {}
+
+    async def _put(self, body: Body) -> Reply:
+        version = self._store.put(body.text("key"), body.value("value"))
+        self._notify()
+        return {"version": version}
+
+    async def _get(self, body: Body) -> Reply:
+        key, version = body.text("key"), body.integer("version")
+        entry = await self._until(lambda: self._store.newer(key, version), body.number("timeout"))
+        return _entry_reply(entry)
+
+    async def _status(self, body: Body) -> Reply:
+        del body
+        membership, now = self._membership, self._clock.monotonic()
+        return {
+            "job": self._job_id,
+            "generation": membership.world.generation if membership.world else 0,
+            "failure": membership.failure.message if membership.failure else None,
+            "tasks": [_task_reply(view, now) for view in membership.views],
+        }
+
+
+async def _wait(event: asyncio.Event, timeout: float | None) -> None:
+    """Returns when the event is set or the time is over."""
+    try:
+        await asyncio.wait_for(event.wait(), timeout)
+    except asyncio.TimeoutError:
+        return
+
+
+def _entry_reply(entry: Entry | None) -> Reply:
+    return {"version": 0} if entry is None else {"version": entry.version, "value": entry.value}
+
+
+def _task_reply(view: TaskView, now: float) -> Reply:
+    age = None if view.last_heartbeat is None else round(now - view.last_heartbeat, 3)
+    return {
+        "task": str(view.task),
+        "rank": view.rank,
+        "state": view.state.value,
+        "activity": view.activity,
+        "node": view.node,
+        "pid": view.pid,
+        "heartbeat_age_s": age,
+        "info": dict(view.info),
+        "exit": view.exit.to_json() if view.exit else None,
+    }
