@@ -101,13 +101,13 @@ build_mpi() {
 # ---- the timing loop in C: once with tfcollective, once with MPI ------------------------------------------------------
 
 build_programs() {
-  local source=$root/native/benchmarks/allreduce_program.cc flags=(-std=c++17 -O2 -Wall -Wextra) bin=$into/programs
+  local source=$root/native/benchmarks/programs/allreduce.cc flags=(-std=c++17 -O2 -Wall -Wextra) bin=$into/programs
   command -v c++ >/dev/null || system_packages "a C++ compiler" g++ || return 1
   mkdir -p "$bin"
   say "timing programs, into $bin"
   c++ "${flags[@]}" -I"$root/native/include" "$source" -o "$bin/allreduce" -ldl || return 1
   if command -v mpicxx >/dev/null; then
-    mpicxx "${flags[@]}" -DTFC_BENCHMARK_MPI "$source" -o "$bin/allreduce_mpi" || return 1
+    mpicxx "${flags[@]}" -DTFC_BENCHMARK_MPI -DOMPI_SKIP_MPICXX "$source" -o "$bin/allreduce_mpi" || return 1
   else
     echo "without mpicxx there is no program for Open MPI (tools/baselines.sh mpi)"
   fi

@@ -14,7 +14,7 @@ import selectors
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeAlias
 
@@ -97,7 +97,9 @@ def rotation(count: int, number: int) -> list[int]:
     return order[::-1] if number % 2 else order
 
 
-def interleave(variants: Sequence[Variant], rounds: int, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[Event]:
+def interleave(
+    variants: Sequence[Variant], rounds: int, *, clock: Clock = SYSTEM_CLOCK
+) -> Generator[Event, None, None]:
     """Runs every variant once a round; yields what happens, as it happens.
 
     A variant that fails ends with a :class:`Failure` and the others go on. However the iteration ends (also by Ctrl-C

@@ -9,6 +9,7 @@ import click
 
 from tfcollective._version import __version__
 from tfcollective.cli.agent import agent
+from tfcollective.cli.bench import bench
 from tfcollective.cli.check import check
 from tfcollective.cli.run import run
 from tfcollective.cli.status import status
@@ -43,7 +44,7 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, check, agent):
+for _command in (run, status, check, bench, agent):
     app.add_command(_command)
 
 

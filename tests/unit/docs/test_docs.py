@@ -25,13 +25,21 @@ def test_every_variable_in_the_docs_exists():
     assert named <= known
 
 
-@pytest.mark.parametrize("command", sorted(name for name, command in app.commands.items() if not command.hidden))
-def test_every_command_and_option_is_on_the_command_line_page(command):
+def commands(group=app, prefix="tfcollective"):
+    for name, command in group.commands.items():
+        if not command.hidden:
+            yield f"{prefix} {name}", command
+            yield from commands(command, f"{prefix} {name}") if hasattr(command, "commands") else ()
+
+
+@pytest.mark.parametrize(("name", "command"), sorted(commands(), key=lambda pair: pair[0]))
+def test_every_command_and_option_is_on_the_command_line_page(name, command):
     page = (REFERENCE / "command_line.md").read_text()
-    assert f"## tfcollective {command}" in page
-    for parameter in app.commands[command].params:
+    assert f"## {name}\n" in page
+    section = page.split(f"## {name}\n")[1].split("\n## ")[0]
+    for parameter in command.params:
         for option in parameter.opts if parameter.param_type_name == "option" else ():
-            assert option in page, option
+            assert option in section, option
 
 
 def test_every_error_is_on_the_errors_page():

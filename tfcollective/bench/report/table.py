@@ -15,6 +15,7 @@ __all__ = ["MISS", "NOT_MEASURED", "PASS", "Table", "print_table", "table_to_htm
 PASS = "pass"  # noqa: S105  a verdict
 MISS = "MISS"
 NOT_MEASURED = "not measured"
+_FILE_WIDTH = 160  # where lines may be as long as they need
 _STYLES: Mapping[str, str] = {PASS: "green", MISS: "bold red", NOT_MEASURED: "dim"}
 _CLASSES: Mapping[str, str] = {PASS: "pass", MISS: "miss", NOT_MEASURED: "none"}
 
@@ -39,10 +40,12 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
     shown = RichTable(title=table.title, title_justify="left", caption=table.note or None, caption_justify="left")
     for column in table.columns:
-        shown.add_column(column, justify="right" if column in table.numbers else "left", overflow="fold")
+        number = column in table.numbers
+        shown.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in table.rows:
         shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    (console or Console()).print(shown)
+    console = console or Console()
+    console.print(shown, width=None if console.is_terminal else max(console.width, _FILE_WIDTH))
 
 
 def table_to_html(table: Table) -> str:

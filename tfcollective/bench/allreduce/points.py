@@ -1,0 +1,46 @@
+"""What to measure: sizes, and how often. Pure; nothing but the standard library, as foreign environments read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["CACHES", "Point", "iterations_for", "make_points"]
+
+CACHES = ("hot", "cold")
+_FULL_BYTES = 256 << 10
+_FEWEST = 8
+_MOST_COLD = 50
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size: how many bytes, after what (``hot``: inputs just written; ``cold``: the caches emptied since), and how
+    many times."""
+
+    cache: str
+    bytes: int
+    iterations: int
+
+    def __str__(self) -> str:
+        return f"{self.cache}:{self.bytes}:{self.iterations}"
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """Reads what ``str`` writes; ValueError otherwise."""
+        cache, size, iterations = text.split(":")
+        if cache not in CACHES:
+            raise ValueError(f"not one of {', '.join(CACHES)}: {cache!r}")
+        return cls(cache, int(size), int(iterations))
+
+
+def iterations_for(size: int, base: int, cache: str) -> int:
+    """How often to repeat `size` bytes when small sizes are repeated `base` times: large ones take longer and vary
+    less; emptying the caches takes longer than most of them."""
+    count = max(_FEWEST, min(base, base * _FULL_BYTES // size))
+    return min(count, _MOST_COLD) if cache == "cold" else count
+
+
+def make_points(sizes: Sequence[int], caches: Sequence[str], base: int) -> tuple[Point, ...]:
+    """All sizes after each other, hot before cold."""
+    return tuple(Point(cache, size, iterations_for(size, base, cache)) for size in sizes for cache in caches)

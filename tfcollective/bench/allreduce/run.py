@@ -1,0 +1,126 @@
+"""Runs the all-reduce benchmark: cases in turns, lines of JSON to samples."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import Any, TypeAlias
+
+from tfcollective.bench.allreduce.baselines import Baselines, find_baselines
+from tfcollective.bench.allreduce.options import AllreduceOptions
+from tfcollective.bench.allreduce.points import make_points
+from tfcollective.bench.allreduce.runners import Case, Runner, case_name, chosen, variant_of
+from tfcollective.bench.hardware import probe_hardware, probe_versions
+from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
+from tfcollective.bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
+
+__all__ = ["run_allreduce"]
+
+Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
+_LEAST_FLUSH = 64 << 20
+
+
+def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watch) -> Report:
+    """Measures; returns when all rounds are over.
+
+    Args:
+        command: as typed, for the report.
+        watch: given the number of turns, opens something that is told every event.
+
+    Raises:
+        ConfigError: an unknown runner.
+    """
+    runners = chosen(options.runners)
+    found = find_baselines(options)
+    hardware = probe_hardware()
+    missing = {runner.name: hint for runner in runners if (hint := runner.missing(found))}
+    there = [runner for runner in runners if runner.name not in missing]
+    cases = {case_name(case): case for runner in there for case in _cases(runner, options)}
+    variants = [_variant(case, runners, found, options, hardware) for case in cases.values()]
+    started = time.time()
+    samples, failures = _measure(variants, cases, options, watch)
+    return Report(
+        title="All-reduce benchmark",
+        command=tuple(command),
+        hardware=hardware,
+        versions=_versions(found),
+        settings=options.to_json(),
+        samples=tuple(samples),
+        statuses=tuple(_statuses(runners, missing, failures)),
+        started=started,
+        finished=time.time(),
+        notes=tuple(_notes(options)),
+    )
+
+
+def _cases(runner: Runner, options: AllreduceOptions) -> Iterator[Case]:
+    for ranks in options.ranks:
+        for transport in options.transports if runner.ours else ("",):
+            yield Case(runner.name, ranks, transport)
+
+
+def _variant(
+    case: Case, runners: Sequence[Runner], found: Baselines, options: AllreduceOptions, hardware: Hardware
+) -> Variant:
+    runner = next(runner for runner in runners if runner.name == case.runner)
+    points = make_points(options.sizes, options.caches, options.iterations)
+    flush = max(_LEAST_FLUSH, 2 * max(hardware.caches.values(), default=0)) if "cold" in options.caches else 0
+    return variant_of(runner, case, found, options, points, flush)
+
+
+def _measure(
+    variants: Sequence[Variant], cases: Mapping[str, Case], options: AllreduceOptions, watch: Watch
+) -> tuple[list[Sample], list[Failure]]:
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    with watch(len(variants) * options.rounds) as tell, closing(interleave(variants, options.rounds)) as events:
+        for event in events:
+            tell(event)
+            if isinstance(event, Record):
+                samples.extend(samples_of(cases[event.variant], options.dtype, event.round, event.content))
+            elif isinstance(event, Failure):
+                failures.append(event)
+    return samples, failures
+
+
+def samples_of(case: Case, dtype: str, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
+    """The samples of one line of a worker: what measure.py prints."""
+    row: dict[str, Cell] = {"bytes": content["bytes"], "ranks": case.ranks, "dtype": dtype, "cache": content["cache"]}
+    if case.transport:
+        row["transport"] = case.transport
+    yield Sample(case.runner, row, "latency", "s", tuple(content["times"]), number)
+    yield Sample(case.runner, row, "cpu", "s", (content["cpu"],), number)
+    yield Sample(case.runner, row, "overhead", "s", (content["overhead"],), number)
+
+
+def _versions(found: Baselines) -> Any:
+    foreign = {}
+    if found.horovod_python is not None:
+        foreign["horovod"] = found.horovod_python
+    if found.mpi_python is not None:
+        foreign["mpi"] = found.mpi_python
+    return probe_versions(foreign, [[found.mpirun, "--version"]] if found.mpirun else [])
+
+
+def _statuses(
+    runners: Sequence[Runner], missing: Mapping[str, str], failures: Sequence[Failure]
+) -> Iterator[RunnerStatus]:
+    for runner in runners:
+        failed = [failure for failure in failures if failure.variant.startswith(f"{runner.name},")]
+        if runner.name in missing:
+            yield RunnerStatus(runner.name, RunnerState.MISSING, missing[runner.name])
+        elif failed:
+            detail = "; ".join(f"{failure.variant}: {failure}" for failure in failed)
+            yield RunnerStatus(runner.name, RunnerState.FAILED, detail)
+        else:
+            yield RunnerStatus(runner.name, RunnerState.RAN, runner.title)
+
+
+def _notes(options: AllreduceOptions) -> Iterator[str]:
+    cores = len(os.sched_getaffinity(0))
+    crowded = [str(ranks) for ranks in options.ranks if ranks > cores]
+    yield "Every rank of every runner stays on a core of its own where there are enough."
+    if crowded:
+        yield f"Not so with {', '.join(crowded)} ranks on {cores} cores: those are not pinned."

@@ -1,0 +1,154 @@
+"""``tfcollective bench``: measure all-reduce and training, next to others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["bench", "interruptible"]
+
+_QUICK_ROUNDS = 3
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  tfcollective bench allreduce -np 2 --quick
+  tfcollective bench allreduce -np 2,4 --sizes 4,64K,16M --out results"""
+)
+def bench() -> None:
+    """Measures all-reduce and training side by side with others."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While it is open, being asked to end (SIGTERM, SIGHUP) is like Ctrl-C: what was started is ended first."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  tfcollective bench allreduce -np 2 --quick
+  tfcollective bench allreduce -np 2 --runners c,openmpi-c,op,horovod --rounds 7 --out results
+  tfcollective bench allreduce -np 2,4,8 --min 4K --max 64M --transport auto,tcp"""
+)
+@click.option("-np", "--np", "ranks", metavar="N,...", default="2", show_default=True, help="Ranks; worlds: 2,4.")
+@click.option("--sizes", metavar="SIZE,...", help="Bytes of the buffers, for example 4,64K,16M.")
+@click.option("--min", "least", metavar="SIZE", help="Sizes from here to --max, each four times the last.")
+@click.option("--max", "most", metavar="SIZE", help="See --min.")
+@click.option("--dtype", default="float32", show_default=True, help="Element type.")
+@click.option("--runners", metavar="NAME,...", help="Who takes part; all when omitted.")
+@click.option("--rounds", type=int, help="Turns of every runner; 5, or 3 with --quick.")
+@click.option("--iterations", type=int, default=200, show_default=True, help="Calls per turn for small sizes.")
+@click.option("--transport", default="auto", show_default=True, help="Ours: auto, shm, tcp; several: auto,tcp.")
+@click.option("--caches", help="hot, cold or hot,cold (default; --quick: hot).")
+@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@click.option("--out", metavar="DIR", help="Write allreduce.json, allreduce.html and PNGs there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@click.option("--quick", is_flag=True, help="Fewer sizes and rounds.")
+@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
+@click.option("--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod.")
+@click.option("--mpi-python", metavar="PATH", help="The interpreter of an environment that has mpi4py.")
+def allreduce(
+    ranks: str,
+    sizes: str | None,
+    least: str | None,
+    most: str | None,
+    dtype: str,
+    runners: str | None,
+    rounds: int | None,
+    iterations: int,
+    transport: str,
+    caches: str | None,
+    deadline: float,
+    out: str | None,
+    as_json: bool,
+    quick: bool,
+    baselines: str | None,
+    horovod_python: str | None,
+    mpi_python: str | None,
+) -> int:
+    """Latency, bandwidth and processor time of all-reduce by size: ours and others', in turns.
+
+    What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
+    """
+    from tfcollective.bench.allreduce.analysis import overview, sections
+    from tfcollective.bench.allreduce.options import AllreduceOptions
+    from tfcollective.bench.allreduce.run import run_allreduce
+    from tfcollective.bench.progress import show_progress
+    from tfcollective.bench.report import print_table, write_report
+
+    options = AllreduceOptions(
+        ranks=_ranks(ranks),
+        sizes=_sizes(sizes, least, most, quick),
+        dtype=dtype,
+        runners=_names(runners),
+        rounds=rounds if rounds is not None else _QUICK_ROUNDS if quick else 5,
+        iterations=iterations,
+        transports=_names(transport),
+        caches=_names(caches) or (("hot",) if quick else ("hot", "cold")),
+        deadline_s=deadline,
+        baselines=baselines or "",
+        horovod_python=horovod_python or "",
+        mpi_python=mpi_python or "",
+    )
+    with interruptible():
+        report = run_allreduce(options, ["tfcollective", *sys.argv[1:]], show_progress)
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+    else:
+        for table in overview(report):
+            print_table(table)
+        for status in report.statuses:
+            click.echo(f"{status.runner}: {status.state.value}: {status.detail}")
+    if out is not None:
+        for path in write_report(report, sections(report), Path(out), "allreduce")[:2]:
+            click.echo(f"wrote {path}", err=True)
+    return 0
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    names = _names(text)
+    if not names or not all(name.isdecimal() for name in names):
+        raise ConfigError(f"-np: expected numbers of ranks such as 2 or 2,4, not {text!r}")
+    return tuple(int(name) for name in names)
+
+
+def _sizes(sizes: str | None, least: str | None, most: str | None, quick: bool) -> tuple[int, ...]:
+    from tfcollective.bench.allreduce.options import QUICK_SIZES, SIZES, sizes_between
+    from tfcollective.bench.units import parse_bytes
+
+    usual = QUICK_SIZES if quick else SIZES
+    if sizes is not None:
+        if least is not None or most is not None:
+            raise ConfigError("give --sizes, or --min and --max, not both")
+        return tuple(dict.fromkeys(sorted(parse_bytes(size) for size in _names(sizes))))
+    if least is None and most is None:
+        return usual
+    return sizes_between(
+        usual[0] if least is None else parse_bytes(least), usual[-1] if most is None else parse_bytes(most)
+    )
