@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from tfcollective.runtime import rank as rank
     from tfcollective.runtime import shutdown as shutdown
     from tfcollective.runtime import size as size
+    from tfcollective.runtime import start_timeline as start_timeline
+    from tfcollective.runtime import stop_timeline as stop_timeline
     from tfcollective.task_specs import NodeLabel as NodeLabel
     from tfcollective.task_specs import TaskSpec as TaskSpec
     from tfcollective.task_specs import allreduce_topology as allreduce_topology
@@ -97,6 +99,8 @@ __all__ = [
     "shutdown",
     "single_server_topology",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 _OP_NAMES = ("Average", "Max", "Min", "Product", "Sum")
 _SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_topology")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tfcollective._native import Library, abi, load
 from tfcollective._native.library import log_callback
 from tfcollective.errors import CollectiveError, InvalidArgumentError, StateError
+from tfcollective.timeline import WAIT, Interval
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -439,6 +440,22 @@ class Communicator:
         state = " closed" if self._closed else ""
         return f"<Communicator rank {self.rank} of {self.size}{state}>"
 
+    # ---- timeline ----
+
+    def start_timeline(self, capacity: int) -> None:
+        """Records this rank's last `capacity` operations from now on; see :meth:`stop_timeline`."""
+        self._check_process()
+        self._library.call("tfc_timeline_start", self._handle, capacity)
+
+    def stop_timeline(self) -> tuple[list[Interval], int]:
+        """Ends the recording: what was recorded, oldest first, and how many older operations were not kept."""
+        self._check_process()
+        intervals: list[Interval] = []
+        dropped = ctypes.c_uint64()
+        visit = abi.TimelineFn(lambda _user, event: intervals.append(_interval(event.contents)))
+        self._library.call("tfc_timeline_stop", self._handle, visit, None, ctypes.byref(dropped))
+        return intervals, dropped.value
+
     # ---- inside ----
 
     def _set_as_world(self, world: int) -> None:
@@ -481,6 +498,19 @@ class Communicator:
             request.spans = ctypes.pointer(span)
             request.num_spans = 1
         self._library.call("tfc_run", self._handle, ctypes.byref(request))
+
+
+def _interval(event: abi.TimelineEvent) -> Interval:
+    return Interval(
+        collective=WAIT if event.collective < 0 else abi.Collective(event.collective).name.lower(),
+        channel=event.channel,
+        sequence=event.sequence,
+        nbytes=event.bytes,
+        submitted=event.submitted_ns,
+        began=event.began_ns,
+        ended=event.ended_ns,
+        name=event.name.decode(errors="replace"),
+    )
 
 
 def _checked_op(op: Op | int) -> Op:

@@ -115,6 +115,7 @@ VARIABLES: tuple[Variable, ...] = (
         1000,
         "Every so many steps, and at the third, the ranks compare their weights; 0: never.",
     ),
+    Variable("timeline", "path", str, None, "Where rank 0 writes a trace of all ranks' operations."),
     Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception."),
     Variable("log_level", "level", _one_of(*LEVELS), "warning", "What to log: debug, info, warning or error."),
     Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
@@ -141,6 +142,7 @@ class Settings:
     transport: str = "auto"
     bucket_bytes: int = 8 << 20
     replica_check_steps: int = 1000
+    timeline: str | None = None
     failure_file: str | None = None
     log_level: str = "warning"
     library: str | None = None

@@ -373,6 +373,48 @@ tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc
 
 void tfc_plan_release(tfc_plan* plan) { delete plan; }
 
+tfc_code tfc_timeline_start(tfc_communicator* communicator, size_t capacity, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
+    if (capacity == 0) return Status(Code::kInvalidArgument, "a timeline needs room for at least one event");
+    communicator->session->engine().timeline().Start(capacity);
+    return Status::Ok();
+  });
+}
+
+tfc_code tfc_timeline_add(tfc_communicator* communicator, const tfc_timeline_event* event, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
+    tfc::Timeline& timeline = communicator->session->engine().timeline();
+    if (!timeline.on()) return Status::Ok();
+    auto given = Read(event, "tfc_timeline_event");
+    if (!given.ok()) return given.status();
+    tfc::TimelineEvent interval;
+    interval.submitted_ns = interval.began_ns = given.value().began_ns;
+    interval.ended_ns = given.value().ended_ns;
+    interval.name = Text(given.value().name);
+    timeline.Add(std::move(interval));
+    return Status::Ok();
+  });
+}
+
+tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeline_fn visit, void* user, uint64_t* dropped,
+                           tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (communicator == nullptr || visit == nullptr)
+      return Status(Code::kInvalidArgument, "the communicator or the visitor is missing");
+    const tfc::Timeline::Recorded recorded = communicator->session->engine().timeline().Stop();
+    if (dropped != nullptr) *dropped = recorded.dropped;
+    for (const tfc::TimelineEvent& event : recorded.events) {
+      const tfc_timeline_event shown{sizeof(shown),  event.collective, event.channel,
+                                     event.sequence, event.bytes,      event.submitted_ns,
+                                     event.began_ns, event.ended_ns,   event.name.c_str()};
+      visit(user, &shown);
+    }
+    return Status::Ok();
+  });
+}
+
 tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     Worlds::Get().Set(id, communicator == nullptr ? nullptr : communicator->session);

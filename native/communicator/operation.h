@@ -36,6 +36,7 @@ struct Operation {
   double prescale = 1.0;
   double postscale = 1.0;
   double timeout_s = 0.0;
+  int64_t submitted_ns = 0;  // on the monotonic clock; 0: not recorded
   std::string name;
   std::vector<int64_t> shape;   // of the input; empty where only the count matters
   std::vector<int64_t> splits;  // all-to-all: rows for each rank

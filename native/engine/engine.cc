@@ -135,7 +135,9 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
   }
   if (view_owed)
     star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
+  const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
   const Status status = ExecuteSafely(options_.topology, operation, resources, deadline, channel);
+  if (began_ns != 0) timeline_.Add(OperationEvent(operation, channel->index, sequence, began_ns));
   if (status.ok()) {
     watch_.End(channel->index, true);
     return status;
@@ -187,6 +189,7 @@ Status Engine::Submit(Operation operation, Done done) {
     done(RunInline(operation));
     return Status::Ok();
   }
+  if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
   Request request;
   request.name = operation.name;
   request.signature = operation.Signature();
@@ -230,6 +233,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
   operation.postscale = spec.postscale;
   operation.timeout_s = spec.timeout_s;
   operation.name = spec.name + "/bucket " + std::to_string(bucket);
+  if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
   TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
   TFC_RETURN_IF_ERROR(Admit());
   if (options_.topology.size == 1) {

@@ -26,6 +26,7 @@
 #include "engine/bucket_order.h"
 #include "engine/negotiation.h"
 #include "engine/scheduler.h"
+#include "engine/timeline.h"
 #include "engine/watch.h"
 
 namespace tfc {
@@ -86,6 +87,7 @@ class Engine final : public StarHandler {
   // Whether the caller is one of the engine's threads, that is, in a callback.
   bool OnOwnThread() const;
 
+  Timeline& timeline() { return timeline_; }
   const FirstFailure& failure() const { return failure_; }
   const Topology& topology() const { return options_.topology; }
   EngineCounters counters() const;
@@ -164,6 +166,7 @@ class Engine final : public StarHandler {
   std::unique_ptr<Waiter> caller_waiter_;
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
+  Timeline timeline_;
 
   std::mutex inline_mutex_;  // one call on a caller's thread at a time
   Channel inline_channel_;

@@ -76,8 +76,8 @@ class BucketStartKernel {
     std::vector<tfc_span> spans;
     for (const TensorPair& pair : pairs) spans.push_back(SpanOf(pair));
     const int32_t dtype = TfcDtypeOf(TF_TensorType(pairs[0].input.get()));
-    const auto bucket = std::make_shared<Bucket>(std::move(pairs));
-    *handle = BucketRegistry::Get().Add({world_, name_, bucket_}, bucket);
+    const auto bucket = std::make_shared<Bucket>(BucketKey{world_, name_, bucket_}, std::move(pairs));
+    *handle = BucketRegistry::Get().Add(bucket);
     auto* engines = new std::shared_ptr<Bucket>(bucket);
     tfc_error error = EmptyError();
     if (tfc_plan_start(plan.get(), bucket_, dtype, spans.data(), spans.size(), &OnReduced, engines, &error) == TFC_OK) {

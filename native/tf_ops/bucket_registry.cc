@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tf_ops/world.h"
+
 namespace tfc_ops {
 namespace {
 
@@ -46,6 +48,7 @@ void Bucket::Await(BucketWaiter waiter) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!finished_) {
+      waiter.since_ns = NowNanoseconds();
       waiter_ = std::move(waiter);
       return;
     }
@@ -60,6 +63,8 @@ bool Bucket::finished() const {
 
 // Runs without the lock: the bucket is finished and has one waiter, so nobody else touches it any more.
 void Bucket::Deliver(const BucketWaiter& waiter) {
+  const auto& [world, plan, number] = key_;
+  if (waiter.since_ns != 0) RecordWait(world, plan + "/bucket " + std::to_string(number), waiter.since_ns);
   const OpError error = error_.ok() ? SetOutputs(waiter.context, pairs_) : error_;
   pairs_.clear();
   if (!error.ok()) TF_OpKernelContext_Failure(waiter.context, ToTfStatus(error).get());
@@ -71,37 +76,37 @@ BucketRegistry& BucketRegistry::Get() {
   return *registry;
 }
 
-int64_t BucketRegistry::Add(const BucketKey& key, const std::shared_ptr<Bucket>& bucket) {
+int64_t BucketRegistry::Add(const std::shared_ptr<Bucket>& bucket) {
   std::vector<std::shared_ptr<Bucket>> dropped;  // destroyed after the lock is gone
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::deque<int64_t>& handles = handles_[key];
-  while (handles.size() >= kKept && entries_.at(handles.front()).bucket->finished()) {
-    const auto oldest = entries_.find(handles.front());
-    dropped.push_back(std::move(oldest->second.bucket));
-    entries_.erase(oldest);
+  std::deque<int64_t>& handles = handles_[bucket->key()];
+  while (handles.size() >= kKept && buckets_.at(handles.front())->finished()) {
+    const auto oldest = buckets_.find(handles.front());
+    dropped.push_back(std::move(oldest->second));
+    buckets_.erase(oldest);
     handles.pop_front();
   }
   const int64_t handle = next_handle_++;
-  entries_.emplace(handle, Entry{key, bucket});
+  buckets_.emplace(handle, bucket);
   handles.push_back(handle);
   return handle;
 }
 
 std::shared_ptr<Bucket> BucketRegistry::Take(int64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(handle);
-  if (found == entries_.end()) return nullptr;
-  std::shared_ptr<Bucket> bucket = std::move(found->second.bucket);
-  const auto handles = handles_.find(found->second.key);
+  const auto found = buckets_.find(handle);
+  if (found == buckets_.end()) return nullptr;
+  std::shared_ptr<Bucket> bucket = std::move(found->second);
+  const auto handles = handles_.find(bucket->key());
   handles->second.erase(std::remove(handles->second.begin(), handles->second.end(), handle), handles->second.end());
   if (handles->second.empty()) handles_.erase(handles);
-  entries_.erase(found);
+  buckets_.erase(found);
   return bucket;
 }
 
 size_t BucketRegistry::size() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return entries_.size();
+  return buckets_.size();
 }
 
 }  // namespace tfc_ops

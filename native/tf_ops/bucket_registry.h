@@ -22,13 +22,19 @@ namespace tfc_ops {
 struct BucketWaiter {
   TF_OpKernelContext* context;
   AsyncDone done;
+  int64_t since_ns = 0;  // when it began to wait; 0: it did not have to
 };
+
+// A bucket of a plan, in all steps.
+using BucketKey = std::tuple<int32_t, std::string, int32_t>;  // world, plan, number
 
 // One started bucket. The engine finishes it and a BucketDone kernel awaits it, in either order and
 // from different threads; whoever comes second delivers the results.
 class Bucket {
  public:
-  explicit Bucket(std::vector<TensorPair> pairs) : pairs_(std::move(pairs)) {}
+  Bucket(BucketKey key, std::vector<TensorPair> pairs) : key_(std::move(key)), pairs_(std::move(pairs)) {}
+
+  const BucketKey& key() const { return key_; }
 
   // Once, from the engine. On an error the tensors are dropped at once.
   void Finish(OpError error);
@@ -40,15 +46,13 @@ class Bucket {
   // Gives the results to the waiter and tells TensorFlow.
   void Deliver(const BucketWaiter& waiter);
 
+  const BucketKey key_;
   mutable std::mutex mutex_;
   bool finished_ = false;
   OpError error_;
   std::vector<TensorPair> pairs_;
   std::optional<BucketWaiter> waiter_;
 };
-
-// A bucket of a plan, in all steps.
-using BucketKey = std::tuple<int32_t, std::string, int32_t>;  // world, plan, number
 
 class BucketRegistry {
  public:
@@ -58,7 +62,7 @@ class BucketRegistry {
 
   // Returns the handle. Where a step fails between start and done, its buckets stay behind: only
   // the last kKept of a key are kept, and older ones are dropped as soon as they are finished.
-  int64_t Add(const BucketKey& key, const std::shared_ptr<Bucket>& bucket);
+  int64_t Add(const std::shared_ptr<Bucket>& bucket);
   // Empty if there is no such bucket (any more).
   std::shared_ptr<Bucket> Take(int64_t handle);
   size_t size() const;
@@ -66,15 +70,10 @@ class BucketRegistry {
   static constexpr size_t kKept = 2;
 
  private:
-  struct Entry {
-    BucketKey key;
-    std::shared_ptr<Bucket> bucket;
-  };
-
   mutable std::mutex mutex_;
   int64_t next_handle_ = 1;
-  std::map<int64_t, Entry> entries_;
-  std::map<BucketKey, std::deque<int64_t>> handles_;  // oldest first
+  std::map<int64_t, std::shared_ptr<Bucket>> buckets_;  // by handle
+  std::map<BucketKey, std::deque<int64_t>> handles_;    // oldest first
 };
 
 }  // namespace tfc_ops

@@ -2,7 +2,10 @@
 #ifndef TFCOLLECTIVE_TF_OPS_WORLD_H_
 #define TFCOLLECTIVE_TF_OPS_WORLD_H_
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "tf_ops/tf_status.h"
 #include "tfcollective/tfcollective.h"
@@ -29,6 +32,24 @@ inline OpError GetInfo(const Communicator& communicator, tfc_communicator_info* 
   info->struct_size = sizeof(*info);
   if (tfc_communicator_get_info(communicator.get(), info, &error) != TFC_OK) return OpError::From(error);
   return OpError();
+}
+
+// On the clock of the timeline.
+inline int64_t NowNanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Shows in the timeline of the world, if it records one, how long TensorFlow had nothing to do but wait.
+inline void RecordWait(int32_t world, const std::string& name, int64_t began_ns) {
+  Communicator communicator;
+  if (!AcquireWorld(world, &communicator).ok()) return;
+  tfc_timeline_event event{};
+  event.struct_size = sizeof(event);
+  event.name = name.c_str();
+  event.began_ns = began_ns;
+  event.ended_ns = NowNanoseconds();
+  tfc_timeline_add(communicator.get(), &event, nullptr);
 }
 
 }  // namespace tfc_ops

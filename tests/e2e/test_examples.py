@@ -1,6 +1,7 @@
 """Every example, as the README tells to type it: on several processes and on one."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -47,8 +48,13 @@ def test_digits_run_unchanged_without_the_launcher(tmp_path):
 
 
 @pytest.mark.tensorflow
-def test_a_custom_loop_learns():
-    done = run_job(EXAMPLES / "custom_loop.py", 2)
+def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
+    trace = tmp_path / "trace.json"
+    done = run_job(EXAMPLES / "custom_loop.py", 2, TFCOLLECTIVE_TIMELINE=str(trace))
+    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    buckets = {(event["pid"], event["cat"]) for event in events if "/bucket 0" in event["name"]}
+    assert buckets >= {(0, "allreduce"), (1, "allreduce")}
+    assert any(event["cat"] == "wait" for event in events)
     assert accuracy_in(done.stdout) > 0.93
     assert done.stdout.count("epoch 1/10") == 1
 

@@ -7,7 +7,19 @@ table is complete and that the struct layouts are equal.
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from enum import IntEnum
 from typing import Any
 
@@ -178,6 +190,24 @@ class PlanOptions(ctypes.Structure):
     )
 
 
+class TimelineEvent(ctypes.Structure):
+    """``tfc_timeline_event``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("collective", c_int32),
+        ("channel", c_uint32),
+        ("sequence", c_uint64),
+        ("bytes", c_uint64),
+        ("submitted_ns", c_int64),
+        ("began_ns", c_int64),
+        ("ended_ns", c_int64),
+        ("name", c_char_p),
+    )
+
+
+TimelineFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(TimelineEvent))
+
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "tfc_error": Error,
     "tfc_listener_options": ListenerOptions,
@@ -186,6 +216,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "tfc_span": Span,
     "tfc_request": Request,
     "tfc_plan_options": PlanOptions,
+    "tfc_timeline_event": TimelineEvent,
 }
 
 ENUMS: dict[str, type[IntEnum]] = {
@@ -220,6 +251,9 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_plan_acquire": (_code, (_handle, POINTER(PlanOptions), _handle_out, _error_out)),
     "tfc_plan_start": (_code, (_handle, c_int32, c_int32, POINTER(Span), c_size_t, DoneFn, c_void_p, _error_out)),
     "tfc_plan_release": (None, (_handle,)),
+    "tfc_timeline_start": (_code, (_handle, c_size_t, _error_out)),
+    "tfc_timeline_add": (_code, (_handle, POINTER(TimelineEvent), _error_out)),
+    "tfc_timeline_stop": (_code, (_handle, TimelineFn, c_void_p, POINTER(c_uint64), _error_out)),
     "tfc_world_set": (_code, (c_int32, _handle, _error_out)),
     "tfc_world_acquire": (_code, (c_int32, _handle_out, _error_out)),
 }

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -19,6 +20,8 @@ from tfcollective.launch.spec import JobSpec
 from tfcollective.settings import TRANSPORTS, Settings
 
 __all__ = ["run"]
+
+_Value = TypeVar("_Value")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -71,6 +74,7 @@ start in time, 70 internal error, 75 coordinator lost.""",
 @click.option("--op-timeout", type=float, metavar="S", help="How long a collective may take. [300]")
 @click.option("--stall-warning", type=float, metavar="S", help="Warn of a collective that takes longer; 0: never. [60]")
 @click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]")
+@click.option("--timeline", type=click.Path(), metavar="FILE", help="Write a trace of all ranks' operations to FILE.")
 @click.option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and where, and run nothing.")
 @click.option("--verbose", is_flag=True, help="Log what the launcher, the agent and the ranks do.")
@@ -84,6 +88,7 @@ def run(
     op_timeout: float | None,
     stall_warning: float | None,
     transport: str | None,
+    timeline: str | None,
     no_prefix: bool,
     dry_run: bool,
     verbose: bool,
@@ -104,7 +109,8 @@ def run(
         op_timeout=_given(op_timeout, settings.op_timeout),
         stall_warning=_given(stall_warning, settings.stall_warning),
         transport=transport or settings.transport,
-        log_dir=None if log_dir is None else str(Path(log_dir).absolute()),
+        timeline=_absolute(_given(timeline, settings.timeline)),
+        log_dir=_absolute(log_dir),
         prefix=not no_prefix,
         log_level="info" if verbose else settings.log_level,
     )
@@ -121,8 +127,12 @@ def run(
     return exit_code(outcome)
 
 
-def _given(option: float | None, default: float) -> float:
+def _given(option: _Value | None, default: _Value) -> _Value:
     return default if option is None else option
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
 
 
 def _parse_env(assignments: Sequence[str]) -> dict[str, str]:

@@ -74,6 +74,7 @@ class JobService:
             "/v1/started": self._started,
             "/v1/exited": self._exited,
             "/v1/status": self._status,
+            "/v1/clock": self._tell_time,
             "/v1/put": self._put,
             "/v1/get": self._get,
         }
@@ -209,6 +210,10 @@ class JobService:
         key, version = body.text("key"), body.integer("version")
         entry = await self._until(lambda: self._store.newer(key, version), body.number("timeout"))
         return _entry_reply(entry)
+
+    async def _tell_time(self, body: Body) -> Reply:
+        del body
+        return {"monotonic_ns": int(self._clock.monotonic() * 1e9)}
 
     async def _status(self, body: Body) -> Reply:
         del body

@@ -36,6 +36,8 @@ from tfcollective.tensorflow import (
     shard,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 
 __all__ = [
@@ -71,4 +73,6 @@ __all__ = [
     "shard",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -72,7 +72,9 @@ def _thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _job_variables(spec: JobSpec) -> dict[str, str]:
+    timeline = {} if spec.timeline is None else {variable("timeline"): spec.timeline}
     return {
+        **timeline,
         variable("size"): str(spec.num_proc),
         variable("bind_host"): "127.0.0.1",
         variable("op_timeout"): f"{spec.op_timeout:g}",

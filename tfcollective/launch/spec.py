@@ -37,6 +37,7 @@ class JobSpec:
         op_timeout: how long (s) a collective may take.
         stall_warning: when (s) to warn of a slow collective; 0: never.
         transport: ``auto`` or ``tcp``.
+        timeline: where rank 0 writes a trace of all ranks' operations, or None.
         log_dir: where to keep every rank's output, or None.
         prefix: whether lines of output start with the rank.
         log_level: what the ranks and the agent log.
@@ -51,6 +52,7 @@ class JobSpec:
     op_timeout: float = 300.0
     stall_warning: float = 60.0
     transport: str = "auto"
+    timeline: str | None = None
     log_dir: str | None = None
     prefix: bool = True
     log_level: str = "warning"

@@ -32,6 +32,8 @@ __all__ = [
     "settings",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 _lock = threading.RLock()
@@ -133,6 +135,29 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """How many nodes have a rank with this local rank."""
     return _current().placement.cross_size
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Records what every rank does when; rank 0 writes it to `file_path`, a trace for Perfetto or chrome://tracing.
+
+    All ranks call it, and :func:`stop_timeline` (or shutdown) ends it. ``tfcollective run --timeline FILE`` does the
+    same for a whole job.
+
+    Args:
+        file_path: the file that rank 0 writes.
+        mark_cycles: there so that Horovod's call is understood; operations here wait for no cycle.
+
+    Raises:
+        StateError: not initialised, or a timeline is being recorded.
+        ConfigError: the file cannot be written.
+    """
+    del mark_cycles
+    _current().start_timeline(file_path)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline; rank 0 writes it and shows on stderr who waited for whom. Does nothing without one."""
+    _current().stop_timeline()
 
 
 def get_communicator() -> Communicator:

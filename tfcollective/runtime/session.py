@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tfcollective._native import Library, load
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
-from tfcollective.errors import CollectiveAbortedError, PeerLostError, TfCollectiveError
+from tfcollective.errors import CollectiveAbortedError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.heartbeat import Heartbeat
 from tfcollective.runtime.interrupt import InterruptWatch
+from tfcollective.runtime.recorder import TimelineRecorder
 from tfcollective.settings import Settings
 from tfcollective.topology import SINGLE, Placement, World
 
@@ -55,6 +56,7 @@ class Session:
         self._crash = CrashHook(settings.failure_file, self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
         self._interrupt: InterruptWatch | None = None
+        self._recorder: TimelineRecorder | None = None
 
     def start(self) -> None:
         """Starts watching: crashes, heartbeat, Ctrl-C."""
@@ -65,6 +67,8 @@ class Session:
         if self._communicator is not None:
             self._interrupt = InterruptWatch(self._communicator.info, self.abort)
             self._interrupt.start()
+        if self.settings.timeline is not None:
+            self.start_timeline(self.settings.timeline)
 
     def communicator(self) -> Communicator:
         """The communicator; made now if the world has one rank."""
@@ -72,6 +76,25 @@ class Session:
             if self._communicator is None:
                 self._communicator = Communicator.alone(library=_library(self.settings))
             return self._communicator
+
+    def start_timeline(self, path: str) -> None:
+        """Records a timeline until :meth:`stop_timeline` or the end; rank 0 writes it to `path`.
+
+        Raises:
+            StateError: one is being recorded.
+            ConfigError: the file cannot be written.
+        """
+        if self._recorder is not None:
+            raise StateError("a timeline is being recorded already: call stop_timeline() first")
+        recorder = TimelineRecorder(path, self.communicator(), self.placement, self._client)
+        recorder.start()
+        self._recorder = recorder
+
+    def stop_timeline(self) -> None:
+        """Ends the timeline and writes it. Does nothing when none is being recorded."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.finish()
 
     def abort(self, cause: str) -> None:
         """Tells all ranks to stop, because of `cause`."""
@@ -88,6 +111,7 @@ class Session:
     def close(self) -> None:
         """Leaves the world: no more watching, the communicator closed, the coordinator told."""
         self._crash.remove()
+        self.stop_timeline()
         if self._interrupt is not None:
             self._interrupt.stop()
         if self._heartbeat is not None:

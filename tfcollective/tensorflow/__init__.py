@@ -17,6 +17,8 @@ from tfcollective.runtime import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from tfcollective.tensorflow import registered_gradients as _registered_gradients  # noqa: F401  # registers
 from tfcollective.tensorflow.compression import Compression
@@ -68,4 +70,6 @@ __all__ = [
     "shard",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -235,6 +235,29 @@ TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype
                                    size_t num_spans, tfc_done_fn done, void* user, tfc_error* error);
 TFC_EXPORT void tfc_plan_release(tfc_plan* plan); /* NULL is fine */
 
+/* ---- timeline: what this rank did when ---------------------------------------------------------- */
+
+typedef struct tfc_timeline_event {
+  size_t struct_size;
+  int32_t collective;                       /* tfc_collective, or -1: an interval that tfc_timeline_add was given */
+  uint32_t channel;                         /* operations of all ranks with equal channel ... */
+  uint64_t sequence;                        /* ... and sequence are one collective */
+  uint64_t bytes;                           /* of the input */
+  int64_t submitted_ns, began_ns, ended_ns; /* nanoseconds of CLOCK_MONOTONIC */
+  const char* name;
+} tfc_timeline_event;
+
+typedef void (*tfc_timeline_fn)(void* user, const tfc_timeline_event* event);
+
+/* Records the last `capacity` operations from now on; what was recorded before is dropped. */
+TFC_EXPORT tfc_code tfc_timeline_start(tfc_communicator* communicator, size_t capacity, tfc_error* error);
+/* Adds an interval of the caller's own: name, began_ns, ended_ns. Does nothing while nothing is recorded. */
+TFC_EXPORT tfc_code tfc_timeline_add(tfc_communicator* communicator, const tfc_timeline_event* event, tfc_error* error);
+/* Ends the recording and shows it to `visit`, oldest event first; what `event` points to is valid during the
+ * call. `dropped` (may be NULL) gets the number of older events that did not fit. */
+TFC_EXPORT tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeline_fn visit, void* user,
+                                      uint64_t* dropped, tfc_error* error);
+
 /* ---- the worlds of this process: how TensorFlow's kernels find the communicator ---------------- */
 
 /* Makes `communicator` (or nothing: NULL) the world number `id` of this process. Takes a reference

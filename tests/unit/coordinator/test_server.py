@@ -385,3 +385,7 @@ def test_a_server_without_the_key_is_not_believed():
 
 def test_it_listens_on_one_interface_only(server):
     assert server.endpoint.host == "127.0.0.1"
+
+
+def test_the_clock_offset_is_that_of_the_coordinator(client):
+    assert abs(client.clock_offset(8)) < 1e9  # the same clock: what is left is half the way there and back

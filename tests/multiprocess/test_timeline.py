@@ -1,0 +1,74 @@
+"""A timeline of real ranks: one file, all ranks, one clock; and what is missing costs nobody the job."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from launching import Run
+
+pytestmark = [pytest.mark.multiprocess]
+
+SLOW_RANK = (
+    "import time, numpy as np, tfcollective as tfc\n"
+    "tfc.init(); world = tfc.get_communicator()\n"
+    "for step in range(5):\n"
+    "    time.sleep(0.02 * (tfc.rank() == 1))\n"
+    "    world.allreduce(np.ones(10), name=f'x{step}')\n"
+)
+
+
+def run_job(*options: str, code: int = 0) -> str:
+    with Run(("-np", "2", *options)) as job:
+        exit_code, _, err = job.finish(60)
+    assert exit_code == code, err
+    return err
+
+
+def operations(path: Path) -> list[dict]:
+    return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_the_straggler_is_found(tmp_path, transport):
+    path = tmp_path / "trace.json"
+    err = run_job("--transport", transport, "--timeline", str(path), "--", sys.executable, "-c", SLOW_RANK)
+    events = operations(path)
+    assert sorted((e["pid"], e["name"]) for e in events) == [(r, f"x{s}") for r in (0, 1) for s in range(5)]
+    assert all(e["args"]["last_rank"] == 1 for e in events if e["name"] != "x0")
+    row = next(line for line in err.splitlines() if line.startswith("[0]<stderr>:    1 "))
+    assert row.split()[6] >= "4", row  # came last
+
+
+def test_a_part_of_a_program(tmp_path):
+    path = tmp_path / "part.json"
+    program = (
+        "import numpy as np, tfcollective as tfc\n"
+        "tfc.init(); world = tfc.get_communicator()\n"
+        "world.allreduce(np.ones(1), name='before')\n"
+        f"tfc.start_timeline({str(path)!r})\n"
+        "world.allreduce(np.ones(1), name='inside')\n"
+        "tfc.stop_timeline()\n"
+        "world.allreduce(np.ones(1), name='after')\n"
+    )
+    run_job("--", sys.executable, "-c", program)
+    assert {event["name"] for event in operations(path)} == {"inside"}
+
+
+def test_a_rank_that_is_killed_costs_its_own_part_only(tmp_path):
+    path = tmp_path / "trace.json"
+    program = (
+        "import os, signal, numpy as np, tfcollective as tfc\n"
+        "tfc.init(); world = tfc.get_communicator()\n"
+        "world.allreduce(np.ones(1), name='together')\n"
+        "if tfc.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "world.allreduce(np.ones(1), name='alone')\n"
+    )
+    err = run_job("--timeline", str(path), "--", sys.executable, "-c", program, code=137)
+    assert {(e["pid"], e["name"]) for e in operations(path)} == {(0, "together"), (0, "alone")}
+    assert "rank 1 left nothing for the timeline" in err
+
+
+def test_a_file_that_cannot_be_written_is_said_before_training(tmp_path):
+    err = run_job("--timeline", str(tmp_path / "no" / "trace.json"), "--", sys.executable, "-c", SLOW_RANK, code=1)
+    assert "the timeline cannot be written to" in err
