@@ -2,6 +2,7 @@
 #ifndef TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_
 #define TFCOLLECTIVE_ALGORITHMS_ARENA_BUFFERS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -59,6 +60,30 @@ inline Status CheckOffsets(const std::vector<size_t>& offsets, int local_size) {
     if (offsets[i] < offsets[i - 1]) return Status(Code::kInvalidArgument, "offsets must not decrease");
   }
   return Status::Ok();
+}
+
+// One rank's part of a buffer: where its next bytes are, and how many are left.
+template <typename Cursor>
+struct Part {
+  Cursor cursor;
+  size_t left;
+};
+
+// Part i has the bytes [offsets[i], offsets[i+1]) of the spans.
+template <typename Cursor, typename Spans>
+std::vector<Part<Cursor>> PartsOf(const Spans& spans, const std::vector<size_t>& offsets) {
+  std::vector<Part<Cursor>> parts;
+  Cursor cursor(spans);
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    parts.push_back({cursor, offsets[i + 1] - offsets[i]});
+    cursor.Skip(offsets[i + 1] - offsets[i]);
+  }
+  return parts;
+}
+
+template <typename Cursor>
+bool AnyLeft(const std::vector<Part<Cursor>>& parts) {
+  return std::any_of(parts.begin(), parts.end(), [](const Part<Cursor>& part) { return part.left > 0; });
 }
 
 }  // namespace tfc

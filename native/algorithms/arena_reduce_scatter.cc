@@ -9,26 +9,12 @@
 namespace tfc {
 namespace {
 
-// The part of one rank: where the next piece of it begins in the input, and its end.
-struct Part {
-  ConstCursor input;
-  size_t left;
-};
-
-std::vector<Part> PartsOf(const ConstSpans& input, const std::vector<size_t>& offsets) {
-  std::vector<Part> parts;
-  ConstCursor cursor(input);
-  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-    parts.push_back(Part{cursor, offsets[i + 1] - offsets[i]});
-    cursor.Skip(offsets[i + 1] - offsets[i]);
-  }
-  return parts;
-}
+using Parts = std::vector<Part<ConstCursor>>;
 
 // Each slot is divided into equal lots, one for each rank's part.
 class ReduceScatter {
  public:
-  ReduceScatter(StagingRounds* rounds, const Reduction& reduction, std::vector<Part> parts, const MutableSpans& output)
+  ReduceScatter(StagingRounds* rounds, const Reduction& reduction, Parts parts, const MutableSpans& output)
       : rounds_(*rounds),
         reduction_(reduction),
         parts_(std::move(parts)),
@@ -37,7 +23,7 @@ class ReduceScatter {
         lot_size_(rounds->segment_size() / parts_.size() / kLineSize * kLineSize) {}
 
   Status Run() {
-    for (uint64_t round = 0; AnyLeft(); ++round) {
+    for (uint64_t round = 0; AnyLeft(parts_); ++round) {
       TFC_RETURN_IF_ERROR(rounds_.Open(round));
       Stage(round);
       rounds_.Publish(round);
@@ -49,29 +35,26 @@ class ReduceScatter {
   }
 
  private:
-  bool AnyLeft() const {
-    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.left > 0; });
-  }
-  Part& own() { return parts_[static_cast<size_t>(rounds_.local_rank())]; }
+  Part<ConstCursor>& own() { return parts_[static_cast<size_t>(rounds_.local_rank())]; }
 
   void Stage(uint64_t round) {
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (&parts_[i] == &own()) continue;
       const size_t size = std::min(parts_[i].left, lot_size_);
-      parts_[i].input.CopyTo(rounds_.slot(round) + i * lot_size_, size);
+      parts_[i].cursor.CopyTo(rounds_.slot(round) + i * lot_size_, size);
       parts_[i].left -= size;
     }
   }
 
   void Combine(uint64_t round) {
     const Lot lot{round, static_cast<size_t>(rounds_.local_rank()) * lot_size_, std::min(own().left, lot_size_)};
-    CombineStaged(rounds_, reduction_, lot, &own().input, &output_, stream_);
+    CombineStaged(rounds_, reduction_, lot, &own().cursor, &output_, stream_);
     own().left -= lot.size;
   }
 
   StagingRounds& rounds_;
   const Reduction& reduction_;
-  std::vector<Part> parts_;
+  Parts parts_;
   MutableCursor output_;
   const bool stream_;
   const size_t lot_size_;
@@ -90,7 +73,7 @@ Status ArenaReduceScatter(const ArenaContext& context, const Reduction& reductio
   TFC_RETURN_IF_ERROR(CheckElements(input, element));
   TFC_RETURN_IF_ERROR(CheckElements(output, element));
   if (offsets.back() == 0) return rounds.Pass();
-  return ReduceScatter(&rounds, reduction, PartsOf(input, offsets), output).Run();
+  return ReduceScatter(&rounds, reduction, PartsOf<ConstCursor>(input, offsets), output).Run();
 }
 
 }  // namespace tfc
