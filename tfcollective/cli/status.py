@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.records import JobRecord, running_jobs, runtime_directory
+from tfcollective.coordinator.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
+from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 
 __all__ = ["status"]

@@ -9,16 +9,15 @@ import contextlib
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfcollective.errors import ConfigError
 from tfcollective.log import get_logger
+from tfcollective.private_directory import unusable
 from tfcollective.topology import Endpoint
 
-__all__ = ["JobDirectory", "JobRecord", "running_jobs", "runtime_directory", "start_ticks"]
+__all__ = ["JobDirectory", "JobRecord", "running_jobs", "start_ticks"]
 
 _LOG = get_logger(__name__)
 _RECORD = "record.json"
@@ -98,50 +97,12 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in _ENDED else int(fields[_START_FIELD])
 
 
-def runtime_directory(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
-    """The directory of this user's jobs: ``override``, ``$XDG_RUNTIME_DIR/tfcollective``, or one below ``temporary``.
-
-    Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
-    """
-    path = _choose(override, environ, temporary)
-    try:
-        path.mkdir(mode=0o700, parents=override is not None, exist_ok=True)
-        _check_private(path)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    return path
-
-
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot use {path} for the records of running jobs: {error}; TFCOLLECTIVE_RUNTIME_DIR names another place"
-    )
-
-
-def _choose(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
-    if override:
-        return Path(override)
-    xdg = environ.get("XDG_RUNTIME_DIR", "")
-    if xdg and os.access(xdg, os.W_OK | os.X_OK):
-        return Path(xdg) / "tfcollective"
-    return Path(temporary) / f"tfcollective-{os.getuid()}"
-
-
-def _check_private(path: Path) -> None:
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise ConfigError(
-            f"{path} must be a directory of your own with mode 700: remove it, set its mode, or let "
-            "TFCOLLECTIVE_RUNTIME_DIR name another one"
-        )
+        raise unusable(path, error) from error
 
 
 class JobDirectory:

@@ -11,7 +11,7 @@ import psutil
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.records import JobDirectory, JobRecord, runtime_directory, start_ticks
+from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
 from tfcollective.errors import LaunchError
@@ -24,6 +24,7 @@ from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.sweep import end_processes_of
 from tfcollective.log import get_logger
+from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import TaskKey
 

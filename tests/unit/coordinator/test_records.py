@@ -6,8 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfcollective.coordinator.records import JobDirectory, JobRecord, running_jobs, runtime_directory, start_ticks
+from tfcollective.coordinator.records import JobDirectory, JobRecord, running_jobs, start_ticks
 from tfcollective.errors import ConfigError
+from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 
 

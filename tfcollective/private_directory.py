@@ -1,0 +1,84 @@
+"""A directory of this user that nobody else can look into: for records of running jobs, and for a key of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["runtime_directory", "unusable", "user_key"]
+
+_KEY_FILE = "user.key"
+_KEY_BYTES = 32
+
+
+def runtime_directory(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
+    """The directory of this user's jobs: ``override``, ``$XDG_RUNTIME_DIR/tfcollective``, or one below ``temporary``.
+
+    Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
+    """
+    path = _choose(override, environ, temporary)
+    try:
+        path.mkdir(mode=0o700, parents=override is not None, exist_ok=True)
+        _check_private(path)
+    except OSError as error:
+        raise unusable(path, error) from error
+    return path
+
+
+def unusable(path: Path, error: OSError) -> ConfigError:
+    """What to raise when something below the directory cannot be read or written."""
+    return ConfigError(
+        f"cannot use {path} for the records of running jobs: {error}; TFCOLLECTIVE_RUNTIME_DIR names another place"
+    )
+
+
+def user_key(directory: Path) -> bytes:
+    """A random key that this user's processes on this machine share; made by whoever asks first.
+
+    Raises ConfigError when it can be neither read nor written.
+    """
+    path = directory / _KEY_FILE
+    try:
+        if not path.exists():
+            _make_key(path)
+        return bytes.fromhex(path.read_text("ascii"))
+    except OSError as error:
+        raise unusable(path, error) from error
+    except ValueError as error:
+        raise ConfigError(f"{path} holds no key: remove it, a new one is made") from error
+
+
+def _make_key(path: Path) -> None:
+    """Whole or not at all, and only if nobody else was faster."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(secrets.token_hex(_KEY_BYTES))
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(partial)
+    finally:
+        partial.unlink()
+
+
+def _choose(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
+    if override:
+        return Path(override)
+    xdg = environ.get("XDG_RUNTIME_DIR", "")
+    if xdg and os.access(xdg, os.W_OK | os.X_OK):
+        return Path(xdg) / "tfcollective"
+    return Path(temporary) / f"tfcollective-{os.getuid()}"
+
+
+def _check_private(path: Path) -> None:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(
+            f"{path} must be a directory of your own with mode 700: remove it, set its mode, or let "
+            "TFCOLLECTIVE_RUNTIME_DIR name another one"
+        )
