@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,7 +81,7 @@ def pin(rank: int, wanted: bool) -> None:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The dtype of that name; bfloat16 needs the package that TensorFlow, too, takes it from."""
     if name == "bfloat16":
-        import_module("ml_dtypes")  # makes numpy know the name
+        import ml_dtypes  # noqa: F401  # makes numpy know the name
     return np.dtype(name)
 
 
