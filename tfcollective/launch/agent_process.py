@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
 from tfcollective.errors import LaunchError
@@ -27,12 +28,15 @@ class AgentProcess:
         self._limits: list[threading.Timer] = []
 
     @classmethod
-    def start(cls, config: AgentConfig) -> AgentProcess:
-        """Starts it in a session of its own (a Ctrl-C at the terminal is for us to pass on) and configures it."""
+    def start(cls, config: AgentConfig, inside: Sequence[str] = ()) -> AgentProcess:
+        """Starts it in a session of its own (a Ctrl-C at the terminal is for us to pass on) and configures it.
+
+        ``inside`` is a command that runs another in some surroundings, such as a namespace, and becomes it: the pid
+        stays.
+        """
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tfcollective.agent"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
-            )
+            command = [*inside, sys.executable, "-m", "tfcollective.agent"]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
         except OSError as error:
             raise LaunchError(f"cannot start the agent: {error}") from error
         agent = cls(process)
