@@ -88,6 +88,13 @@ class CoordinatorClient:
         """Says that the task leaves the world in order."""
         self._call("/v1/leave", {"task": str(task)})
 
+    def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
+        """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
+        is none within ``timeout`` seconds (20 at most)."""
+        wait = min(_POLL_S, timeout)
+        reply = self._call("/v1/lost", {"generation": generation, "timeout": wait}, wait=wait)
+        return (_number(reply["rank"]), str(reply.get("message"))) if "rank" in reply else None
+
     def started(self, task: TaskKey, *, node: str, pid: int) -> None:
         """Says that the task's process runs: for agents."""
         self._call("/v1/started", {"task": str(task), "node": node, "pid": pid})

@@ -71,6 +71,7 @@ class JobService:
             "/v1/join": self._join,
             "/v1/heartbeat": self._heartbeat,
             "/v1/leave": self._leave,
+            "/v1/lost": self._lost,
             "/v1/started": self._started,
             "/v1/exited": self._exited,
             "/v1/status": self._status,
@@ -188,6 +189,11 @@ class JobService:
         self._membership.leave(body.task("task"), self._clock.monotonic())
         self._notify()
         return {}
+
+    async def _lost(self, body: Body) -> Reply:
+        generation = body.integer("generation")
+        lost = await self._until(lambda: self._membership.lost_member(generation), body.number("timeout"))
+        return {} if lost is None else {"rank": lost[0], "message": lost[1]}
 
     async def _started(self, body: Body) -> Reply:
         self._membership.started(body.task("task"), body.text("node"), body.integer("pid"))

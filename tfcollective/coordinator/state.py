@@ -189,6 +189,17 @@ class Membership:
         self._views[task] = replace(view, state=state, node=record.node, pid=record.pid, exit=record)
         self._settle(now)
 
+    def lost_member(self, generation: int) -> tuple[int, str] | None:
+        """A member of the world of that generation whose process has ended: its rank, and what happened in words."""
+        if self._world is None or self._world.generation != generation:
+            return None
+        ended = (self._views[member.task] for member in self._world.members)
+        view = next((view for view in ended if view.ended), None)
+        if view is None:
+            return None
+        how = view.exit.how if view.exit is not None else "ended"
+        return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {how}"
+
     def expire(self, now: float) -> None:
         """Fails the round when its time is over."""
         if self._deadline is None or now < self._deadline:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, load
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
@@ -16,6 +16,7 @@ from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.heartbeat import Heartbeat
 from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.recorder import TimelineRecorder
+from tfcollective.runtime.watched import call_watched
 from tfcollective.settings import Settings
 from tfcollective.topology import SINGLE, Placement, World
 
@@ -27,8 +28,8 @@ __all__ = ["Session", "open_session"]
 GLOBAL_WORLD = 0
 _LEAVE_TIMEOUT_S = 10.0
 _BROKEN_LEAVE_TIMEOUT_S = 0.5
+_WATCH_S = 5.0
 _LOG = get_logger(__name__)
-_Result = TypeVar("_Result")
 
 
 class Session:
@@ -185,7 +186,7 @@ def _open_connected(client: CoordinatorClient, settings: Settings, identity: Ide
     try:
         world = _join(client, settings, identity, listener.address)
         placement = world.placement(identity.task)
-        communicator = _interruptibly(
+        communicator = call_watched(
             lambda: Communicator.connect(
                 listener,
                 rank=placement.rank,
@@ -194,7 +195,8 @@ def _open_connected(client: CoordinatorClient, settings: Settings, identity: Ide
                 generation=world.generation,
                 options=_options(settings),
                 library=library,
-            )
+            ),
+            lambda: client.lost_member(world.generation, timeout=_WATCH_S),
         )
     except BaseException:
         listener.close()
@@ -229,22 +231,3 @@ def _library(settings: Settings) -> Library:
 
 def _forget_world(library: Library) -> None:
     library.call("tfc_world_set", GLOBAL_WORLD, None)
-
-
-def _interruptibly(call: Callable[[], _Result]) -> _Result:
-    """Runs a native call that may block on another thread, so that Ctrl-C ends the wait for it at once."""
-    results: list[_Result] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # noqa: BLE001  # handed to the caller, whatever it is
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="tfcollective-connect", daemon=True)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]

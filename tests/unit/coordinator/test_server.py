@@ -389,3 +389,15 @@ def test_it_listens_on_one_interface_only(server):
 
 def test_the_clock_offset_is_that_of_the_coordinator(client):
     assert abs(client.clock_offset(8)) < 1e9  # the same clock: what is left is half the way there and back
+
+
+def test_a_lost_member_is_told_to_those_who_ask(server, client):
+    threads = [in_thread(join, server.endpoint, index) for index in range(2)]
+    for thread, _ in threads:
+        thread.join(10)
+    assert client.lost_member(1, timeout=0.01) is None
+    thread, results = in_thread(lambda: client.lost_member(1, timeout=10))
+    server.exited(ended(1, 3))
+    thread.join(5)
+    assert results == [(1, "rank 1 (worker:1, pid 1) exited with code 3")]
+    assert client.lost_member(2, timeout=0.01) is None  # another world

@@ -1,0 +1,76 @@
+"""A native call that waits for other ranks, with somebody who looks whether they still exist."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tfcollective.errors import CoordinatorError, PeerLostError
+from tfcollective.runtime.watched import call_watched
+
+
+@pytest.fixture
+def stuck() -> Iterator[threading.Event]:
+    """What a call may wait for; set at the end, so that its thread ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_the_result_comes_back_and_nobody_is_asked() -> None:
+    asked: list[int] = []
+    assert call_watched(lambda: 7, lambda: asked.append(1)) == 7
+    with pytest.raises(ZeroDivisionError):
+        call_watched(lambda: 1 // 0, lambda: asked.append(1))
+    assert asked == []
+
+
+def test_the_end_of_a_rank_ends_the_wait(stuck: threading.Event) -> None:
+    begin = time.monotonic()
+    with pytest.raises(PeerLostError, match="rank 2 was killed before all ranks were connected") as caught:
+        call_watched(stuck.wait, lambda: (2, "rank 2 was killed"))
+    assert caught.value.peer == 2
+    assert time.monotonic() - begin < 5
+
+
+def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event) -> None:
+    answers = iter([CoordinatorError("gone"), None, (1, "rank 1 ended")])
+
+    def find_lost() -> tuple[int, str] | None:
+        answer = next(answers)
+        if isinstance(answer, CoordinatorError):
+            raise answer
+        return answer
+
+    with pytest.raises(PeerLostError, match="rank 1 ended"):
+        call_watched(stuck.wait, find_lost)
+
+
+def test_what_the_call_itself_says_comes_first() -> None:
+    found = threading.Event()
+
+    def call() -> None:
+        found.wait(10)
+        raise PeerLostError("rank 1 says why")
+
+    def find_lost() -> tuple[int, str]:
+        found.set()
+        return 1, "rank 1 ended"
+
+    with pytest.raises(PeerLostError, match="says why"):
+        call_watched(call, find_lost)
+
+
+def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
+    def interrupt() -> None:
+        time.sleep(0.2)  # until the main thread waits
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        call_watched(stuck.wait, lambda: None)
