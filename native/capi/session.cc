@@ -14,6 +14,8 @@ constexpr char kAddressVersion[] = "1";
 constexpr int kCallerSpinMicros = 100;
 constexpr int kProgressSpinMicros = 50;
 constexpr double kShutdownSeconds = 2.0;
+// Rank 0 alone knows who is missing: the others give it this long to say so before they speak of their own wait.
+constexpr double kRootSpeaksFirstSeconds = 2.0;
 
 int CpusAllowed() {
   cpu_set_t set;
@@ -130,12 +132,14 @@ Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& 
   star_ = star.Take();
   engine_->Attach(star_.get());
   TFC_RETURN_IF_ERROR(star_->Start(deadline));
+  const double extra = options.rank == 0 ? 0 : kRootSpeaksFirstSeconds;
+  const Deadline patience = Deadline::After(deadline.Left() + extra);
   if (options.shared_memory) {
-    const Status shared = ShareMemory(&meeting->fds, options, peers, deadline);
+    const Status shared = ShareMemory(&meeting->fds, options, peers, patience);
     if (!shared.ok()) return shared.WithContext("shared memory");
   }
   TFC_RETURN_IF_ERROR(StartEngine(options, peers));
-  return engine_->Synchronise(deadline);
+  return engine_->Synchronise(patience);
 }
 
 Status Session::ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,

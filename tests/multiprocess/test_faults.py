@@ -45,7 +45,8 @@ def check_survivors(fault: str, phase: str, victim: int, directory: Path, err: s
     ended = float((directory / "fault").read_text())
     allowed = 1.0
     if fault == "stop":
-        allowed += START_TIMEOUT if phase == "rendezvous" else OP_TIMEOUT
+        allowed += START_TIMEOUT if phase in ("rendezvous", "connect") else OP_TIMEOUT
+        allowed += 1.0 if phase == "connect" else 0.0  # rank 0 stays a second to tell the others
     for rank in set(range(RANKS)) - {victim}:
         path = directory / f"{rank}.json"
         assert path.exists(), f"rank {rank} was ended before it could raise\n{err}"
@@ -57,7 +58,7 @@ def check_survivors(fault: str, phase: str, victim: int, directory: Path, err: s
         assert seen["time"] - ended < allowed + idle, seen
 
 
-@pytest.mark.parametrize("phase", ["rendezvous", "allreduce", "idle", "shutdown"])
+@pytest.mark.parametrize("phase", ["rendezvous", "connect", "allreduce", "idle", "shutdown"])
 @pytest.mark.parametrize("fault", ["kill", "raise", "exit", "stop"])
 @pytest.mark.parametrize(("transport", "victim"), [("auto", 2), ("tcp", 0)])
 def test_every_other_rank_raises(fault, phase, victim, transport, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, load
+from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
 from tfcollective.errors import CollectiveAbortedError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.identity import Identity
@@ -197,6 +198,7 @@ def _open_connected(client: CoordinatorClient, settings: Settings, identity: Ide
                 library=library,
             ),
             lambda: client.lost_member(world.generation, timeout=_WATCH_S),
+            Deadline.after(settings.start_timeout),
         )
     except BaseException:
         listener.close()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
+from tfcollective.clock import Deadline
 from tfcollective.errors import CoordinatorError, PeerLostError
 from tfcollective.log import get_logger
 
@@ -21,7 +22,9 @@ _PATIENCE_S = 0.3
 _OWN_WORDS_S = 0.2
 
 
-def call_watched(call: Callable[[], _Result], find_lost: Callable[[], tuple[int, str] | None]) -> _Result:
+def call_watched(
+    call: Callable[[], _Result], find_lost: Callable[[], tuple[int, str] | None], deadline: Deadline
+) -> _Result:
     """Runs a native call that waits for other ranks on another thread: Ctrl-C ends the wait at once, and so does the
     end of a rank.
 
@@ -29,6 +32,7 @@ def call_watched(call: Callable[[], _Result], find_lost: Callable[[], tuple[int,
         call: may block; it is left to itself when the wait ends before it does.
         find_lost: blocks for a while; gives (rank, what happened) once a rank has ended. Called only when ``call``
             takes long.
+        deadline: of ``call`` itself. What ends after it ends because of it, and ``call`` knows who was missing.
 
     Raises:
         PeerLostError: a rank has ended meanwhile.
@@ -47,13 +51,12 @@ def call_watched(call: Callable[[], _Result], find_lost: Callable[[], tuple[int,
         done.set()
 
     def watch() -> None:
-        while not done.wait(_PATIENCE_S):
+        lost = None
+        while lost is None and not done.wait(_PATIENCE_S):
             lost = _asked(find_lost)
-            if lost is not None:
-                if not done.wait(_OWN_WORDS_S):
-                    rank, what = lost
-                    answers.put(_raising(PeerLostError(f"{what} before all ranks were connected", peer=rank)))
-                return
+        if lost is not None and not done.wait(_OWN_WORDS_S) and not deadline.expired():
+            rank, what = lost
+            answers.put(_raising(PeerLostError(f"{what} before all ranks were connected", peer=rank)))
 
     for name, work in (("tfcollective-connect", run), ("tfcollective-watch", watch)):
         threading.Thread(target=work, name=name, daemon=True).start()

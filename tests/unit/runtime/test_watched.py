@@ -10,8 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tfcollective.clock import Deadline
 from tfcollective.errors import CoordinatorError, PeerLostError
 from tfcollective.runtime.watched import call_watched
+
+LATER = Deadline.after(3600)
 
 
 @pytest.fixture
@@ -24,16 +27,16 @@ def stuck() -> Iterator[threading.Event]:
 
 def test_the_result_comes_back_and_nobody_is_asked() -> None:
     asked: list[int] = []
-    assert call_watched(lambda: 7, lambda: asked.append(1)) == 7
+    assert call_watched(lambda: 7, lambda: asked.append(1), LATER) == 7
     with pytest.raises(ZeroDivisionError):
-        call_watched(lambda: 1 // 0, lambda: asked.append(1))
+        call_watched(lambda: 1 // 0, lambda: asked.append(1), LATER)
     assert asked == []
 
 
 def test_the_end_of_a_rank_ends_the_wait(stuck: threading.Event) -> None:
     begin = time.monotonic()
     with pytest.raises(PeerLostError, match="rank 2 was killed before all ranks were connected") as caught:
-        call_watched(stuck.wait, lambda: (2, "rank 2 was killed"))
+        call_watched(stuck.wait, lambda: (2, "rank 2 was killed"), LATER)
     assert caught.value.peer == 2
     assert time.monotonic() - begin < 5
 
@@ -48,7 +51,7 @@ def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event)
         return answer
 
     with pytest.raises(PeerLostError, match="rank 1 ended"):
-        call_watched(stuck.wait, find_lost)
+        call_watched(stuck.wait, find_lost, LATER)
 
 
 def test_what_the_call_itself_says_comes_first() -> None:
@@ -63,7 +66,7 @@ def test_what_the_call_itself_says_comes_first() -> None:
         return 1, "rank 1 ended"
 
     with pytest.raises(PeerLostError, match="says why"):
-        call_watched(call, find_lost)
+        call_watched(call, find_lost, LATER)
 
 
 def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
@@ -73,4 +76,13 @@ def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        call_watched(stuck.wait, lambda: None)
+        call_watched(stuck.wait, lambda: None, LATER)
+
+
+def test_after_its_deadline_the_call_speaks_for_itself() -> None:
+    def call() -> None:
+        time.sleep(1)  # longer than anybody waits for its words
+        raise TimeoutError("rank 2 did not connect")
+
+    with pytest.raises(TimeoutError, match="rank 2"):
+        call_watched(call, lambda: (1, "rank 1 has given up, too"), Deadline.after(0.1))
