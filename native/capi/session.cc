@@ -14,6 +14,7 @@ constexpr char kAddressVersion[] = "1";
 constexpr int kCallerSpinMicros = 100;
 constexpr int kProgressSpinMicros = 50;
 constexpr double kShutdownSeconds = 2.0;
+constexpr double kCauseSeconds = 0.5;
 // Rank 0 alone knows who is missing: the others give it this long to say so before they speak of their own wait.
 constexpr double kRootSpeaksFirstSeconds = 2.0;
 
@@ -94,7 +95,9 @@ Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meetin
 // The peers wait for this rank, so they are told; unless one of them has told us.
 Status Session::GiveUp(const Status& why) {
   if (engine_ == nullptr) return why;
-  const Status first = engine_->failure().Get();
+  // Who gives up closes its sockets; that may be seen before the reason has come.
+  const bool broken_link = why.code() == Code::kPeerLost || why.code() == Code::kIo;
+  const Status first = engine_->failure().WaitFor(Deadline::After(broken_link ? kCauseSeconds : 0));
   if (!first.ok()) return first;
   engine_->Abort("it could not set the communicator up: " + why.message());
   return why;

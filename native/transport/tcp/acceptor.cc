@@ -30,7 +30,7 @@ uint32_t EventsFor(HandshakeWants wants) { return wants == HandshakeWants::kWrit
 }  // namespace
 
 Acceptor::Acceptor(TcpListener listener, const AcceptorOptions& options)
-    : listener_(std::move(listener)), options_(options) {}
+    : listener_(std::move(listener)), options_(options), refusals_(options.log) {}
 
 Acceptor::~Acceptor() = default;
 
@@ -86,7 +86,7 @@ void Acceptor::Admit(TcpListener::Incoming incoming) {
   Status status = ConfigureConnection(fd);
   if (status.ok() && Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) != 0)
     status = Status::FromErrno("epoll_ctl", errno);
-  if (!status.ok()) return options_.log.Warning(status.WithContext("a connection could not be taken").message());
+  if (!status.ok()) return refusals_.Note(status.WithContext("a connection could not be taken").message());
   handshakes_.emplace(fd, ServerHandshake(std::move(incoming.fd), incoming.from, options_.key, options_.self,
                                           Deadline::After(options_.handshake_seconds)));
 }
@@ -96,7 +96,7 @@ void Acceptor::DropOldest() {
     return a.second.deadline().when() < b.second.deadline().when();
   });
   if (oldest == handshakes_.end()) return;
-  options_.log.Warning("too many connections wait for their handshake: dropped the oldest");
+  refusals_.Note("too many connections wait for their handshake: dropped the oldest");
   handshakes_.erase(oldest);
 }
 
@@ -105,7 +105,7 @@ void Acceptor::AdvanceOne(int fd, std::vector<Accepted>* accepted) {
   if (found == handshakes_.end()) return;
   const Result<HandshakeWants> wants = found->second.Advance();
   if (!wants.ok()) {
-    options_.log.Warning(wants.status().message());
+    refusals_.Note(wants.status().message());
     handshakes_.erase(found);
   } else if (wants.value() == HandshakeWants::kNothing) {
     Control(epoll_.get(), EPOLL_CTL_DEL, fd, 0);
@@ -130,7 +130,7 @@ void Acceptor::Expire(std::vector<Accepted>* accepted) {
 
 // Without this the waiting connection would keep the descriptor readable and the thread busy.
 void Acceptor::PauseListening(const Status& reason) {
-  options_.log.Error(reason.WithContext("no new connections for a moment").message());
+  refusals_.Note(reason.WithContext("no new connections for a moment").message());
   if (Control(epoll_.get(), EPOLL_CTL_DEL, listener_.fd(), 0) == 0) listening_ = false;
 }
 

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/refusal_log.h"
 #include "transport/tcp/tcp_listener.h"
 
 namespace tfc {
@@ -60,6 +61,7 @@ class Acceptor {
 
   TcpListener listener_;
   AcceptorOptions options_;
+  RefusalLog refusals_;
   UniqueFd epoll_;
   UniqueFd timer_;
   bool listening_ = true;  // false for a moment after accept failed for want of descriptors
