@@ -1,0 +1,42 @@
+// The worlds of this process, by number.
+#ifndef TFCOLLECTIVE_CAPI_WORLDS_H_
+#define TFCOLLECTIVE_CAPI_WORLDS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "capi/session.h"
+
+namespace tfc {
+
+// TensorFlow's kernels have no way to be given a communicator but by number; see docs/adr/0003.
+class Worlds {
+ public:
+  static Worlds& Get() {
+    static auto* worlds = new Worlds();  // never destroyed: kernels may still run at exit
+    return *worlds;
+  }
+  void Set(int32_t id, std::shared_ptr<Session> session) {
+    std::shared_ptr<Session> previous;  // released outside the lock: it may shut down
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      previous = std::exchange(sessions_[id], std::move(session));
+    }
+  }
+  std::shared_ptr<Session> Find(int32_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = sessions_.find(id);
+    return found == sessions_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int32_t, std::shared_ptr<Session>> sessions_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_CAPI_WORLDS_H_
