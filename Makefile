@@ -23,7 +23,7 @@ say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-pythons test-soak bench-native googletest clean distclean
+  test-pythons test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -182,6 +182,20 @@ test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 .PHONY: soak-round
 soak-round:
 	$(call python_tests,tf221,-q -m kill $(CURDIR)/tests)
+
+# ---- benchmarks -----------------------------------------------------------------------------------------------------
+
+# What is missing of the others (tools/baselines.sh) is shown as not measured. BENCH_ARGS="--only allreduce --strict" ...
+BENCH_OUT ?= build/bench
+bench_targets = @$(VENV)/tf221/bin/tfcollective bench targets --baselines $(VENV) --out $(BENCH_OUT) $(1) $(BENCH_ARGS)
+
+bench-quick: .venv/tf221.installed  ## the table of what must be reached, in under 10 minutes; BENCH_ARGS=--strict fails on a miss
+	@tools/baselines.sh programs
+	$(call bench_targets,--quick)
+
+bench: .venv/tf221.installed  ## the same with all sizes and more rounds: on a quiet machine, an hour or so
+	@tools/baselines.sh programs
+	$(call bench_targets,)
 
 # ---- clean ----------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 pytestmark = [pytest.mark.multiprocess]
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfcollective", "bench", "allreduce", "-np", "2"]
 QUICK = ["--quick", "--sizes", "4,4K", "--iterations", "20", "--rounds", "2"]
 
@@ -41,6 +44,21 @@ def test_ours_run_and_what_is_missing_is_named(tmp_path):
     page = (tmp_path / "out" / "allreduce.html").read_text()
     assert "All-reduce benchmark" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_the_program_in_c_is_built_and_runs(tmp_path):
+    script = [str(ROOT / "tools" / "baselines.sh"), "--into", str(tmp_path), "programs"]
+    built = subprocess.run(script, capture_output=True, text=True, timeout=150, check=False)
+    assert built.returncode == 0, built.stderr
+    options = ["--baselines", str(tmp_path), "--runners", "c", "--caches", "hot,cold", "--json"]
+    done = subprocess.run([*COMMAND, *QUICK, *options], capture_output=True, text=True, timeout=150, check=False)
+    report = json.loads(done.stdout)
+    assert report["statuses"][0]["state"] == "ran", report["statuses"]
+    rows = {(s["row"]["cache"], s["row"]["bytes"]) for s in report["samples"] if s["metric"] == "latency"}
+    assert rows == {("hot", 4), ("cold", 4), ("hot", 4096), ("cold", 4096)}
+    again = subprocess.run(script, capture_output=True, text=True, timeout=150, check=False)
+    assert "are there" in again.stdout
 
 
 @pytest.mark.tensorflow

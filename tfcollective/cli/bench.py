@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,8 @@ _QUICK_ROUNDS = 3
     epilog="""\b
 Examples:
   tfcollective bench allreduce -np 2 --quick
-  tfcollective bench allreduce -np 2,4 --sizes 4,64K,16M --out results"""
+  tfcollective bench allreduce -np 2,4 --sizes 4,64K,16M --out results
+  tfcollective bench targets --quick"""
 )
 def bench() -> None:
     """Measures all-reduce and training side by side with others."""
@@ -61,6 +62,7 @@ Examples:
 @click.option("--rounds", type=int, help="Turns of every runner; 5, or 3 with --quick.")
 @click.option("--iterations", type=int, default=200, show_default=True, help="Calls per turn for small sizes.")
 @click.option("--transport", default="auto", show_default=True, help="Ours: auto, shm, tcp; several: auto,tcp.")
+@click.option("--link", metavar="RATE", help="A host (network namespace) for every rank, with cables of this rate.")
 @click.option("--caches", help="hot, cold or hot,cold (default; --quick: hot).")
 @click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
 @click.option("--out", metavar="DIR", help="Write allreduce.json, allreduce.html and PNGs there.")
@@ -79,6 +81,7 @@ def allreduce(
     rounds: int | None,
     iterations: int,
     transport: str,
+    link: str | None,
     caches: str | None,
     deadline: float,
     out: str | None,
@@ -111,6 +114,7 @@ def allreduce(
         baselines=baselines or "",
         horovod_python=horovod_python or "",
         mpi_python=mpi_python or "",
+        link=link or "",
     )
     with interruptible():
         report = run_allreduce(options, ["tfcollective", *sys.argv[1:]], show_progress)
@@ -125,6 +129,48 @@ def allreduce(
         for path in write_report(report, sections(report), Path(out), "allreduce")[:2]:
             click.echo(f"wrote {path}", err=True)
     return 0
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  tfcollective bench targets --quick
+  tfcollective bench targets --out results --strict
+  tfcollective bench targets results/benchmarks.json"""
+)
+@click.argument("reports", nargs=-1, metavar="[REPORT]...")
+@click.option("--quick", is_flag=True, help="Under ten minutes: fewer sizes and rounds.")
+@click.option("--only", metavar="GROUP,...", help="Measure only these groups of parts, for example allreduce.")
+@click.option("--strict", is_flag=True, help="Exit code 1 when a must is missed.")
+@click.option("--out", metavar="DIR", help="Write benchmarks.json and benchmarks.html there.")
+@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
+def targets(
+    reports: Sequence[str], quick: bool, only: str | None, strict: bool, out: str | None, baselines: str | None
+) -> int:
+    """Measures what the targets are about and prints which of them are met; or reads that from REPORTs (JSON files)."""
+    from tfcollective.bench.progress import show_progress
+    from tfcollective.bench.report import Section, load_report, print_table, write_report
+    from tfcollective.bench.scoreboard import missed, outcomes, scoreboard
+    from tfcollective.bench.suite import merge, parts_named, run_suite, sections_of_suite
+
+    command = ["tfcollective", *sys.argv[1:]]
+    if reports:
+        report = merge([load_report(Path(path)) for path in reports], (), command)
+    else:
+        with interruptible():
+            parts = parts_named(_names(only))
+            report = run_suite(parts, quick, baselines or "", command, show_progress, _say)
+    found = outcomes(report.samples)
+    print_table(scoreboard(found))
+    if out is not None:
+        parts_of_page = [Section("Targets", tables=(scoreboard(found, ""),)), *sections_of_suite(report)]
+        for path in write_report(report, parts_of_page, Path(out), "benchmarks"):
+            _say(f"wrote {path}")
+    return 1 if strict and missed(found) else 0
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -222,3 +222,31 @@ def test_a_wrong_result_ends_the_run():
 def test_the_loop_refuses_what_is_no_point(capsys):
     with pytest.raises(SystemExit):
         loop.parse_arguments(["warm:4:8"])
+
+
+def test_ranks_on_hosts_of_their_own():
+    case = Case("ctypes", 4, "auto", "1gbit")
+    variant = variant_of(RUNNERS["ctypes"], case, FOUND, AllreduceOptions(), (), 0)
+    assert "tfcollective.bench.lab_launcher" in variant.argv
+    assert case_name(case) == "ctypes, 4 ranks, 1gbit"
+    assert next(samples_of(case, "float32", 0, content())).row["link"] == "1gbit"
+    with pytest.raises(ConfigError, match="--link"):
+        AllreduceOptions(ranks=(2, 4), link="1gbit")
+
+
+def test_targets_are_read_from_reports(tmp_path, capsys):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(make_allreduce_report().to_json()))
+    assert main(["bench", "targets", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert "not measured" in capsys.readouterr().out
+    assert (tmp_path / "out" / "benchmarks.html").exists()
+    # 1 MiB: c takes 60 us of the 64 KiB - 1 MiB row, openmpi 200 us; nothing else was measured
+    assert main(["bench", "targets", str(path), "--strict"]) == 0
+    slow = [
+        replace(s, values=tuple(9 * v for v in s.values)) if s.runner == "c" else s
+        for s in make_allreduce_report().samples
+    ]
+    path.write_text(json.dumps(replace(make_allreduce_report(), samples=tuple(slow)).to_json()))
+    assert main(["bench", "targets", str(path), "--strict"]) == 1
+    assert main(["bench", "targets", str(tmp_path / "none.json")]) == 64
+    assert main(["bench", "targets", "--only", "x"]) == 64

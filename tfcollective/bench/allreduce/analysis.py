@@ -59,7 +59,8 @@ def busbw(size: int, seconds: float, ranks: int) -> float:
 def label_of(sample: Sample) -> str:
     """The runner, with its transport if that was chosen."""
     transport = sample.row.get("transport", "auto")
-    return sample.runner if transport == "auto" else f"{sample.runner} ({transport})"
+    marks = [str(mark) for mark in (transport, sample.row.get("link", "auto")) if mark != "auto"]
+    return f"{sample.runner} ({', '.join(marks)})" if marks else sample.runner
 
 
 def labels(report: Report) -> tuple[str, ...]:

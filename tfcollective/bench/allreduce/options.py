@@ -36,6 +36,7 @@ class AllreduceOptions:
         baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
         horovod_python: the interpreter of Horovod's environment; empty: found in `baselines`.
         mpi_python: likewise, of mpi4py's.
+        link: ranks on hosts of their own, in network namespaces joined at this rate ("1gbit"); empty: all on this one.
     """
 
     ranks: tuple[int, ...] = (2,)
@@ -50,6 +51,7 @@ class AllreduceOptions:
     baselines: str = ""
     horovod_python: str = ""
     mpi_python: str = ""
+    link: str = ""
 
     def __post_init__(self) -> None:
         for name, values, least in (("--np", self.ranks, 1), ("--sizes", self.sizes, 1)):
@@ -60,6 +62,8 @@ class AllreduceOptions:
         _check("--dtype", (self.dtype,), DTYPES)
         _check("--transport", self.transports, TRANSPORTS)
         _check("--caches", self.caches, CACHES)
+        if self.link and (len(self.ranks) != 1 or self.transports != ("auto",)):
+            raise ConfigError("--link: one number of ranks (a host each), and no --transport")
         for name, python in (("--horovod-python", self.horovod_python), ("--mpi-python", self.mpi_python)):
             if python and not Path(python).exists():
                 raise ConfigError(f"{name}: there is no {python}")

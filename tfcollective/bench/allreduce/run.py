@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeAlias
 
 from tfcollective.bench.allreduce.baselines import Baselines, find_baselines
@@ -15,6 +15,7 @@ from tfcollective.bench.allreduce.runners import Case, Runner, case_name, chosen
 from tfcollective.bench.hardware import probe_hardware, probe_versions
 from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
 from tfcollective.bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
+from tfcollective.bench.netlab import Lab, opened
 
 __all__ = ["run_allreduce"]
 
@@ -35,12 +36,13 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
     runners = chosen(options.runners)
     found = find_baselines(options)
     hardware = probe_hardware()
-    missing = {runner.name: hint for runner in runners if (hint := runner.missing(found))}
+    missing = {runner.name: hint for runner in runners if (hint := _missing(runner, found, options))}
     there = [runner for runner in runners if runner.name not in missing]
     cases = {case_name(case): case for runner in there for case in _cases(runner, options)}
     variants = [_variant(case, runners, found, options, hardware) for case in cases.values()]
     started = time.time()
-    samples, failures = _measure(variants, cases, options, watch)
+    with opened(Lab(options.ranks[0], options.link)) if options.link else nullcontext():
+        samples, failures = _measure(variants, cases, options, watch)
     return Report(
         title="All-reduce benchmark",
         command=tuple(command),
@@ -55,10 +57,16 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
     )
 
 
+def _missing(runner: Runner, found: Baselines, options: AllreduceOptions) -> str:
+    if options.link and not runner.elsewhere:
+        return "its ranks run on this host only: leave --link out"
+    return runner.missing(found)
+
+
 def _cases(runner: Runner, options: AllreduceOptions) -> Iterator[Case]:
     for ranks in options.ranks:
         for transport in options.transports if runner.ours else ("",):
-            yield Case(runner.name, ranks, transport)
+            yield Case(runner.name, ranks, transport, options.link)
 
 
 def _variant(
@@ -90,6 +98,8 @@ def samples_of(case: Case, dtype: str, number: int, content: Mapping[str, Any]) 
     row: dict[str, Cell] = {"bytes": content["bytes"], "ranks": case.ranks, "dtype": dtype, "cache": content["cache"]}
     if case.transport:
         row["transport"] = case.transport
+    if case.link:
+        row["link"] = case.link
     yield Sample(case.runner, row, "latency", "s", tuple(content["times"]), number)
     yield Sample(case.runner, row, "cpu", "s", (content["cpu"],), number)
     yield Sample(case.runner, row, "overhead", "s", (content["overhead"],), number)

@@ -13,6 +13,7 @@ from tfcollective.bench.allreduce.baselines import Baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.allreduce.points import Point
 from tfcollective.bench.interleave import Variant
+from tfcollective.bench.netlab import Lab
 from tfcollective.errors import ConfigError
 
 __all__ = ["RUNNERS", "Case", "Runner", "case_name", "chosen", "variant_of"]
@@ -35,11 +36,13 @@ _TENSORFLOW = "pip install 'tfcollective[tf]'"
 
 @dataclass(frozen=True)
 class Case:
-    """What one turn measures: a world, by its ranks and (ours) its transport."""
+    """What one turn measures: a world, by its ranks, (ours) its transport, and the rate of the cables if the ranks are
+    on hosts of their own."""
 
     runner: str
     ranks: int
     transport: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Runner:
         ours: whether it is tfcollective's and has a choice of transports.
         missing: what to do to get it; empty when it is there.
         command: the command of a case with these worker arguments.
+        elsewhere: whether its ranks can be put on other hosts: if our launcher starts them.
     """
 
     name: str
@@ -59,12 +63,18 @@ class Runner:
     ours: bool
     missing: Callable[[Baselines], str]
     command: Callable[[Baselines, Case, Sequence[str]], Sequence[str]]
+    elsewhere: bool = False
 
 
 def _launched(worker: str, kind: str) -> Callable[[Baselines, Case, Sequence[str]], Sequence[str]]:
     """Ranks started by our launcher."""
 
     def command(_found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
+        if case.link:
+            lab = Lab(case.ranks, case.link)
+            hosts = ",".join(f"{name}={address}" for name, address in zip(lab.namespaces, lab.addresses, strict=True))
+            launcher = [sys.executable, "-m", "tfcollective.bench.lab_launcher", lab.gateway, hosts]
+            return [*launcher, "-m", f"{_WORKERS}.{worker}", kind, *arguments]
         transport = "tcp" if case.transport == "tcp" else "auto"
         launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(case.ranks), "--no-prefix"]
         options = ["--transport", transport, "--op-timeout", f"{_OP_TIMEOUT_S:g}", "--stall-warning", "0"]
@@ -114,14 +124,15 @@ RUNNERS: Mapping[str, Runner] = {
     runner.name: runner
     for runner in (
         Runner("c", "tfcollective, C program", True, _when(lambda f: f.program, hint=_PROGRAMS), _program),
-        Runner("ctypes", "tfcollective, C API by ctypes", True, lambda _: "", _launched("native", "ctypes")),
-        Runner("numpy", "tfcollective, Communicator", True, lambda _: "", _launched("native", "numpy")),
+        Runner("ctypes", "tfcollective, C API by ctypes", True, lambda _: "", _launched("native", "ctypes"), True),
+        Runner("numpy", "tfcollective, Communicator", True, lambda _: "", _launched("native", "numpy"), True),
         Runner(
             "op",
             "tfcollective, op in tf.function",
             True,
             _when(lambda f: f.tensorflow, hint=_TENSORFLOW),
             _launched("graph", "ours"),
+            elsewhere=True,
         ),
         Runner(
             "openmpi-c",
@@ -150,6 +161,7 @@ RUNNERS: Mapping[str, Runner] = {
             False,
             _when(lambda f: f.tensorflow, hint=_TENSORFLOW),
             _launched("graph", "tensorflow"),
+            elsewhere=True,
         ),
     )
 }
@@ -166,7 +178,8 @@ def chosen(names: Sequence[str]) -> tuple[Runner, ...]:
 def case_name(case: Case) -> str:
     """For people."""
     transport = f", {case.transport}" if case.transport not in ("", "auto") else ""
-    return f"{case.runner}, {case.ranks} ranks{transport}"
+    link = f", {case.link}" if case.link else ""
+    return f"{case.runner}, {case.ranks} ranks{transport}{link}"
 
 
 def variant_of(

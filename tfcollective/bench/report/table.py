@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["MISS", "NOT_MEASURED", "PASS", "Table", "print_table", "table_to_html", "table_to_markdown"]
+__all__ = ["AIMED", "MISS", "NOT_MEASURED", "PASS", "Table", "print_table", "table_to_html", "table_to_markdown"]
 
 PASS = "pass"  # noqa: S105  a verdict
+AIMED = "pass, aim reached"
 MISS = "MISS"
 NOT_MEASURED = "not measured"
 _FILE_WIDTH = 160  # where lines may be as long as they need
-_STYLES: Mapping[str, str] = {PASS: "green", MISS: "bold red", NOT_MEASURED: "dim"}
-_CLASSES: Mapping[str, str] = {PASS: "pass", MISS: "miss", NOT_MEASURED: "none"}
+_STYLES: Mapping[str, str] = {PASS: "green", AIMED: "bold green", MISS: "bold red", NOT_MEASURED: "dim"}
+_CLASSES: Mapping[str, str] = {PASS: "pass", AIMED: "pass", MISS: "miss", NOT_MEASURED: "none"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text. Cells that are a verdict (PASS, MISS, NOT_MEASURED) are shown in its colour; columns whose name is
-    in `numbers` are right-aligned. `note` stands below the table."""
+    """Rows of text. Cells that are a verdict (PASS, AIMED, MISS, NOT_MEASURED) are shown in its colour; columns whose
+    name is in `numbers` are right-aligned. `note` stands below the table."""
 
     title: str
     columns: tuple[str, ...]
@@ -45,7 +46,9 @@ def print_table(table: Table, console: Console | None = None) -> None:
     for row in table.rows:
         shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     console = console or Console()
-    console.print(shown, width=None if console.is_terminal else max(console.width, _FILE_WIDTH))
+    if not console.is_terminal:
+        console.width = max(console.width, _FILE_WIDTH)
+    console.print(shown)
 
 
 def table_to_html(table: Table) -> str:

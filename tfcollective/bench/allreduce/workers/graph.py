@@ -5,6 +5,7 @@ Runs in every environment that has TensorFlow and the library asked for.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import socket
 import sys
@@ -17,7 +18,6 @@ from tfcollective.settings import Settings, environ_snapshot
 
 __all__ = ["main"]
 
-_LOOPBACK = "127.0.0.1"
 # Far from the keys that the strategy gives to operations of its own.
 _GROUP_KEY, _INSTANCE_KEY = 9000, 900_000
 
@@ -137,10 +137,12 @@ def _addresses() -> list[str]:
 
     import tfcollective
 
+    host = Settings.load().bind_host
     with closing(socket.socket()) as probe:
-        probe.bind((_LOOPBACK, 0))
-        ports = tfcollective.get_communicator().allgather(np.array([probe.getsockname()[1]], np.int64))
-    return [f"{_LOOPBACK}:{port}" for port in ports]
+        probe.bind((host, 0))
+        mine = [int(ipaddress.IPv4Address(host)), probe.getsockname()[1]]
+        everybody = tfcollective.get_communicator().allgather(np.array([mine], np.int64))
+    return [f"{ipaddress.IPv4Address(int(address))}:{port}" for address, port in everybody]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,0 +1,166 @@
+from dataclasses import replace
+
+import pytest
+from bench_reports import make_report
+
+from tfcollective.bench.model import RunnerState, RunnerStatus, Sample
+from tfcollective.bench.scoreboard import missed, outcomes, scoreboard
+from tfcollective.bench.suite import PARTS, Part, merge, parts_named, run_suite
+from tfcollective.bench.targets import ALLREDUCE, TARGETS, TRAINING, Outcome, Side, Target, evaluate
+from tfcollective.errors import ConfigError, UnsupportedError
+
+SMALL = Target(
+    "small", "them", Side(("c", "ctypes"), {"transport": "auto"}), Side(("mpi",)), 2, 3, bytes_from=4, bytes_to=64
+)
+
+
+def latency(runner, size, *rounds, metric="latency", **cells):
+    row = {"bytes": size, **cells}
+    return [Sample(runner, row, metric, "s", (value,), number) for number, value in enumerate(rounds)]
+
+
+def ours(size, *rounds, runner="c", **cells):
+    return latency(runner, size, *rounds, transport="auto", **cells)
+
+
+def test_the_worst_size_decides():
+    samples = [*ours(4, 1.0, 2.0), *ours(64, 1.0, 2.0), *latency("mpi", 4, 9.0, 18.0), *latency("mpi", 64, 2.5, 5.0)]
+    outcome = evaluate(SMALL, samples)
+    assert outcome.ratio.median == 2.5
+    assert outcome.where == "worst at 64"
+    assert outcome.sides == "c / mpi"
+    assert (outcome.met, outcome.aimed) == (True, False)
+
+
+def test_sizes_outside_and_other_transports_do_not_count():
+    samples = [*ours(4, 1.0), *ours(128, 9.0), *latency("c", 4, 99.0, transport="tcp"), *latency("mpi", 4, 1.5)]
+    outcome = evaluate(SMALL, [*samples, *latency("mpi", 128, 1.0)])
+    assert outcome.ratio.median == 1.5
+    assert outcome.met is False
+
+
+def test_medians_are_paired_by_round():
+    samples = [*ours(4, 1.0, 100.0, 1.0), *latency("mpi", 4, 4.0, 400.0)]
+    assert evaluate(SMALL, samples).ratio.count == 2
+    assert evaluate(SMALL, samples).ratio.p10 == 4.0
+
+
+def test_another_runner_stands_in_for_one_that_is_missing():
+    samples = [*ours(4, 1.0, runner="ctypes"), *latency("mpi", 4, 3.0)]
+    assert evaluate(SMALL, samples).sides == "ctypes / mpi"
+    assert evaluate(SMALL, samples).aimed is True
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [
+        ([], "c or ctypes has not run"),
+        (ours(4, 1.0), "mpi has not run"),
+        ([*ours(4, 1.0), *latency("mpi", 64, 1.0)], "no round and row that both have"),
+    ],
+)
+def test_what_was_not_measured_says_why_and_is_no_miss(samples, why):
+    outcome = evaluate(SMALL, samples)
+    assert (outcome.met, outcome.aimed, outcome.ratio, outcome.where) == (None, None, None, why)
+    assert missed([outcome]) == 0
+
+
+def test_the_best_number_of_servers_counts_and_more_samples_are_better():
+    target = Target("train", "ps", Side(("ours",)), Side(("ps",)), 2, None, metric="throughput")
+    samples = [
+        Sample("ours", {"model": "m"}, "throughput", "samples/s", (100.0,), 0),
+        Sample("ps", {"model": "m", "servers": 1}, "throughput", "samples/s", (20.0,), 0),
+        Sample("ps", {"model": "m", "servers": 2}, "throughput", "samples/s", (40.0,), 0),
+    ]
+    assert evaluate(target, samples).ratio.median == 2.5
+    assert evaluate(target, samples).met is True
+
+
+def test_the_ring_bound():
+    target = next(target for target in ALLREDUCE if "namespaces" in target.work)
+    size, ranks = 8 << 20, 4
+    bound = 2 * (ranks - 1) / ranks * size / 125e6
+    samples = latency(
+        "ctypes", size, bound / 0.96, bound / 0.5, bound / 0.97, transport="auto", ranks=ranks, link="1gbit"
+    )
+    assert evaluate(target, samples).ratio.median == pytest.approx(0.96)
+    assert evaluate(target, samples).met is True
+
+
+def test_rows_measured_in_namespaces_are_not_taken_for_others():
+    samples = [*ours(4, 1.0, link="1gbit"), *latency("mpi", 4, 3.0)]
+    assert evaluate(SMALL, samples).ratio is None
+
+
+def test_what_a_call_costs_is_taken_off():
+    target = next(target for target in ALLREDUCE if target.floor_us is not None)
+    cells = {"ranks": 2, "cache": "hot", "transport": "auto"}
+    samples = [
+        *latency("op", 4, 60e-6, 70e-6, **cells),
+        *latency("op", 4, 55e-6, 61e-6, metric="overhead", **cells),
+        *latency("op", 64, 1e-3, **cells),
+    ]
+    outcome = evaluate(target, samples)
+    assert outcome.ratio.median == pytest.approx(7.0)
+    assert (outcome.met, outcome.aimed) == (None, True)
+
+
+def test_every_row_is_well_formed():
+    assert len({(t.work, t.against) for t in TARGETS}) == len(TARGETS)
+    for target in TARGETS:
+        assert target.must is not None or target.floor_us is not None
+        assert target.aim is None or target.must is None or target.aim >= target.must
+        assert target.bytes_from <= target.bytes_to
+    assert {target.metric for target in ALLREDUCE} == {"latency"}
+    assert {target.metric for target in TRAINING} == {"throughput"}
+
+
+def test_the_board_shows_verdicts():
+    good, bad = replace(SMALL, must=1.0, aim=None), replace(SMALL, must=9.0, percent=True)
+    samples = [*ours(4, 1.0), *latency("mpi", 4, 3.0)]
+    table = scoreboard(outcomes(samples, [good, SMALL, bad, replace(SMALL, ours=Side(("x",)))]))
+    assert [row[5] for row in table.rows] == ["pass", "pass, aim reached", "MISS", "not measured"]
+    assert table.rows[0][2:5] == ("1x", "-", "3.00x (3.00 to 3.00)")
+    assert table.rows[2][2:5] == ("900 %", "300 %", "300.0 % (300.0 to 300.0)")
+    assert table.note.startswith("2 pass, 1 miss, 1 not measured")
+    assert missed([Outcome(bad, evaluate(bad, samples).ratio, "")]) == 1
+
+
+def no_watch(turns):
+    raise AssertionError("nothing here takes turns")
+
+
+def part(name, action):
+    return Part(name, "group", lambda quick, baselines, command, watch: action())
+
+
+def test_parts_that_cannot_run_are_told_and_the_others_go_on():
+    def refuse():
+        raise UnsupportedError("namespaces need root")
+
+    said = []
+    report = run_suite([part("lab", refuse), part("loopback", make_report)], True, "", ["x"], no_watch, said.append)
+    assert report.samples == make_report().samples
+    assert report.notes == ("a note", "lab: namespaces need root")
+    assert said == ["== lab", "skipped lab: namespaces need root", "== loopback"]
+    with pytest.raises(ConfigError, match="nothing could be measured: lab: namespaces need root"):
+        run_suite([part("lab", refuse)], True, "", ["x"], no_watch, said.append)
+
+
+def test_merged_rounds_stay_apart_and_failures_stay_seen():
+    one = make_report()
+    two = replace(one, statuses=(RunnerStatus("c", RunnerState.FAILED, "x"), RunnerStatus("horovod", RunnerState.RAN)))
+    merged = merge([one, two], ["new"], ["command"])
+    assert sorted({sample.round for sample in merged.samples}) == [0, 1]
+    assert {status.runner: status.state for status in merged.statuses} == {
+        "c": RunnerState.FAILED,
+        "horovod": RunnerState.RAN,
+    }
+    assert merged.notes == ("a note", "new")
+
+
+def test_groups_of_parts():
+    assert parts_named(()) == PARTS
+    assert {part.group for part in parts_named(("allreduce",))} == {"allreduce"}
+    with pytest.raises(ConfigError, match="no group 'x'; there are allreduce"):
+        parts_named(("x",))
