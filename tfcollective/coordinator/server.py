@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.coordinator import blobs
 from tfcollective.coordinator.auth import SIGNATURE, Signer, Unauthenticated, Verifier
 from tfcollective.coordinator.client import MAX_BODY_BYTES
 from tfcollective.coordinator.doorkeeper import Doorkeeper
@@ -141,11 +142,13 @@ class CoordinatorServer:
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
-        self._on_thread(_call(self._service.put_blob, name, data))
+        for key, value in blobs.encode(name, data):  # one by one: the tasks' requests are served in between
+            self._on_thread(_call(self._service.put, key, value))
 
     def get_blob(self, name: str) -> bytes | None:
         """The bytes that a task has stored, or None."""
-        return self._on_thread(_call(self._service.get_blob, name))
+        segments = self._on_thread(_call(self._service.segments, name))
+        return None if segments is None else b"".join(blobs.decode(segment) for segment in segments)
 
     def _on_thread(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None or self._loop.is_closed():

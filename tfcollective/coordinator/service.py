@@ -101,19 +101,19 @@ class JobService:
         self._membership.exited(record, self._clock.monotonic())
         self._notify()
 
-    def put_blob(self, name: str, data: bytes) -> None:
-        """Stores bytes under ``name``."""
-        for key, value in blobs.encode(name, data):
-            self._store.put(key, value)
+    def put(self, key: str, value: object) -> int:
+        """Stores a value for the tasks; returns its version."""
+        version = self._store.put(key, value)
         self._notify()
+        return version
 
-    def get_blob(self, name: str) -> bytes | None:
-        """The bytes under ``name``, or None."""
+    def segments(self, name: str) -> list[object] | None:
+        """The segments of the bytes under ``name``, as they were stored; None if there are none."""
         count = self._store.get(blobs.count_key(name))
         if count is None or not isinstance(count.value, int):
             return None
         entries = [self._store.get(blobs.segment_key(name, index)) for index in range(count.value)]
-        return b"".join(blobs.decode(entry.value if entry else None) for entry in entries)
+        return [entry.value if entry is not None else None for entry in entries]
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -208,9 +208,7 @@ class JobService:
         return {}
 
     async def _put(self, body: Body) -> Reply:
-        version = self._store.put(body.text("key"), body.value("value"))
-        self._notify()
-        return {"version": version}
+        return {"version": self.put(body.text("key"), body.value("value"))}
 
     async def _get(self, body: Body) -> Reply:
         key, version = body.text("key"), body.integer("version")
