@@ -20,8 +20,14 @@ _STOP_LIMIT_S = 20.0
 _STOP_AGAIN_LIMIT_S = 5.0
 
 
+def _start_program() -> str:
+    """Runs the agent with the modules that we have ourselves. ``python -m`` would look into the directory where the
+    user happens to be first, where a script may be called like a module that the agent needs."""
+    return f"import sys; sys.path[:] = {sys.path!r}; from tfcollective.agent.main import main; sys.exit(main())"
+
+
 class AgentProcess:
-    """A child that runs ``python -m tfcollective.agent``; its stdin stays open as long as this process lives."""
+    """A child that runs :mod:`tfcollective.agent`; its stdin stays open as long as this process lives."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -35,7 +41,7 @@ class AgentProcess:
         stays.
         """
         try:
-            command = [*inside, sys.executable, "-m", "tfcollective.agent"]
+            command = [*inside, sys.executable, "-c", _start_program(), "tfcollective.agent"]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
         except OSError as error:
             raise LaunchError(f"cannot start the agent: {error}") from error
