@@ -154,3 +154,14 @@ def test_our_own_process_is_not_one_of_them():
     with start(POLITE, ranks=1) as job:
         assert os.getpid() not in {process.pid for process in job.processes()}
         assert len(job.processes()) == 3  # launcher, agent, rank
+
+
+def test_ctrl_z_suspends_nothing():
+    with start(POLITE) as job:
+        job.signal(signal.SIGTSTP)
+        time.sleep(0.3)  # a stopped launcher would not answer
+        assert psutil.Process(job.process.pid).status() != psutil.STATUS_STOPPED
+        job.signal(signal.SIGTERM)
+        code, _, err = job.finish()
+        assert code == 128 + signal.SIGTERM
+        assert "a running job cannot be suspended" in err
