@@ -33,6 +33,8 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
         _check_script([program])
         return (sys.executable, *command)
     found = shutil.which(program)
+    if found is None and Path(program).is_file() and os.sep in program:
+        raise ConfigError(f"{program} is not executable: chmod +x makes it so, or name the program that runs it")
     if found is None:
         raise ConfigError(f"command not found: {program}")
     if Path(found).name.startswith("python"):

@@ -60,7 +60,7 @@ class JobSpec:
     call: FunctionCall | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_proc, int) or self.num_proc < 1:
+        if not isinstance(self.num_proc, int) or isinstance(self.num_proc, bool) or self.num_proc < 1:
             raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc!r}")
         if not self.command:
             raise ConfigError("there is no command to run")

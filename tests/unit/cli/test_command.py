@@ -10,6 +10,7 @@ from tfcollective.errors import ConfigError
 def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "notes.txt").write_text("")
     executable = tmp_path / "tool.py"
     executable.write_text("#!/bin/sh\n")
     executable.chmod(0o755)
@@ -39,6 +40,7 @@ def test_commands(command, module, expected):
         (("python", "none.py"), "no script none.py"),
         (("none.py",), "no script none.py"),
         ((sys.executable, "none.py"), "no script none.py"),
+        (("./notes.txt",), "./notes.txt is not executable"),
         (("no-such-command",), "command not found: no-such-command"),
     ],
 )

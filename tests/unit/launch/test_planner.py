@@ -81,6 +81,7 @@ def test_quota(text, cores):
     ("fields", "text"),
     [
         ({"num_proc": "2"}, "1 or more, not '2'"),
+        ({"num_proc": True}, "1 or more, not True"),
         ({"op_timeout": float("nan")}, "the op timeout is a number of seconds, above 0, not nan"),
         ({"start_timeout": float("inf")}, "the start timeout"),
         ({"start_timeout": None}, "the start timeout"),
