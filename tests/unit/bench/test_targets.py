@@ -87,6 +87,29 @@ def test_the_ring_bound():
     assert evaluate(target, samples).met is True
 
 
+def test_the_wire_bound_of_training():
+    target = next(target for target in TRAINING if "wire bound" in target.against)
+    bound = 4 * 64 / (2 * 3 / 4 * target.step_bytes / 125e6)
+    assert target.step_bytes == 7_454_760
+    sample = Sample("ours", dict(target.ours.row), "throughput", "samples/s", (bound * 0.92,), 0)
+    assert evaluate(target, [sample]).ratio.median == pytest.approx(0.92)
+    assert evaluate(target, [sample]).met is True
+
+
+def test_what_lies_within_the_spread_is_no_overhead():
+    target = next(target for target in TRAINING if target.within_spread)
+
+    def rates(runner, *values):
+        return [
+            Sample(runner, dict(target.ours.row), "throughput", "samples/s", (value,), number)
+            for number, value in enumerate(values)
+        ]
+
+    plain = rates("single", 100.0, 100.0, 100.0)
+    assert evaluate(target, [*rates("ours", 98.0, 99.0, 102.0), *plain]).met is True
+    assert evaluate(target, [*rates("ours", 96.0, 97.0, 98.0), *plain]).met is False
+
+
 def test_rows_measured_in_namespaces_are_not_taken_for_others():
     samples = [*ours(4, 1.0, link="1gbit"), *latency("mpi", 4, 3.0)]
     assert evaluate(SMALL, samples).ratio is None
@@ -108,7 +131,7 @@ def test_what_a_call_costs_is_taken_off():
 def test_every_row_is_well_formed():
     assert len({(t.work, t.against) for t in TARGETS}) == len(TARGETS)
     for target in TARGETS:
-        assert target.must is not None or target.floor_us is not None
+        assert (target.must, target.aim, target.floor_us) != (None, None, None)
         assert target.aim is None or target.must is None or target.aim >= target.must
         assert target.bytes_from <= target.bytes_to
     assert {target.metric for target in ALLREDUCE} == {"latency"}
