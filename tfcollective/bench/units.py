@@ -37,7 +37,10 @@ def seconds_text(seconds: float) -> str:
 
 
 def bandwidth_text(bytes_per_second: float) -> str:
-    """GB/s, of 10^9 bytes as networks count."""
+    """kB/s, MB/s or GB/s: of powers of 1000, as networks count."""
+    for factor, unit in ((1e3, "kB/s"), (1e6, "MB/s")):
+        if bytes_per_second < 1000 * factor:
+            return f"{_digits(bytes_per_second / factor)} {unit}"
     return f"{_digits(bytes_per_second / 1e9)} GB/s"
 
 

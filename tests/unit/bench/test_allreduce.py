@@ -166,6 +166,7 @@ def test_the_page_has_a_section_a_world_and_plots():
         "2 ranks, cold",
         "4 ranks, hot",
         "Scaling",
+        "All figures",
     ]
     names = [plot.name for part in parts for plot in part.plots]
     assert len(names) == len(set(names)) == 3 * 3 + 2

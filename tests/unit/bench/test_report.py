@@ -145,5 +145,5 @@ def test_units():
         "31.6 ms",
         "2.50 s",
     ]
-    assert bandwidth_text(8.39e9) == "8.39 GB/s"
+    assert [bandwidth_text(value) for value in (8.39e9, 2.5e6, 900.0)] == ["8.39 GB/s", "2.50 MB/s", "0.90 kB/s"]
     assert bytes_text(1000) == "1000"

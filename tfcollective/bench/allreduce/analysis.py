@@ -118,7 +118,7 @@ def _details(found: Sequence[Figure], title: str) -> Table:
             bandwidth_text(figure.algbw),
             bandwidth_text(figure.busbw),
             seconds_text(figure.cpu),
-            seconds_text(figure.overhead),
+            seconds_text(figure.overhead) if figure.overhead else "-",
             str(figure.latency.count),
         )
         for figure in found
@@ -130,14 +130,16 @@ def sections(report: Report) -> list[Section]:
     """The parts of the page: for every world its plots, medians and details; then scaling against ranks."""
     found = figures(report)
     result = [Section("How to read this", _EXPLANATION)]
+    details = []
     for (ranks, cache, of_world), table in zip(_worlds(found), overview(report), strict=True):
         plots = tuple(_world_plots(of_world, ranks, cache, labels(report))) if plots_available() else ()
-        tables = (table, _details(of_world, "all figures"))
-        result.append(Section(f"{ranks} ranks, {cache}", tables=tables, plots=plots))
+        result.append(Section(f"{ranks} ranks, {cache}", tables=(table,), plots=plots))
+        details.append(_details(of_world, f"{ranks} ranks, {cache}"))
     if plots_available() and len({figure.ranks for figure in found}) > 1:
         result.append(Section("Scaling", plots=tuple(_scaling_plots(found, labels(report)))))
     if not plots_available():
         result.append(Section("Plots", "There are none: matplotlib is missing (pip install 'tfcollective[bench]')."))
+    result.append(Section("All figures", tables=tuple(details)))
     return result
 
 
