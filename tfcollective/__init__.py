@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tfcollective.runtime import size as size
     from tfcollective.runtime import start_timeline as start_timeline
     from tfcollective.runtime import stop_timeline as stop_timeline
+    from tfcollective.runtime import task as task
     from tfcollective.task_specs import NodeLabel as NodeLabel
     from tfcollective.task_specs import TaskSpec as TaskSpec
     from tfcollective.task_specs import allreduce_topology as allreduce_topology
@@ -101,6 +102,7 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "task",
 ]
 _OP_NAMES = ("Average", "Max", "Min", "Product", "Sum")
 _SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_topology")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.errors import ConfigError
@@ -17,18 +17,24 @@ from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
 __all__ = [
+    "IDENTITIES",
     "PREFIX",
+    "TF_CONFIG",
     "TRANSPORTS",
     "VARIABLES",
     "Settings",
     "Variable",
     "environ_snapshot",
+    "hide_tf_config",
     "markdown_table",
     "variable",
 ]
 
 PREFIX = "TFCOLLECTIVE_"
+TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")
+# Who may tell a process who it is, in order of precedence: see tfcollective.identity.discovery.
+IDENTITIES = ("auto", "launcher", "tf_config", "vertex", "sagemaker", "mpi", "slurm", "kubernetes", "single")
 _LOG = get_logger(__name__)
 
 
@@ -94,15 +100,50 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def _flag(text: str) -> bool:
+    if text.lower() not in ("0", "1", "false", "true", "no", "yes"):
+        raise ValueError("it must be 0 or 1")
+    return text.lower() in ("1", "true", "yes")
+
+
 VARIABLES: tuple[Variable, ...] = (
     Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens."),
     Variable("key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal."),
     Variable("key_fd", "number", _whole, None, "An inherited descriptor of such a file, instead of its path."),
+    Variable("key", "hexadecimal", str, None, "The job key itself, for example from a Kubernetes Secret."),
+    Variable("insecure", "0 or 1", _flag, False, "Without a launcher: do without a job key. Anybody can join the job."),
     Variable("job_id", "text", str, None, "The name of the job."),
     Variable("task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3."),
     Variable("size", "number", _count, None, "The number of processes that take part in collectives."),
+    Variable(
+        "rendezvous", "HOST:PORT", Endpoint.parse, None, "Without a launcher: where rank 0's coordinator listens."
+    ),
+    Variable(
+        "identity", "name", _one_of(*IDENTITIES), "auto", "Who says which rank this is: " + ", ".join(IDENTITIES) + "."
+    ),
+    Variable(
+        "ps_policy",
+        "error or exit0",
+        _one_of("error", "exit0"),
+        "error",
+        "What `init()` does in a ps process: raise an error, or end the process with exit code 0.",
+    ),
+    Variable(
+        "keep_tf_config",
+        "0 or 1",
+        _flag,
+        False,
+        "Leave `TF_CONFIG` in the environment; else `init()` takes it out, so that TensorFlow does not act on it.",
+    ),
+    Variable("tf_config", "JSON", str, None, "What `TF_CONFIG` was before `init()` took it out of the environment."),
     Variable("node_id", "text", str, None, "Names this node; processes with equal node ids share memory."),
-    Variable("bind_host", "address", str, "127.0.0.1", "The address of the interface that peers connect to."),
+    Variable(
+        "bind_host",
+        "address",
+        str,
+        None,
+        "The address of the interface that peers connect to; by default the one that leads to them.",
+    ),
     Variable("op_timeout", "seconds", _positive, 300.0, "How long a collective may take."),
     Variable("start_timeout", "seconds", _positive, 120.0, "How long the ranks wait for each other in `init()`."),
     Variable("stall_warning", "seconds", _not_negative, 60.0, "When to warn of a slow collective; 0: never."),
@@ -131,11 +172,18 @@ class Settings:
     coordinator: Endpoint | None = None
     key_file: str | None = None
     key_fd: int | None = None
+    key: str | None = field(default=None, repr=False)
+    insecure: bool = False
     job_id: str | None = None
     task: TaskKey | None = None
     size: int | None = None
+    rendezvous: Endpoint | None = None
+    identity: str = "auto"
+    ps_policy: str = "error"
+    keep_tf_config: bool = False
+    tf_config: str | None = None
     node_id: str | None = None
-    bind_host: str = "127.0.0.1"
+    bind_host: str | None = None
     op_timeout: float = 300.0
     start_timeout: float = 120.0
     stall_warning: float = 60.0
@@ -183,10 +231,18 @@ def environ_snapshot() -> dict[str, str]:
     return dict(os.environ)
 
 
+def hide_tf_config() -> None:
+    """Takes TF_CONFIG out of this process's environment, so that Estimator and tf.distribute do not act on it, and
+    keeps it where the next :meth:`Settings.load` finds it."""
+    text = os.environ.pop(TF_CONFIG, None)
+    if text is not None:
+        os.environ[variable("tf_config")] = text
+
+
 def markdown_table() -> str:
     """The table of variables for the reference documentation."""
     rows = ["| variable | value | default | meaning |", "|---|---|---|---|"]
     for row in VARIABLES:
-        default = "" if row.default is None else f"`{row.default}`"
+        default = "" if row.default is None else f"`{int(row.default) if row.kind == '0 or 1' else row.default}`"
         rows.append(f"| `{row.name}` | {row.kind} | {default} | {row.doc} |")
     return "\n".join(rows) + "\n"

@@ -19,7 +19,7 @@ from tfcollective.topology import Endpoint, World
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["MAX_BODY_BYTES", "CoordinatorClient"]
+__all__ = ["MAX_BODY_BYTES", "CoordinatorClient", "CoordinatorUnreachableError"]
 
 MAX_BODY_BYTES = 4 << 20
 _CONNECT_TIMEOUT_S = 5.0
@@ -29,6 +29,10 @@ _JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up th
 _CONNECTIONS = 4
 _CONFLICT = 409
 _OK = 200
+
+
+class CoordinatorUnreachableError(CoordinatorError):
+    """Nobody answers there (yet)."""
 
 
 class CoordinatorClient:
@@ -184,7 +188,7 @@ class CoordinatorClient:
         except CoordinatorError:
             raise  # is an OSError too, and says it better
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise CoordinatorError(f"no answer from the coordinator at {self._endpoint}: {error}") from error
+            raise CoordinatorUnreachableError(f"no answer from the coordinator at {self._endpoint}: {error}") from error
 
     def _attempt(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
         import urllib3

@@ -50,6 +50,7 @@ class ServerOptions:
         tasks: the tasks that form the world.
         start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
         bind_host: the address of the interface to listen on.
+        bind_port: the port; 0: any free one.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
         body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
         max_store_bytes: the size of all values together.
@@ -60,6 +61,7 @@ class ServerOptions:
     tasks: Sequence[TaskKey]
     start_timeout: float
     bind_host: str = "127.0.0.1"
+    bind_port: int = 0
     silence_limit: float = math.inf
     body_timeout: float = 10.0
     max_store_bytes: int = 1 << 30
@@ -110,7 +112,7 @@ class CoordinatorServer:
         return self._endpoint
 
     def start(self) -> Endpoint:
-        """Starts to listen on a free port of ``bind_host`` and returns where; CoordinatorError if that fails."""
+        """Starts to listen and returns where; CoordinatorError if that fails."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-coordinator", daemon=True)
         self._thread.start()
@@ -118,7 +120,8 @@ class CoordinatorServer:
             self._endpoint = self._on_thread(self._listen())
         except OSError as error:
             self.close()
-            raise CoordinatorError(f"the coordinator cannot listen on {self._options.bind_host}: {error}") from error
+            at = f"{self._options.bind_host}, port {self._options.bind_port or '(any)'}"
+            raise CoordinatorError(f"the coordinator cannot listen on {at}: {error}") from error
         return self._endpoint
 
     def close(self) -> None:
@@ -170,7 +173,9 @@ class CoordinatorServer:
             app, access_log=None, shutdown_timeout=0.2, lingering_time=_LINGER_S, logger=self._refusals.as_logger()
         )
         await self._runner.setup()
-        self._server = await loop.create_server(self._admit, self._options.bind_host, 0, backlog=_BACKLOG)
+        self._server = await loop.create_server(
+            self._admit, self._options.bind_host, self._options.bind_port, backlog=_BACKLOG
+        )
         self._time_keeper = asyncio.create_task(self._service.keep_time())
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))

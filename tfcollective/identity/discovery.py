@@ -1,60 +1,99 @@
-"""Asks the sources in their order of precedence: our launcher, else a process alone."""
+"""Asks the sources in their order of precedence.
+
+    launcher     our own launchers' variables
+    tf_config    TF_CONFIG with a cluster
+    vertex       CLUSTER_SPEC with pools of workers
+    sagemaker    SM_HOSTS and SM_CURRENT_HOST
+    mpi          OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK
+    slurm        SLURM_PROCID in a step
+    kubernetes   JOB_COMPLETION_INDEX with a size or a place to meet
+    single       nothing of these: a process alone
+
+The first that is present decides; ``TFCOLLECTIVE_IDENTITY`` names another one.
+"""
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tfcollective.errors import ConfigError
-from tfcollective.identity import launcher, single
-from tfcollective.identity.model import Identity
+from tfcollective.identity import kubernetes, launcher, mpi, sagemaker, single, slurm, tf_config, vertex
+from tfcollective.identity.addresses import is_own_host
+from tfcollective.identity.keys import read_key
+from tfcollective.identity.model import Claim, Facts, Identity, Source
 from tfcollective.identity.node import current_node_id
+from tfcollective.log import get_logger
 from tfcollective.settings import Settings, variable
+from tfcollective.tasks import PS, PS_ADVICE
 
-__all__ = ["discover"]
+__all__ = ["SOURCES", "discover"]
 
-_MAX_KEY_TEXT = 4096
+_LOG = get_logger(__name__)
+SOURCES: tuple[Source, ...] = (
+    tf_config.SOURCE,
+    vertex.SOURCE,
+    sagemaker.SOURCE,
+    mpi.SOURCE,
+    slurm.SOURCE,
+    kubernetes.SOURCE,
+)
 
 
-def discover(settings: Settings, environ: Mapping[str, str]) -> Identity:
+def discover(
+    settings: Settings, environ: Mapping[str, str], is_own_host: Callable[[str], bool] = is_own_host
+) -> Identity:
     """Who this process is.
 
     ``environ`` is a snapshot of the environment, for the sources that other systems write; our own launcher's
     values stand in ``settings``. Reads the key file. Raises ConfigError that names what is wrong.
     """
-    del environ  # no foreign source is asked yet
+    facts = Facts(settings, environ, is_own_host)
     node = current_node_id(settings.node_id)
-    if launcher.is_present(settings):
-        return launcher.parse(settings, _read_key(settings), node)
-    return single.identity(node)
+    forced = settings.identity
+    if forced == launcher.SOURCE or (forced == "auto" and launcher.is_present(settings)):
+        return launcher.parse(settings, read_key(settings), node)
+    source = _find(facts, forced)
+    if source is None:
+        return single.identity(node)
+    claim = source.parse(facts)
+    _check_ps(claim, source, settings)
+    identity = _identity(claim, source, settings, node)
+    _LOG.info("identity: %s says %s of %d", source.name, identity.task, identity.world_size)
+    for note in identity.notes:
+        _LOG.info("identity: %s", note)
+    return identity
 
 
-def _read_key(settings: Settings) -> str:
-    if settings.key_file is not None:
-        return _read_key_file(settings.key_file)
-    if settings.key_fd is not None:
-        return _read_key_descriptor(settings.key_fd)
-    raise ConfigError(f"no job key: neither {variable('key_file')} nor {variable('key_fd')} is set")
+def _find(facts: Facts, forced: str) -> Source | None:
+    if forced == single.SOURCE:
+        return None
+    for source in SOURCES:
+        if forced in ("auto", source.name):
+            if source.is_present(facts):
+                return source
+            if forced != "auto":
+                raise ConfigError(f"{variable('identity')}={forced}, but there is no {source.needs}")
+    return None
 
 
-def _read_key_file(path: str) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
-    try:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if mode & 0o077:
-            raise ConfigError(f"{path} can be read by others (mode {mode:o}): the job key needs mode 600")
-        return os.read(descriptor, _MAX_KEY_TEXT).decode("ascii", "replace")
-    finally:
-        os.close(descriptor)
+def _check_ps(claim: Claim, source: Source, settings: Settings) -> None:
+    if claim.task.type == PS and settings.ps_policy == "error":
+        raise ConfigError(
+            f"{source.name}: this process is {claim.task}, but {PS_ADVICE}. Where the job description cannot be "
+            f"changed, {variable('ps_policy')}=exit0 lets ps processes end at once with exit code 0"
+        )
 
 
-def _read_key_descriptor(descriptor: int) -> str:
-    try:
-        # At an offset, so that a second init() of the process reads it again.
-        return os.pread(descriptor, _MAX_KEY_TEXT, 0).decode("ascii", "replace")
-    except OSError as error:
-        raise ConfigError(f"{variable('key_fd')}: cannot read the job key: {error}") from error
+def _identity(claim: Claim, source: Source, settings: Settings, node: str) -> Identity:
+    return Identity(
+        task=claim.task,
+        world_size=len(claim.trainers),
+        coordinator=claim.rendezvous,
+        job_id=settings.job_id or f"{source.name}-{claim.name}",
+        key=None if claim.rendezvous is None else read_key(settings),
+        source=source.name,
+        node_id=node,
+        trainers=claim.trainers,
+        hosts=claim.hosts,
+        notes=claim.notes,
+    )

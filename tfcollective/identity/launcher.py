@@ -9,7 +9,6 @@ from tfcollective.settings import Settings, variable
 __all__ = ["SOURCE", "is_present", "parse"]
 
 SOURCE = "launcher"
-_MIN_KEY_BYTES = 16
 
 
 def is_present(settings: Settings) -> bool:
@@ -17,28 +16,20 @@ def is_present(settings: Settings) -> bool:
     return settings.coordinator is not None
 
 
-def parse(settings: Settings, key_text: str, node_id: str) -> Identity:
-    """The identity in ``settings``; ``key_text`` is the job key in hexadecimal. Raises ConfigError."""
+def parse(settings: Settings, key: bytes | None, node_id: str) -> Identity:
+    """The identity in ``settings``, with the job key. Raises ConfigError that names what is missing."""
     if settings.coordinator is None or settings.task is None or settings.size is None or settings.job_id is None:
         needed = ("coordinator", "task", "size", "job_id")
         missing = ", ".join(variable(field) for field in needed if getattr(settings, field) is None)
         raise ConfigError(f"the launcher's environment is incomplete: {missing} not set")
+    if key is None:
+        raise ConfigError(f"no job key: none of {variable('key_file')}, {variable('key_fd')}, {variable('key')} is set")
     return Identity(
         task=settings.task,
         world_size=settings.size,
         coordinator=settings.coordinator,
         job_id=settings.job_id,
-        key=_parse_key(key_text),
+        key=key,
         source=SOURCE,
         node_id=node_id,
     )
-
-
-def _parse_key(text: str) -> bytes:
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError as error:
-        raise ConfigError("the job key is not hexadecimal") from error
-    if len(key) < _MIN_KEY_BYTES:
-        raise ConfigError(f"the job key has {len(key)} bytes; at least {_MIN_KEY_BYTES} are needed")
-    return key

@@ -1,13 +1,16 @@
-"""The identity of a process: a value."""
+"""The identity of a process, and what the sources of identities take and give: values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tfcollective.identity.addresses import is_loopback
+from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
-__all__ = ["Identity"]
+__all__ = ["Claim", "Facts", "Identity", "Source"]
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,12 @@ class Identity:
         world_size: the number of processes that take part in collectives.
         coordinator: where they meet; None when the world is this process alone.
         job_id: the name of the job.
-        key: the job key that authenticates everything; None exactly when ``coordinator`` is None.
-        source: what told us, for logs: ``launcher`` or ``single``.
+        key: the job key that authenticates everything; None when there is no coordinator, or nobody has given a key.
+        source: what told us, for logs: ``launcher``, ``tf_config``, ``single``, ...
         node_id: processes with equal node ids can share memory.
+        trainers: where no launcher has started a coordinator: the tasks of the world, in rank order. Empty otherwise.
+        hosts: the hosts of the trainers, as far as they are known; the first is that of rank 0.
+        notes: what was ignored, for people.
     """
 
     task: TaskKey
@@ -31,3 +37,75 @@ class Identity:
     key: bytes | None = field(repr=False)
     source: str
     node_id: str
+    trainers: tuple[TaskKey, ...] = ()
+    hosts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def without_launcher(self) -> bool:
+        """Whether the ranks have to meet without a launcher's coordinator: rank 0 starts one."""
+        return self.coordinator is not None and bool(self.trainers)
+
+    @property
+    def starts_coordinator(self) -> bool:
+        """Whether this process is the one that starts the coordinator."""
+        return self.without_launcher and self.trainers[0] == self.task
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether everybody says that everybody is on this machine."""
+        hosts = self.hosts if self.coordinator is None else (self.coordinator.host, *self.hosts)
+        return all(is_loopback(host) for host in hosts)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a source may know.
+
+    Attributes:
+        settings: ours.
+        environ: a snapshot of the environment, for what other systems write.
+        is_own_host: whether a host name or address is one of this machine.
+    """
+
+    settings: Settings
+    environ: Mapping[str, str]
+    is_own_host: Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a source says.
+
+    Attributes:
+        task: this process's role.
+        trainers: the tasks of the world, in rank order.
+        rendezvous: where rank 0 listens; None for a world of one.
+        hosts: see :class:`Identity`.
+        name: tells this job from others of this machine; the same on all ranks.
+        notes: see :class:`Identity`.
+    """
+
+    task: TaskKey
+    trainers: tuple[TaskKey, ...]
+    rendezvous: Endpoint | None
+    name: str
+    hosts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """One system that tells processes who they are.
+
+    Attributes:
+        name: for logs and ``TFCOLLECTIVE_IDENTITY``.
+        needs: the variables that it goes by, for people.
+        is_present: whether it has started this process.
+        parse: what it says; raises ConfigError that names the variable.
+    """
+
+    name: str
+    needs: str
+    is_present: Callable[[Facts], bool]
+    parse: Callable[[Facts], Claim]

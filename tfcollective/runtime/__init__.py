@@ -13,9 +13,10 @@ from collections.abc import Callable
 from tfcollective import log
 from tfcollective.communicator import Communicator
 from tfcollective.errors import StateError, UnsupportedError
-from tfcollective.identity import discover
+from tfcollective.identity import Identity, discover
 from tfcollective.runtime.session import Session, open_session
-from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
+from tfcollective.tasks import PS, TaskKey
 from tfcollective.topology import Placement
 
 __all__ = [
@@ -34,8 +35,10 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "task",
 ]
 
+_LOG = log.get_logger(__name__)
 _lock = threading.RLock()
 _session: Session | None = None
 _hooked = False
@@ -43,7 +46,10 @@ _shutdown_callbacks: list[Callable[[], None]] = []
 
 
 def init(comm: None = None, process_sets: None = None) -> None:
-    """Joins the world that the launcher has prepared; without a launcher this process is a world of its own.
+    """Joins the world that the launcher has prepared.
+
+    Without a launcher, the environment tells which rank this is: TF_CONFIG, or what SageMaker, Vertex AI, MPI, SLURM or
+    Kubernetes write; then rank 0 starts the coordinator. Where nothing does, this process is a world of its own.
 
     Blocks until all ranks have called it. A second call does nothing; after :func:`shutdown` it joins anew. With one
     rank nothing is started and no socket is opened.
@@ -54,7 +60,9 @@ def init(comm: None = None, process_sets: None = None) -> None:
 
     Raises:
         RendezvousError: ranks are missing when the start timeout ends; names them.
-        ConfigError: a setting cannot be used, or the native library does not load.
+        ConfigError: a setting or the environment cannot be used, or the native library does not load.
+        CoordinatorError: rank 0 cannot listen, or who answers in its place does not hold the job key.
+        SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it.
         UnsupportedError: an argument was given.
     """
     if comm is not None or process_sets is not None:
@@ -66,7 +74,7 @@ def init(comm: None = None, process_sets: None = None) -> None:
         loaded = Settings.load()
         if loaded.log_level != "warning":
             log.configure(loaded.log_level)
-        session = open_session(loaded, discover(loaded, environ_snapshot()))
+        session = open_session(loaded, _identify(loaded))
         session.start()
         _session = session
         _hook_process()
@@ -107,14 +115,23 @@ def settings() -> Settings:
     return _current().settings
 
 
+def task() -> TaskKey:
+    """This process's role, for example ``TaskKey("worker", 3)``."""
+    return _current().identity.task
+
+
 def rank() -> int:
-    """This process's rank in the world, from 0; rank 0 is the chief."""
+    """This process's rank in the world, from 0; rank 0 is the chief.
+
+    Raises:
+        StateError: not initialised; or this is a side task, which has no rank.
+    """
     return _current().placement.rank
 
 
 def size() -> int:
-    """How many ranks the world has."""
-    return _current().placement.size
+    """How many ranks the world has; a side task is not one of them."""
+    return _current().size
 
 
 def local_rank() -> int:
@@ -170,6 +187,18 @@ def get_communicator() -> Communicator:
     if session.pid != os.getpid():
         raise StateError("this process is a fork: call tfcollective.init() in the process that communicates")
     return session.communicator()
+
+
+def _identify(loaded: Settings) -> Identity:
+    """Who this process is. TF_CONFIG has been understood then and is taken away: Estimator and tf.distribute would
+    start servers of their own by it."""
+    identity = discover(loaded, environ_snapshot())
+    if identity.task.type == PS:
+        _LOG.warning("this process is %s: there is nothing to do for parameter servers, it ends", identity.task)
+        raise SystemExit(0)
+    if identity.source == "tf_config" and not loaded.keep_tf_config:
+        hide_tf_config()
+    return identity
 
 
 def _current() -> Session:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
-from tfcollective.errors import CollectiveAbortedError, PeerLostError, StateError, TfCollectiveError
+from tfcollective.errors import CollectiveAbortedError, InternalError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Session", "open_session"]
 
 GLOBAL_WORLD = 0
+_LOOPBACK = "127.0.0.1"
 _LEAVE_TIMEOUT_S = 10.0
 _BROKEN_LEAVE_TIMEOUT_S = 0.5
 _WATCH_S = 5.0
@@ -37,20 +39,20 @@ class Session:
     """A process's place in a world, its communicator, and the threads that watch over it.
 
     A world of one rank has no communicator until somebody asks for it, and no threads unless a launcher wants
-    its heartbeat.
+    its heartbeat. A side task (an evaluator, a TensorBoard) is outside the world: it has no placement.
     """
 
     def __init__(
         self,
         settings: Settings,
         identity: Identity,
-        placement: Placement,
+        placement: Placement | None,
         communicator: Communicator | None = None,
         client: CoordinatorClient | None = None,
     ) -> None:
         self.settings = settings
         self.identity = identity
-        self.placement = placement
+        self._placement = placement
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._communicator = communicator
@@ -59,6 +61,21 @@ class Session:
         self._heartbeat: Heartbeat | None = None
         self._interrupt: InterruptWatch | None = None
         self._recorder: TimelineRecorder | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """The place in the world. Raises StateError for a side task."""
+        if self._placement is None:
+            raise self._outside()
+        return self._placement
+
+    @property
+    def size(self) -> int:
+        """How many ranks the world has, seen from inside or outside."""
+        return self.identity.world_size if self._placement is None else self._placement.size
+
+    def _outside(self) -> StateError:
+        return StateError(f"this process is {self.identity.task}: it is outside the world and has no rank")
 
     def start(self) -> None:
         """Starts watching: crashes, heartbeat, Ctrl-C."""
@@ -69,13 +86,15 @@ class Session:
         if self._communicator is not None:
             self._interrupt = InterruptWatch(self._communicator.info, self.abort)
             self._interrupt.start()
-        if self.settings.timeline is not None:
+        if self.settings.timeline is not None and self._placement is not None:
             self.start_timeline(self.settings.timeline)
 
     def communicator(self) -> Communicator:
-        """The communicator; made now if the world has one rank."""
+        """The communicator; made now if the world has one rank. Raises StateError for a side task."""
         with self._lock:
             if self._communicator is None:
+                if self._placement is None:
+                    raise self._outside()
                 self._communicator = Communicator.alone(library=_library(self.settings))
             return self._communicator
 
@@ -164,10 +183,31 @@ def open_session(settings: Settings, identity: Identity) -> Session:
 
     Raises:
         RendezvousError: the ranks did not come together in time; names the missing tasks.
-        ConfigError: the native library does not load.
+        ConfigError: the native library does not load, or a job key is needed and there is none.
+        CoordinatorError: the coordinator was lost, or whoever answers does not hold the job key.
     """
-    if identity.coordinator is None or identity.key is None:
+    if not identity.task.is_trainer:
+        return Session(settings, identity, None)
+    if identity.coordinator is None:
         return Session(settings, identity, SINGLE)
+    if not identity.without_launcher:
+        return _join_world(settings, identity)
+    from tfcollective.runtime.meeting import abandon, arrange
+
+    meeting = arrange(settings, identity)
+    try:
+        return _join_world(
+            replace(settings, bind_host=meeting.bind_host),
+            replace(identity, coordinator=meeting.endpoint, key=meeting.key),
+        )
+    except BaseException:
+        abandon()
+        raise
+
+
+def _join_world(settings: Settings, identity: Identity) -> Session:
+    if identity.coordinator is None or identity.key is None:
+        raise InternalError("a world of several ranks has a coordinator and a key")
     from tfcollective.coordinator.client import CoordinatorClient
 
     client = CoordinatorClient(identity.coordinator, identity.key)
@@ -183,7 +223,7 @@ def open_session(settings: Settings, identity: Identity) -> Session:
 
 def _open_connected(client: CoordinatorClient, settings: Settings, identity: Identity) -> Session:
     library = _library(settings)
-    listener = Listener(settings.bind_host, identity.node_id, library=library)
+    listener = Listener(settings.bind_host or _LOOPBACK, identity.node_id, library=library)
     try:
         world = _join(client, settings, identity, listener.address)
         placement = world.placement(identity.task)

@@ -14,7 +14,7 @@ PUBLIC = """
     LaunchError Max Min NodeLabel PeerLostError Product ProtocolError RendezvousError ResourceExhaustedError
     StateError Sum TaskSpec TfCollectiveError TransportError UnsupportedError WorkerFailedError __version__
     allreduce_topology cross_rank cross_size get_communicator init is_initialized local_rank local_size rank run
-    shutdown single_server_topology size start_timeline stop_timeline
+    shutdown single_server_topology size start_timeline stop_timeline task
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 tf = pytest.importorskip("tensorflow")
@@ -10,6 +12,8 @@ from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.identity import discover
+from tfcollective.settings import Settings
 
 pytestmark = pytest.mark.tensorflow
 
@@ -48,6 +52,17 @@ def test_even_parts(name: str, size: int) -> None:
     for rank, part in enumerate(parts):
         expected = whole[: len(whole) // size * size][rank::size]
         assert [[v.tolist() for v in e] for e in part] == [[v.tolist() for v in e] for e in expected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "part"), [("chief", 0, [0, 3, 6]), ("worker", 0, [1, 4, 7]), ("worker", 1, [2, 5, 8])]
+)
+def test_the_chief_has_part_0_and_worker_i_part_i_plus_1(kind: str, index: int, part: list[int]) -> None:
+    cluster = {"chief": ["h0:1"], "worker": ["h1:1", "h2:1"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+    identity = discover(Settings(node_id="n"), {"TF_CONFIG": config})
+    with fake_world(size=identity.world_size, rank=identity.trainers.index(identity.task)):
+        assert list(tfc.shard(tf.data.Dataset.range(10)).as_numpy_iterator()) == part
 
 
 def test_uneven_on_request() -> None:

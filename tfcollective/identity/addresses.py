@@ -1,0 +1,54 @@
+"""Hosts: which are this machine, and where strangers agree to meet."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import zlib
+
+__all__ = ["DEFAULT_PORT", "is_loopback", "is_own_address", "is_own_host", "job_port", "resolve"]
+
+DEFAULT_PORT = 29477
+# Below the ports that Linux gives out by itself (32768 and up).
+_FIRST_PORT = 20000
+_PORTS = 12000
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is written as this machine's loopback interface; names are not looked up."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def job_port(name: str) -> int:
+    """A port that all ranks of a job know without having talked to each other; jobs of other names mostly differ."""
+    return _FIRST_PORT + zlib.crc32(name.encode()) % _PORTS
+
+
+def resolve(host: str) -> tuple[str, ...]:
+    """The addresses of a host; none when the name is not known (yet)."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # a name may be too long for the name service's encoding
+        return ()
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def is_own_address(address: str) -> bool:
+    """Whether an interface of this machine has the address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def is_own_host(host: str) -> bool:
+    """Whether a host is this machine."""
+    return any(is_own_address(address) for address in resolve(host))

@@ -1,0 +1,230 @@
+"""The rules by which a cluster of TF_CONFIG, or of what resembles it, becomes a world. Pure.
+
+Who writes what, and how TensorFlow itself reads it: ``docs/howto/tf_config.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfcollective.errors import ConfigError
+from tfcollective.identity.model import Claim, Facts
+from tfcollective.settings import variable
+from tfcollective.tasks import CHIEF, EVALUATOR, PS, SIDE_TYPES, TRAINER_TYPES, WORKER, TaskKey, trainers, workers
+from tfcollective.topology import Endpoint
+
+__all__ = ["Cluster", "claim", "has_cluster", "load"]
+
+_OTHER_NAMES = {"master": CHIEF}
+_LISTED_TYPES = (*TRAINER_TYPES, EVALUATOR, PS)
+_KNOWN_TYPES = (*TRAINER_TYPES, *SIDE_TYPES, PS)
+_SCHEMES = ("grpc://",)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, in our words.
+
+    Attributes:
+        where: the variable that it comes from, for messages.
+        addresses: of the tasks that are listed.
+        sparse: workers are listed by index and there may be more of them.
+        notes: what was ignored.
+    """
+
+    where: str
+    addresses: Mapping[TaskKey, Endpoint]
+    sparse: bool
+    notes: tuple[str, ...]
+
+
+def load(text: str, where: str) -> Mapping[str, object]:
+    """The JSON object in a variable; ConfigError that names the variable and the place when there is none."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where}: a JSON object is needed, not {_brief(document)}")
+    return document
+
+
+def has_cluster(document: Mapping[str, object]) -> bool:
+    """Whether there is anybody in it; a process whose cluster is empty runs for itself."""
+    cluster = document.get("cluster")
+    return bool(cluster) and (not isinstance(cluster, Mapping) or any(cluster.values()))
+
+
+def claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
+    """Who this process is by the document of a variable. Raises ConfigError."""
+    cluster = _read_cluster(document.get("cluster"), where)
+    task = _read_task(document.get("task"), where) or _find_self(cluster, facts)
+    world = _world(cluster, task, facts.settings.size)
+    _check_member(cluster, task, world)
+    rendezvous = None
+    if len(world) > 1:
+        rendezvous = facts.settings.rendezvous or _address_of_first(cluster, world[0])
+    hosts = tuple(cluster.addresses[one].host for one in world if one in cluster.addresses)
+    name = f"{len(world)}-{rendezvous.port if rendezvous else 0}"
+    return Claim(task, world, rendezvous, name, hosts, cluster.notes)
+
+
+# ---- the cluster ----------------------------------------------------------------------------------------------------
+
+
+def _read_cluster(document: object, where: str) -> Cluster:
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"{where}: 'cluster' is a JSON object, not {_brief(document)}")
+    addresses: dict[TaskKey, Endpoint] = {}
+    notes: list[str] = []
+    sparse = False
+    seen: dict[str, str] = {}
+    for written, members in document.items():
+        kind = _canonical(written)
+        if kind not in _LISTED_TYPES:
+            notes.append(f"{where}: the job {written!r} of the cluster is ignored")
+            continue
+        if kind in seen:
+            raise ConfigError(f"{where}: the cluster has both {seen[kind]!r} and {written!r}; they mean the same")
+        seen[kind] = written
+        indexed = dict(_indexed(members, kind, where))
+        sparse = sparse or (kind == WORKER and _is_sparse(members, indexed))
+        addresses.update({_task(kind, index, where): endpoint for index, endpoint in indexed.items()})
+    _check_addresses(addresses, where)
+    return Cluster(where, addresses, sparse, tuple(notes))
+
+
+def _canonical(kind: str) -> str:
+    name = kind.strip().lower()
+    return _OTHER_NAMES.get(name, name)
+
+
+def _indexed(members: object, kind: str, where: str) -> Iterator[tuple[int, Endpoint]]:
+    """The members of a job, written as a list or as an object from index to address."""
+    if isinstance(members, Mapping):
+        pairs = [(_index(key, f"{where}: {kind}"), value) for key, value in members.items()]
+    elif isinstance(members, Sequence) and not isinstance(members, str):
+        pairs = list(enumerate(members))
+    elif members is None:
+        pairs = []
+    else:
+        raise ConfigError(f"{where}: the addresses of {kind} are a list, not {_brief(members)}")
+    for index, value in pairs:
+        yield index, _endpoint(value, f"{where}: {kind}:{index}")
+
+
+def _endpoint(value: object, where: str) -> Endpoint:
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: an address is a text HOST:PORT, not {_brief(value)}")
+    text = value.strip()
+    for scheme in _SCHEMES:
+        text = text.removeprefix(scheme)
+    try:
+        return Endpoint.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _is_sparse(members: object, indexed: Mapping[int, Endpoint]) -> bool:
+    """Whether there may be workers that are not listed. An operator that adds workers as it goes tells each of them its
+    own address only, under its index: one entry, or entries with gaps, need not be all."""
+    return isinstance(members, Mapping) and (len(indexed) < 2 or sorted(indexed) != list(range(len(indexed))))
+
+
+def _check_addresses(addresses: Mapping[TaskKey, Endpoint], where: str) -> None:
+    evaluators = [task for task in addresses if task.type == EVALUATOR and task.index > 0]
+    if evaluators:
+        raise ConfigError(f"{where}: there is one evaluator, evaluator:0; the cluster lists {evaluators[0]}")
+    owners: dict[Endpoint, TaskKey] = {}
+    for task, endpoint in addresses.items():
+        other = owners.setdefault(endpoint, task)
+        if other != task:
+            raise ConfigError(f"{where}: {other} and {task} have the same address {endpoint}")
+
+
+# ---- this process ---------------------------------------------------------------------------------------------------
+
+
+def _read_task(document: object, where: str) -> TaskKey | None:
+    """The task that is written down, or None when none is."""
+    if document is None or document == {}:
+        return None
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"{where}: 'task' is a JSON object, not {_brief(document)}")
+    written = document.get("type")
+    if not isinstance(written, str) or not written.strip():
+        raise ConfigError(f"{where}: the task has no type: it is one of {', '.join(_KNOWN_TYPES)}")
+    kind = _canonical(written)
+    if kind not in _KNOWN_TYPES:
+        raise ConfigError(f"{where}: the task's type is one of {', '.join(_KNOWN_TYPES)}, not {written!r}")
+    index = document.get("index")
+    if index is None and kind in (CHIEF, *SIDE_TYPES):
+        index = 0  # there is one of these
+    return _task(kind, _index(index, f"{where}: {kind}"), where)
+
+
+def _task(kind: str, index: int, where: str) -> TaskKey:
+    try:
+        return TaskKey(kind, index)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _index(value: object, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        return int(value)
+    raise ConfigError(f"{where}: an index is a whole number of 0 or more, not {_brief(value)}")
+
+
+def _find_self(cluster: Cluster, facts: Facts) -> TaskKey:
+    """The one task of the cluster whose host is this machine: for an environment that is the same everywhere."""
+    own = [task for task, endpoint in cluster.addresses.items() if facts.is_own_host(endpoint.host)]
+    if len(own) == 1:
+        return own[0]
+    if not own:
+        raise ConfigError(f"{cluster.where} has no 'task', and no address of the cluster is one of this machine")
+    names = ", ".join(str(task) for task in own)
+    raise ConfigError(f"{cluster.where} has no 'task', and several tasks are on this machine ({names}): say which")
+
+
+# ---- the world ------------------------------------------------------------------------------------------------------
+
+
+def _world(cluster: Cluster, task: TaskKey, size: int | None) -> tuple[TaskKey, ...]:
+    listed = trainers(cluster.addresses)
+    if not cluster.sparse:
+        if size is not None and size != len(listed):
+            raise ConfigError(f"{variable('size')}={size}, but {cluster.where} lists {len(listed)} trainers")
+        return listed
+    if size is None:
+        raise ConfigError(
+            f"{cluster.where} lists workers by index, so there may be more of them: say with {variable('size')} how "
+            "many processes train"
+        )
+    chief = tuple(one for one in {*listed, task} if one.type == CHIEF)
+    return trainers((*chief, *workers(size - len(chief))))
+
+
+def _check_member(cluster: Cluster, task: TaskKey, world: Sequence[TaskKey]) -> None:
+    if task.is_trainer and task not in world:
+        known = ", ".join(str(one) for one in world) or "no trainers"
+        raise ConfigError(f"{cluster.where}: this process is {task}, but the world is {known}")
+
+
+def _address_of_first(cluster: Cluster, first: TaskKey) -> Endpoint:
+    endpoint = cluster.addresses.get(first)
+    if endpoint is None:
+        raise ConfigError(
+            f"{cluster.where} does not say where {first} (rank 0) is: set {variable('rendezvous')}=HOST:PORT to a "
+            "free port of its host"
+        )
+    return endpoint
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,84 @@
+"""The job key: where it stands, and what to do where nobody has given one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from enum import Enum
+
+from tfcollective.errors import ConfigError
+from tfcollective.identity.model import Identity
+from tfcollective.settings import Settings, variable
+
+__all__ = ["KeySource", "key_source", "parse_key", "read_key"]
+
+_MAX_KEY_TEXT = 4096
+_MIN_KEY_BYTES = 16
+
+
+class KeySource(str, Enum):
+    """Where the key of a job without a launcher comes from."""
+
+    GIVEN = "given"  # in a file or in the environment
+    USER = "user"  # this user's own, for ranks that are all on this machine
+    NONE = "none"  # on request: everybody knows it
+
+
+def key_source(identity: Identity, settings: Settings) -> KeySource:
+    """Where the key comes from. Raises ConfigError that says how to give one where one is needed."""
+    if identity.key is not None:
+        return KeySource.GIVEN
+    if settings.insecure:
+        return KeySource.NONE
+    if identity.on_loopback:
+        return KeySource.USER
+    raise ConfigError(
+        f"the ranks meet at {identity.coordinator}, which others may reach, and nobody has given a job key. Make one "
+        f"(openssl rand -hex 32 > job.key; chmod 600 job.key) and let {variable('key_file')} name the file on every "
+        f"rank, or put the text into {variable('key')} (on Kubernetes, from a Secret). In a network where you trust "
+        f"everybody, {variable('insecure')}=1 does without"
+    )
+
+
+def read_key(settings: Settings) -> bytes | None:
+    """The key that the settings name; None when they name none. Raises ConfigError when it cannot be used."""
+    if settings.key_file is not None:
+        return parse_key(_read_file(settings.key_file), variable("key_file"))
+    if settings.key_fd is not None:
+        return parse_key(_read_descriptor(settings.key_fd), variable("key_fd"))
+    if settings.key is not None:
+        return parse_key(settings.key, variable("key"))
+    return None
+
+
+def parse_key(text: str, where: str) -> bytes:
+    """A key in hexadecimal; ConfigError when it is none, or too short to protect anything."""
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{where}: the job key is not hexadecimal") from error
+    if len(key) < _MIN_KEY_BYTES:
+        raise ConfigError(f"{where}: the job key has {len(key)} bytes; at least {_MIN_KEY_BYTES} are needed")
+    return key
+
+
+def _read_file(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
+    try:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & 0o077:
+            raise ConfigError(f"{path} can be read by others (mode {mode:o}): the job key needs mode 600 or 400")
+        return os.read(descriptor, _MAX_KEY_TEXT).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def _read_descriptor(descriptor: int) -> str:
+    try:
+        # At an offset, so that a second init() of the process reads it again.
+        return os.pread(descriptor, _MAX_KEY_TEXT, 0).decode("ascii", "replace")
+    except OSError as error:
+        raise ConfigError(f"{variable('key_fd')}: cannot read the job key: {error}") from error

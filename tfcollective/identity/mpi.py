@@ -1,0 +1,78 @@
+"""Processes that an MPI launcher has started: Open MPI, MVAPICH2, and those that speak PMI (MPICH, Intel MPI) or PMIx.
+
+They give ranks but no addresses. The ranks of one node meet on the loopback interface; those of several nodes at
+TFCOLLECTIVE_RENDEZVOUS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfcollective.errors import ConfigError
+from tfcollective.identity.by_rank import claim_by_rank, whole_number
+from tfcollective.identity.model import Claim, Facts, Source
+from tfcollective.identity.slurm import STEP_SIZE
+from tfcollective.settings import variable
+
+__all__ = ["SOURCE"]
+
+_LOOPBACK = "127.0.0.1"
+# Where the launchers name the job; any of them tells jobs of one node apart.
+_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "PMI_JOBID", "HYDRA_JOBID")
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The variables of one kind of launcher."""
+
+    rank: str
+    size: str
+    local_size: str
+
+
+_FAMILIES = (
+    _Family("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    _Family("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    _Family("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    _Family("PMIX_RANK", variable("size"), ""),
+)
+
+
+def _family(facts: Facts) -> _Family | None:
+    for family in _FAMILIES:
+        if family.rank in facts.environ and not _is_slurms(family, facts):
+            return family
+    return None
+
+
+def _is_slurms(family: _Family, facts: Facts) -> bool:
+    """Whether srun has written the variables of PMI: then SLURM knows more of the job than they do."""
+    steps = facts.environ.get(STEP_SIZE)
+    return (
+        steps is not None
+        and family.rank in ("PMI_RANK", "PMIX_RANK")
+        and facts.environ.get(family.size)
+        in (
+            None,
+            steps,
+        )
+    )
+
+
+def _is_present(facts: Facts) -> bool:
+    return _family(facts) is not None
+
+
+def _parse(facts: Facts) -> Claim:
+    family = _family(facts)
+    assert family is not None
+    if family.size not in facts.environ:
+        raise ConfigError(f"{family.rank} is set, but {family.size} does not say how many ranks there are")
+    rank, size = whole_number(facts.environ, family.rank), whole_number(facts.environ, family.size, 1)
+    one_node = facts.environ.get(family.local_size) == str(size)
+    name = next((facts.environ[one] for one in _JOB_NAMES if facts.environ.get(one)), "")
+    hosts = (_LOOPBACK,) if one_node else ()
+    return claim_by_rank(facts, rank, size, f"mpi-{name}", host=_LOOPBACK if one_node else None, hosts=hosts)
+
+
+SOURCE = Source("mpi", ", ".join(family.rank for family in _FAMILIES), _is_present, _parse)

@@ -1,0 +1,222 @@
+"""How ranks meet that no launcher has started: rank 0 opens a coordinator, the others find it."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import hmac
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfcollective.clock import Deadline
+from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError
+from tfcollective.coordinator.process import CoordinatorConfig, CoordinatorProcess
+from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
+from tfcollective.identity import Identity, KeySource, key_source
+from tfcollective.identity.addresses import is_loopback, is_own_address, resolve
+from tfcollective.log import get_logger
+from tfcollective.private_directory import runtime_directory, user_key
+from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.topology import Endpoint
+
+__all__ = ["Meeting", "abandon", "arrange", "choose_bind_host", "choose_listening_host"]
+
+_LOG = get_logger(__name__)
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
+_TELL_EVERY_S = 15.0
+_ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  where the listed address is not one of this machine's
+_DISCARD_PORT = 9
+
+# The coordinator that this process has started, and what for. It lives as long as the process: ranks that leave and
+# join again come back to it.
+_opened: tuple[CoordinatorConfig, CoordinatorProcess] | None = None
+_hooked = False
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where to go, with which key, and where to listen for peers."""
+
+    endpoint: Endpoint
+    key: bytes = field(repr=False)
+    bind_host: str
+
+
+def arrange(settings: Settings, identity: Identity) -> Meeting:
+    """Opens the coordinator (rank 0) or waits until it is there.
+
+    Raises:
+        ConfigError: a job key is needed, and there is none.
+        CoordinatorError: rank 0 cannot listen; or whoever answers does not hold the same key.
+        RendezvousError: nobody answers before the start timeout.
+    """
+    if identity.coordinator is None:
+        raise InternalError("a world of one has nobody to meet")
+    key = _job_key(settings, identity)
+    if identity.starts_coordinator:
+        endpoint = _open(settings, identity, identity.coordinator, key)
+    else:
+        endpoint = identity.coordinator
+        _await_coordinator(endpoint, key, identity, settings.start_timeout)
+    bind_host = settings.bind_host or choose_bind_host(
+        _route(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], _route
+    )
+    _LOG.info("meeting at %s, peers reach this rank at %s", endpoint, bind_host)
+    return Meeting(endpoint, key, bind_host)
+
+
+def abandon() -> None:
+    """Ends the coordinator of a world that did not come together, so that another ``init()`` begins anew."""
+    global _opened
+    opened, _opened = _opened, None
+    if opened is not None and opened[0].owner == os.getpid():
+        opened[1].close()
+
+
+# ---- the key --------------------------------------------------------------------------------------------------------
+
+
+def _job_key(settings: Settings, identity: Identity) -> bytes:
+    source = key_source(identity, settings)
+    if source is KeySource.GIVEN and identity.key is not None:
+        return identity.key
+    if source is KeySource.USER:
+        secret = user_key(_directory(settings))
+    else:
+        _LOG.warning(
+            "%s is set: whoever reaches %s can join this job and read and change what it computes",
+            variable("insecure"),
+            identity.coordinator,
+        )
+        secret = b"tfcollective without a key"
+    # One key a job: a rank that comes to another job's coordinator is told so.
+    return hmac.new(secret, identity.job_id.encode(), hashlib.sha256).digest()
+
+
+def _directory(settings: Settings) -> Path:
+    return runtime_directory(settings.runtime_dir, environ_snapshot(), tempfile.gettempdir())
+
+
+# ---- rank 0 ---------------------------------------------------------------------------------------------------------
+
+
+def choose_listening_host(addresses: Sequence[str], is_own: Callable[[str], bool], *, all_local: bool) -> str:
+    """The address that rank 0's coordinator binds, of those that its listed host has: one of this machine.
+
+    The host may stand for something else, a service that forwards to us, or for nothing yet: then it is every
+    interface. So it is where only we call ourselves loopback; ``all_local`` says that all ranks do.
+    """
+    own = [address for address in addresses if is_own(address)]
+    if own and (all_local or not is_loopback(own[0])):
+        return own[0]
+    only_ipv6 = bool(addresses) and all(":" in address for address in addresses)
+    return _ANY_IPV6 if only_ipv6 else _ANY_IPV4
+
+
+def _open(settings: Settings, identity: Identity, listed: Endpoint, key: bytes) -> Endpoint:
+    """Where this process reaches the coordinator that it starts, or has started before."""
+    global _opened
+    config = _configure(settings, identity, listed, key)
+    if _opened is None or _opened[0] != config or not _opened[1].alive:
+        abandon()
+        _opened = (config, _start(config))
+        _abandon_at_exit()
+    host = {_ANY_IPV4: "127.0.0.1", _ANY_IPV6: "::1"}.get(config.bind_host, config.bind_host)
+    return Endpoint(host, _opened[1].endpoint.port)
+
+
+def _configure(settings: Settings, identity: Identity, listed: Endpoint, key: bytes) -> CoordinatorConfig:
+    host = settings.bind_host or choose_listening_host(
+        resolve(listed.host), is_own_address, all_local=identity.on_loopback
+    )
+    return CoordinatorConfig(
+        job_id=identity.job_id,
+        key=key.hex(),
+        tasks=tuple(str(task) for task in identity.trainers),
+        start_timeout=settings.start_timeout,
+        bind_host=host,
+        bind_port=listed.port,
+        owner=os.getpid(),
+        log_level=settings.log_level,
+        runtime_dir=str(_directory(settings)),
+        command=tuple(sys.orig_argv),
+    )
+
+
+def _abandon_at_exit() -> None:
+    """Once a process. Comes before ``init()`` registers the shutdown, so it runs after that."""
+    global _hooked
+    if not _hooked:
+        _hooked = True
+        atexit.register(abandon)
+
+
+def _start(config: CoordinatorConfig) -> CoordinatorProcess:
+    try:
+        return CoordinatorProcess.start(config, environ_snapshot())
+    except CoordinatorError as error:
+        raise CoordinatorError(
+            f"{error}; {variable('rendezvous')}=HOST:PORT, the same on all ranks, chooses another port of rank 0's host"
+        ) from error
+
+
+# ---- the others -----------------------------------------------------------------------------------------------------
+
+
+def _await_coordinator(endpoint: Endpoint, key: bytes, identity: Identity, timeout: float) -> None:
+    """Until it answers: rank 0 may start late, and so may its name."""
+    deadline, next_word, pause = Deadline.after(timeout), Deadline.after(_TELL_EVERY_S), _FIRST_PAUSE_S
+    first = identity.trainers[0]
+    with CoordinatorClient(endpoint, key) as client:
+        while True:
+            try:
+                client.get("ready")
+            except CoordinatorUnreachableError as error:
+                if deadline.expired():
+                    text = f"{first} (rank 0) has not opened {endpoint} within {timeout:g} s: {error}"
+                    raise RendezvousError(text, missing=[str(first)]) from error
+                if next_word.expired():
+                    _LOG.warning("waiting for %s (rank 0): %s", first, error)
+                    next_word = Deadline.after(_TELL_EVERY_S)
+            else:
+                return
+            time.sleep(min(pause, deadline.remaining()))  # nothing tells us when somebody begins to listen elsewhere
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+# ---- where peers reach us -------------------------------------------------------------------------------------------
+
+
+def choose_bind_host(to_coordinator: str | None, peers: Sequence[str], route: Callable[[str], str | None]) -> str:
+    """The address of the interface that peers connect to: the one that leads to the coordinator.
+
+    Where that is the loopback interface, since the coordinator is on this machine or its name means this machine here
+    (``127.0.1.1`` in ``/etc/hosts``), it is the one that leads to a peer elsewhere, if there is one.
+    """
+    if to_coordinator is not None and not is_loopback(to_coordinator):
+        return to_coordinator
+    for peer in peers:
+        address = route(peer)
+        if address is not None and not is_loopback(address):
+            return address
+    return to_coordinator or "127.0.0.1"
+
+
+def _route(host: str) -> str | None:
+    """Our address on the way to a host; None when there is no way. Nothing is sent."""
+    for address in resolve(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, _DISCARD_PORT))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
