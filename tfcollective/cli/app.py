@@ -11,6 +11,7 @@ from tfcollective._version import __version__
 from tfcollective.cli.agent import agent
 from tfcollective.cli.bench import bench
 from tfcollective.cli.check import check
+from tfcollective.cli.env import env
 from tfcollective.cli.run import run
 from tfcollective.cli.status import status
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, TfCollectiveError, UnsupportedError
@@ -44,7 +45,7 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, check, bench, agent):
+for _command in (run, status, check, env, bench, agent):
     app.add_command(_command)
 
 
