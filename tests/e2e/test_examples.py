@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_hand import free_port
 from jobs import run_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,16 @@ def accuracy_in(output: str) -> float:
 def test_pi_needs_no_tensorflow(ranks):
     done = run_job(EXAMPLES / "numpy_pi.py", ranks)
     assert re.search(rf"pi is 3\.14159265359.* computed by {ranks} process", done.stdout)
+
+
+def test_tf_config_on_three_hosts_started_by_hand():
+    folder = EXAMPLES / "tf_config"
+    command = [sys.executable, "hosts.py", "--port", str(free_port()), "python", "train.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+    assert "y = 3.00 x + 1.00" in done.stdout
+    assert {f"{task} is rank {rank} of 3" for rank, task in enumerate(("chief:0", "worker:0", "worker:1"))} <= set(
+        done.stdout.splitlines()
+    )
 
 
 @pytest.mark.tensorflow
