@@ -187,3 +187,22 @@ def test_files_that_are_called_like_modules_do_not_reach_the_agent(tmp_path):
     words = [sys.executable, "-c", program, "run", "-np", "2", "echo", "fine"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.count("fine")) == (0, 2), done.stderr
+
+
+def test_tf_config_is_ours_or_none(tmp_path):
+    """Under the launcher a rank is who the launcher says, whatever the environment says of another job."""
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import os, tfcollective\ntfcollective.init()\nprint(tfcollective.rank(), os.environ.get('TF_CONFIG'))\n"
+    )
+    outer = {
+        "TF_CONFIG": json.dumps({"cluster": {"worker": ["h0:1", "h1:1"]}, "task": {"type": "worker", "index": 1}}),
+        "TFCOLLECTIVE_IDENTITY": "tf_config",
+    }
+    code, out, err = run("-np", "1", "--no-prefix", "python", str(script), env=outer)
+    assert (code, out) == (0, "0 None\n"), err
+    code, out, err = run("-np", "1", "--no-prefix", "--emit-tf-config", "python", str(script), env=outer)
+    assert code == 0, err
+    rank, _, config = out.strip().partition(" ")
+    assert rank == "0"
+    assert json.loads(config)["task"] == {"type": "worker", "index": 0}

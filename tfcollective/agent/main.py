@@ -19,7 +19,7 @@ from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.errors import ConfigError
 from tfcollective.identity import current_node_id
-from tfcollective.settings import environ_snapshot, variable
+from tfcollective.settings import TF_CONFIG, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 
 __all__ = ["main"]
@@ -34,7 +34,10 @@ _USAGE = 64
 _INTERNAL = 70
 _ABANDONED = 75
 # What a launcher of an outer job may have left in our environment: a worker of ours must not see it.
-_IDENTITY_FIELDS = ("coordinator", "key_file", "key_fd", "job_id", "task", "size", "failure_file", "node_id")
+_IDENTITY_FIELDS = (
+    *("coordinator", "key_file", "key_fd", "key", "job_id", "task", "size", "failure_file", "node_id"),
+    *("identity", "rendezvous", "tf_config"),
+)
 
 
 def main() -> int:
@@ -76,6 +79,7 @@ def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:
     environ = environ_snapshot()
     for name in _IDENTITY_FIELDS:
         environ.pop(variable(name), None)
+    environ.pop(TF_CONFIG, None)  # what it says of another job
     environ[variable("coordinator")] = config.coordinator
     environ[variable("key_file")] = str(key_file)
     environ[variable("job_id")] = config.job_id

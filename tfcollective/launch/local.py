@@ -23,16 +23,18 @@ from tfcollective.launch.planner import Plan, plan_local
 from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.sweep import end_processes_of
+from tfcollective.launch.tf_config import choose_endpoints
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
-from tfcollective.tasks import TaskKey
+from tfcollective.tasks import TaskKey, workers
 
 __all__ = ["LocalLauncher"]
 
 _LOG = get_logger(__name__)
 # A rank beats every two seconds; a collective that waits for a stopped rank has timed out by then.
 _SILENCE_MARGIN_S = 10.0
+_HOST = "127.0.0.1"
 
 
 class LocalLauncher(Launcher):
@@ -40,7 +42,8 @@ class LocalLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
-        return plan_local(spec, cores=available_cores(), environ=environ_snapshot())
+        endpoints = choose_endpoints(workers(spec.num_proc), _HOST) if spec.emit_tf_config else None
+        return plan_local(spec, cores=available_cores(), environ=environ_snapshot(), endpoints=endpoints)
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""

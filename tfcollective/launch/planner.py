@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tfcollective.launch.spec import JobSpec
-from tfcollective.settings import variable
+from tfcollective.launch.tf_config import tf_config
+from tfcollective.settings import TF_CONFIG, variable
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.topology import Endpoint
 
 __all__ = ["Plan", "WorkerPlan", "describe", "plan_local"]
 
@@ -41,8 +43,13 @@ class Plan:
         return tuple(worker.task for worker in self.workers)
 
 
-def plan_local(spec: JobSpec, *, cores: int, environ: Mapping[str, str]) -> Plan:
-    """All ranks on one node with ``cores`` cores; ``environ`` is what they inherit."""
+def plan_local(
+    spec: JobSpec, *, cores: int, environ: Mapping[str, str], endpoints: Mapping[TaskKey, Endpoint] | None = None
+) -> Plan:
+    """All ranks on one node with ``cores`` cores; ``environ`` is what they inherit.
+
+    ``endpoints`` is what TF_CONFIG is to say, if the ranks are to have one.
+    """
     share = max(1, cores // spec.num_proc)
     common = {
         **_thread_variables(share, environ),
@@ -51,7 +58,7 @@ def plan_local(spec: JobSpec, *, cores: int, environ: Mapping[str, str]) -> Plan
         **spec.env,
     }
     plans = [
-        WorkerPlan(task, rank, rank, spec.command, {**common, variable("task"): str(task)})
+        WorkerPlan(task, rank, rank, spec.command, {**common, **_task_variables(task, endpoints)})
         for rank, task in enumerate(workers(spec.num_proc))
     ]
     return Plan(tuple(plans))
@@ -83,6 +90,11 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
         variable("transport"): spec.transport,
         variable("log_level"): spec.log_level,
     }
+
+
+def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None) -> dict[str, str]:
+    config = {} if endpoints is None else {TF_CONFIG: tf_config(task, endpoints)}
+    return {variable("task"): str(task), **config}
 
 
 def _shown(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

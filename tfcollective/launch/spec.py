@@ -42,6 +42,7 @@ class JobSpec:
         prefix: whether lines of output start with the rank.
         log_level: what the ranks and the agent log.
         cwd: where the ranks run; None: here.
+        emit_tf_config: whether the ranks get a TF_CONFIG, for ``tf.distribute``.
         call: a function to call instead of ``command``'s own work, or None.
     """
 
@@ -57,6 +58,7 @@ class JobSpec:
     prefix: bool = True
     log_level: str = "warning"
     cwd: str | None = None
+    emit_tf_config: bool = False
     call: FunctionCall | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,51 @@
+"""TF_CONFIG for scripts that use ``tf.distribute`` under our launcher.
+
+Each rank's TensorFlow server listens on the port that stands there for it. TensorFlow takes ports, not sockets, and
+does not share them, so they cannot be held for it: they are chosen below the range from which Linux gives out ports by
+itself, where nobody gets one by accident between our choice and the server's start.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Mapping, Sequence
+
+from tfcollective.errors import LaunchError
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
+
+__all__ = ["choose_endpoints", "tf_config"]
+
+_PORTS = range(20000, 32000)
+
+
+def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
+    """The value for ``task`` in a cluster of these tasks, given in rank order."""
+    cluster: dict[str, list[str]] = {}
+    for member, endpoint in endpoints.items():
+        cluster.setdefault(member.type, []).append(str(endpoint))
+    return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
+
+
+def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpoint]:
+    """A port of ``host``, an address of this machine, for each task: free now.
+
+    Raises LaunchError when there are not enough.
+    """
+    ports = iter(random.sample(_PORTS, len(_PORTS)))  # not always the same ones: jobs start side by side
+    free = (port for port in ports if _is_free(host, port))
+    try:
+        return {task: Endpoint(host, next(free)) for task in tasks}
+    except (StopIteration, RuntimeError) as error:
+        raise LaunchError(f"there are no {len(tasks)} free ports on {host} for TF_CONFIG") from error
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
