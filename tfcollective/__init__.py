@@ -39,14 +39,20 @@ if TYPE_CHECKING:
     from tfcollective.errors import UnsupportedError as UnsupportedError
     from tfcollective.errors import WorkerFailedError as WorkerFailedError
     from tfcollective.launch.api import run as run
+    from tfcollective.runtime import ProcessSet as ProcessSet
+    from tfcollective.runtime import add_process_set as add_process_set
     from tfcollective.runtime import cross_rank as cross_rank
     from tfcollective.runtime import cross_size as cross_size
     from tfcollective.runtime import get_communicator as get_communicator
+    from tfcollective.runtime import global_process_set as global_process_set
     from tfcollective.runtime import init as init
+    from tfcollective.runtime import is_homogeneous as is_homogeneous
     from tfcollective.runtime import is_initialized as is_initialized
     from tfcollective.runtime import local_rank as local_rank
     from tfcollective.runtime import local_size as local_size
+    from tfcollective.runtime import process_set_ids_and_ranks as process_set_ids_and_ranks
     from tfcollective.runtime import rank as rank
+    from tfcollective.runtime import remove_process_set as remove_process_set
     from tfcollective.runtime import shutdown as shutdown
     from tfcollective.runtime import size as size
     from tfcollective.runtime import start_timeline as start_timeline
@@ -75,6 +81,7 @@ __all__ = [
     "Min",
     "NodeLabel",
     "PeerLostError",
+    "ProcessSet",
     "Product",
     "ProtocolError",
     "RendezvousError",
@@ -87,15 +94,20 @@ __all__ = [
     "UnsupportedError",
     "WorkerFailedError",
     "__version__",
+    "add_process_set",
     "allreduce_topology",
     "cross_rank",
     "cross_size",
     "get_communicator",
+    "global_process_set",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
+    "process_set_ids_and_ranks",
     "rank",
+    "remove_process_set",
     "run",
     "shutdown",
     "single_server_topology",

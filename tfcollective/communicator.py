@@ -462,6 +462,10 @@ class Communicator:
         """Makes this the world that TensorFlow's kernels find under the number `world`."""
         self._library.call("tfc_world_set", world, self._handle)
 
+    def _clear_world(self, world: int) -> None:
+        """Leaves the number `world` without a communicator."""
+        self._library.call("tfc_world_set", world, None)
+
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise StateError(

@@ -92,6 +92,11 @@ class World:
         """All addresses in rank order."""
         return tuple(member.address for member in self.members)
 
+    @property
+    def homogeneous(self) -> bool:
+        """Whether every node has the same number of ranks."""
+        return len({len(ranks) for ranks in self._ranks_by_node().values()}) <= 1
+
     def member(self, task: TaskKey) -> Member:
         """The member with this role; KeyError if there is none."""
         for member in self.members:

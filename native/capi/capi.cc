@@ -244,6 +244,9 @@ tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_erro
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
     auto session = tfc::Worlds::Get().Find(id);
+    if (session == nullptr && id != 0)
+      return Status(Code::kInvalidArgument, "there is no process set with the number " + std::to_string(id) +
+                                                " (any more), or this process is not one of its members");
     if (session == nullptr)
       return Status(Code::kFailedPrecondition,
                     "tfcollective is not initialised in this process (or was shut down): call tfcollective.init()");

@@ -8,28 +8,38 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from tfcollective import log
 from tfcollective.communicator import Communicator
-from tfcollective.errors import StateError, UnsupportedError
+from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
 from tfcollective.identity import Identity, discover
+from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective.runtime.session import Session, open_session
 from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
 from tfcollective.tasks import PS, TaskKey
 from tfcollective.topology import Placement
 
 __all__ = [
+    "Members",
+    "ProcessSet",
+    "add_process_set",
     "cross_rank",
     "cross_size",
     "get_communicator",
+    "global_process_set",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
+    "members",
+    "members_of_world",
     "on_shutdown",
     "placement",
+    "process_set_ids_and_ranks",
     "rank",
+    "remove_process_set",
     "settings",
     "shutdown",
     "size",
@@ -45,28 +55,30 @@ _hooked = False
 _shutdown_callbacks: list[Callable[[], None]] = []
 
 
-def init(comm: None = None, process_sets: None = None) -> None:
+def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Joins the world that the launcher has prepared.
 
     Without a launcher, the environment tells which rank this is: TF_CONFIG, or what SageMaker, Vertex AI, MPI, SLURM or
     Kubernetes write; then rank 0 starts the coordinator. Where nothing does, this process is a world of its own.
-
     Blocks until all ranks have called it. A second call does nothing; after :func:`shutdown` it joins anew. With one
     rank nothing is started and no socket is opened.
 
     Args:
         comm: not supported; there so that Horovod's call is understood.
-        process_sets: likewise.
+        process_sets: sets to register, the same list on all ranks; or "dynamic", Horovod's word for what needs no
+            asking here: :func:`add_process_set` works at any time.
 
     Raises:
         RendezvousError: ranks are missing when the start timeout ends; names them.
         ConfigError: a setting or the environment cannot be used, or the native library does not load.
         CoordinatorError: rank 0 cannot listen, or who answers in its place does not hold the job key.
         SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it.
-        UnsupportedError: an argument was given.
+        InvalidArgumentError: a process set is wrong, or ranks gave different ones.
+        UnsupportedError: `comm` was given.
     """
-    if comm is not None or process_sets is not None:
-        raise UnsupportedError("init: comm and process_sets are not supported yet; all processes form one world")
+    if comm is not None:
+        raise UnsupportedError("init: comm is not supported; all processes form one world: use process_sets")
+    wanted = _wanted_sets(process_sets)
     global _session
     with _lock:
         if _session is not None and _session.pid == os.getpid():
@@ -78,6 +90,24 @@ def init(comm: None = None, process_sets: None = None) -> None:
         session.start()
         _session = session
         _hook_process()
+        try:
+            for process_set in wanted if session.identity.task.is_trainer else ():
+                add_process_set(process_set)
+        except BaseException:
+            shutdown()
+            raise
+
+
+def _wanted_sets(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:
+    if process_sets is None or process_sets == "dynamic":
+        return []
+    if isinstance(process_sets, str):
+        raise InvalidArgumentError(f'process_sets: expected a list of ProcessSet or "dynamic", got {process_sets!r}')
+    sets = list(process_sets)
+    for process_set in sets:
+        if not isinstance(process_set, ProcessSet):
+            raise InvalidArgumentError(f"process_sets: expected ProcessSet, got {process_set!r}")
+    return sets
 
 
 def shutdown() -> None:
@@ -177,16 +207,83 @@ def stop_timeline() -> None:
     _current().stop_timeline()
 
 
-def get_communicator() -> Communicator:
-    """The communicator of the world, for collectives over numpy arrays.
+def is_homogeneous() -> bool:
+    """Whether every node has the same number of ranks."""
+    return _current().homogeneous
+
+
+def get_communicator(process_set: ProcessSet | None = None) -> Communicator:
+    """The communicator of the world, or of a process set, for collectives over numpy arrays.
 
     Raises:
         StateError: not initialised, or called in a fork of the process that was.
+        InvalidArgumentError: the process set is not registered, or this process is not a member.
     """
     session = _current()
+    _check_process(session)
+    return session.communicator_of(members(process_set))
+
+
+def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> Members:
+    """The ranks that a collective with this argument is of; all ranks if None.
+
+    Args:
+        process_set: a registered one.
+        outside: this process need not be a member.
+
+    Raises:
+        InvalidArgumentError: the process set is not registered, or this process is not a member.
+    """
+    found = _current().members_of(process_set)
+    if not found.included and not outside:
+        ranks = ", ".join(str(member) for member in found.ranks)
+        raise InvalidArgumentError(f"process_set: rank {rank()} is not one of its ranks {ranks}")
+    return found
+
+
+def members_of_world(number: int) -> Members:
+    """The process set with this number (0: all ranks); InvalidArgumentError if there is none."""
+    return _current().members_of_world(number)
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Registers a process set: its members connect to each other. Returns it.
+
+    All ranks of the world call this, with the same ranks and in the same order, members or not.
+
+    Args:
+        process_set: a set, or its ranks.
+
+    Raises:
+        InvalidArgumentError: there is such a set already, a rank does not exist, or the ranks disagree.
+    """
+    session = _current()
+    _check_process(session)
+    wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    session.process_sets.add(wanted, session.placement.rank, session.placement.size)
+    return wanted
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Ends a process set; operations of it that are under way end with an error. All ranks of the world call this.
+
+    Returns:
+        Whether it was a set that can be removed: not the global one, and registered.
+    """
+    session = _current()
+    _check_process(session)
+    return session.process_sets.remove(process_set, session.placement.size)
+
+
+def process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """The ranks of every process set by its number; 0 is that of all ranks."""
+    session = _current()
+    return {session.members.world: list(session.members.ranks), **session.process_sets.listed()}
+
+
+def _check_process(session: Session) -> None:
     if session.pid != os.getpid():
         raise StateError("this process is a fork: call tfcollective.init() in the process that communicates")
-    return session.communicator()
 
 
 def _identify(loaded: Settings) -> Identity:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
-from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
+from tfcollective.communicator import Communicator, CommunicatorInfo, CommunicatorOptions, Listener
 from tfcollective.errors import CollectiveAbortedError, InternalError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.heartbeat import Heartbeat
 from tfcollective.runtime.interrupt import InterruptWatch
+from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
 from tfcollective.runtime.recorder import TimelineRecorder
 from tfcollective.runtime.watched import call_watched
 from tfcollective.settings import Settings
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "open_session"]
 
-GLOBAL_WORLD = 0
 _LOOPBACK = "127.0.0.1"
 _LEAVE_TIMEOUT_S = 10.0
 _BROKEN_LEAVE_TIMEOUT_S = 0.5
@@ -49,6 +50,7 @@ class Session:
         placement: Placement | None,
         communicator: Communicator | None = None,
         client: CoordinatorClient | None = None,
+        world: World | None = None,
     ) -> None:
         self.settings = settings
         self.identity = identity
@@ -57,6 +59,9 @@ class Session:
         self._lock = threading.Lock()
         self._communicator = communicator
         self._client = client
+        self._generation = world.generation if world is not None else 0
+        self.homogeneous = world is None or world.homogeneous
+        self.process_sets = ProcessSets(self.communicator, self._listen, self._connect_set)
         self._crash = CrashHook(settings.failure_file, self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
         self._interrupt: InterruptWatch | None = None
@@ -79,12 +84,14 @@ class Session:
 
     def start(self) -> None:
         """Starts watching: crashes, heartbeat, Ctrl-C."""
+        if self._placement is not None:
+            global_process_set._register(GLOBAL_SET, self.members.ranks, self._placement.rank)
         self._crash.install()
         if self._client is not None:
             self._heartbeat = Heartbeat(self._client, self.identity.task, self._report, self._coordinator_lost)
             self._heartbeat.start()
         if self._communicator is not None:
-            self._interrupt = InterruptWatch(self._communicator.info, self.abort)
+            self._interrupt = InterruptWatch(self._info, self.abort)
             self._interrupt.start()
         if self.settings.timeline is not None and self._placement is not None:
             self.start_timeline(self.settings.timeline)
@@ -117,17 +124,74 @@ class Session:
         if recorder is not None:
             recorder.finish()
 
+    @functools.cached_property
+    def members(self) -> Members:
+        """All ranks. Raises StateError for a side task."""
+        return Members(GLOBAL_SET, tuple(range(self.placement.size)), self.placement.rank)
+
+    def members_of(self, process_set: ProcessSet | None) -> Members:
+        """The ranks that a collective with this argument is of.
+
+        Raises:
+            InvalidArgumentError: it is no registered process set.
+        """
+        if process_set is None or process_set is global_process_set:
+            return self.members
+        return self.process_sets.members(process_set)
+
+    def members_of_world(self, number: int) -> Members:
+        """The process set with this number; InvalidArgumentError if there is none."""
+        return self.members if number == GLOBAL_SET else self.process_sets.members_of(number)
+
+    def communicator_of(self, members: Members) -> Communicator:
+        """The members' communicator."""
+        found = None if members.world == GLOBAL_SET else self.process_sets.communicator(members)
+        if found is None and 1 == members.size < self.placement.size:
+            return Communicator.alone(library=_library(self.settings))
+        return found or self.communicator()
+
     def abort(self, cause: str) -> None:
         """Tells all ranks to stop, because of `cause`."""
-        communicator = self._communicator
-        if communicator is not None and not communicator.closed:
+        for communicator in self._open_communicators():
             communicator.abort(cause)
 
     def ended_by_peer(self) -> bool:
         """Whether the world is broken because another rank was lost or asked all to stop."""
-        communicator = self._communicator
-        failure = communicator.failure() if communicator is not None and not communicator.closed else None
-        return isinstance(failure, PeerLostError | CollectiveAbortedError)
+        failures = [communicator.failure() for communicator in self._open_communicators()]
+        return any(isinstance(failure, PeerLostError | CollectiveAbortedError) for failure in failures)
+
+    def _open_communicators(self) -> list[Communicator]:
+        """The world's first, then those of process sets."""
+        world = [] if self._communicator is None else [self._communicator]
+        return [one for one in (*world, *self.process_sets.communicators()) if not one.closed]
+
+    def _info(self) -> CommunicatorInfo:
+        """The world's state, with the operations of all communicators."""
+        infos = [communicator.info() for communicator in self._open_communicators()]
+        return replace(
+            infos[0] if infos else self.communicator().info(),
+            completed=sum(info.completed for info in infos),
+            pending=sum(info.pending for info in infos),
+        )
+
+    def _listen(self) -> Listener:
+        return Listener(self.settings.bind_host or _LOOPBACK, self.identity.node_id, library=_library(self.settings))
+
+    def _connect_set(self, listener: Listener, rank: int, addresses: Sequence[str], number: int) -> Communicator:
+        client = self._client
+        return call_watched(
+            lambda: Communicator.connect(
+                listener,
+                rank=rank,
+                addresses=addresses,
+                key=self.identity.key or b"",
+                generation=(self._generation << 32) + number,  # strays of another set are refused
+                options=_options(self.settings),
+                library=_library(self.settings),
+            ),
+            lambda: None if client is None else client.lost_member(self._generation, timeout=_WATCH_S),
+            Deadline.after(self.settings.start_timeout),
+        )
 
     def close(self) -> None:
         """Leaves the world: no more watching, the communicator closed, the coordinator told."""
@@ -137,6 +201,7 @@ class Session:
             self._interrupt.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        self._close_process_sets()
         self._close_communicator()
         if self._client is not None:
             self._leave(self._client)
@@ -146,15 +211,25 @@ class Session:
         if self._interrupt is not None:
             self._interrupt.forget()
 
+    def _close_process_sets(self) -> None:
+        broken = any(communicator.info().broken for communicator in self._open_communicators())
+        try:
+            self.process_sets.close(_BROKEN_LEAVE_TIMEOUT_S if broken else _LEAVE_TIMEOUT_S)
+        except TfCollectiveError as error:
+            _LOG.warning("leaving the process sets: %s", error)
+        global_process_set._forget()
+        global_process_set.ranks = None
+
     def _close_communicator(self) -> None:
         communicator = self._communicator
         if communicator is None:
             return
         broken = communicator.info().broken
+        timeout = _BROKEN_LEAVE_TIMEOUT_S if broken else _LEAVE_TIMEOUT_S
         try:
             if self.placement.size > 1:
-                _forget_world(_library(self.settings))
-            communicator.close(_BROKEN_LEAVE_TIMEOUT_S if broken else _LEAVE_TIMEOUT_S)
+                communicator._clear_world(GLOBAL_SET)
+            communicator.close(timeout)
         except TfCollectiveError as error:
             _LOG.warning("leaving the world: %s", error)
 
@@ -166,10 +241,9 @@ class Session:
         client.close()
 
     def _report(self) -> tuple[str, Mapping[str, object]]:
-        communicator = self._communicator
-        if communicator is None:
+        if self._communicator is None:
             return "running", {}
-        info = communicator.info()
+        info = self._info()
         state = "broken" if info.broken else "running"
         return state, {"completed": info.completed, "pending": info.pending}
 
@@ -214,7 +288,7 @@ def _join_world(settings: Settings, identity: Identity) -> Session:
     try:
         if identity.world_size == 1:
             world = _join(client, settings, identity, address="")
-            return Session(settings, identity, world.placement(identity.task), None, client)
+            return Session(settings, identity, world.placement(identity.task), None, client, world)
         return _open_connected(client, settings, identity)
     except BaseException:
         client.close()
@@ -243,8 +317,8 @@ def _open_connected(client: CoordinatorClient, settings: Settings, identity: Ide
     except BaseException:
         listener.close()
         raise
-    communicator._set_as_world(GLOBAL_WORLD)
-    return Session(settings, identity, placement, communicator, client)
+    communicator._set_as_world(GLOBAL_SET)
+    return Session(settings, identity, placement, communicator, client, world)
 
 
 def _join(client: CoordinatorClient, settings: Settings, identity: Identity, address: str) -> World:
@@ -269,7 +343,3 @@ def _options(settings: Settings) -> CommunicatorOptions:
 
 def _library(settings: Settings) -> Library:
     return load(settings.library)
-
-
-def _forget_world(library: Library) -> None:
-    library.call("tfc_world_set", GLOBAL_WORLD, None)

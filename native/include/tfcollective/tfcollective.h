@@ -263,7 +263,8 @@ TFC_EXPORT tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeli
 /* Makes `communicator` (or nothing: NULL) the world number `id` of this process. Takes a reference
  * of its own. */
 TFC_EXPORT tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* error);
-/* The caller releases what it gets. TFC_FAILED_PRECONDITION if there is none. */
+/* The caller releases what it gets. Number 0 is the world of all ranks, others are process sets.
+ * TFC_FAILED_PRECONDITION if there is no world 0, TFC_INVALID_ARGUMENT if there is none of another number. */
 TFC_EXPORT tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_error* error);
 
 #ifdef __cplusplus

@@ -11,10 +11,11 @@ import tfcollective
 PUBLIC = """
     Average CollectiveAbortedError CollectiveCancelledError CollectiveError CollectiveMismatchError
     CollectiveTimeoutError Communicator ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError
-    LaunchError Max Min NodeLabel PeerLostError Product ProtocolError RendezvousError ResourceExhaustedError
-    StateError Sum TaskSpec TfCollectiveError TransportError UnsupportedError WorkerFailedError __version__
-    allreduce_topology cross_rank cross_size get_communicator init is_initialized local_rank local_size rank run
-    shutdown single_server_topology size start_timeline stop_timeline task
+    LaunchError Max Min NodeLabel PeerLostError ProcessSet Product ProtocolError RendezvousError
+    ResourceExhaustedError StateError Sum TaskSpec TfCollectiveError TransportError UnsupportedError WorkerFailedError
+    __version__ add_process_set allreduce_topology cross_rank cross_size get_communicator global_process_set init
+    is_homogeneous is_initialized local_rank local_size process_set_ids_and_ranks rank remove_process_set run shutdown
+    single_server_topology size start_timeline stop_timeline task
 """
 
 

@@ -1,0 +1,199 @@
+"""Process sets: what a set is, and several ranks that register and remove them together, in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tfcollective
+from tfcollective import runtime
+from tfcollective.communicator import Communicator, Listener, Sum
+from tfcollective.errors import CollectiveError, InvalidArgumentError, TransportError
+from tfcollective.runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
+
+SIZE = 3
+KEY = b"k" * 16
+
+
+@pytest.mark.parametrize("ranks", [[], [0, 0], [-1], 3])
+def test_a_set_has_ranks_each_once(ranks: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="process set: expected"):
+        ProcessSet(ranks)
+
+
+def test_a_set_that_is_not_registered_knows_only_its_ranks() -> None:
+    mine = ProcessSet([2, 0])
+    assert mine.ranks == [0, 2]
+    assert (mine.process_set_id, mine.size(), mine.rank(), mine.included(), mine.mpi_comm) == (None,) * 5
+
+
+def test_what_can_be_registered() -> None:
+    assert checked_ranks(ProcessSet([1, 0]), 3, [(0, 2)]) == (0, 1)
+    for ranks, known, text in [
+        ([0, 3], [], "rank 3 is not"),
+        ([0, 2], [(0, 2)], "already"),
+        ([0, 1, 2], [], "already"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=text):
+            checked_ranks(ProcessSet(ranks), 3, known)
+
+
+def test_members_translate_ranks() -> None:
+    members = Members(1, (1, 4), 0)
+    assert members.place_of(4, "root_rank") == 1
+    with pytest.raises(InvalidArgumentError, match=r"root_rank: expected one of the ranks 1, 4, got 0"):
+        members.place_of(0, "root_rank")
+
+
+class Rank:
+    """One of the ranks of a world that lives in this process."""
+
+    def __init__(self, rank: int, world: Communicator) -> None:
+        self.rank = rank
+        self.refuse_to_connect = False
+        self.sets = ProcessSets(lambda: world, self._listen, self._connect)
+        self.world = world
+
+    def _listen(self) -> Listener:
+        return Listener("127.0.0.1", "node")
+
+    def _connect(self, listener: Listener, rank: int, addresses: list[str], number: int) -> Communicator:
+        if self.refuse_to_connect:
+            listener.close()
+            raise TransportError("no route")
+        return Communicator.connect(listener, rank=rank, addresses=addresses, key=KEY, generation=number)
+
+    def add(self, *ranks: int) -> ProcessSet:
+        made = ProcessSet(ranks)
+        self.sets.add(made, self.rank, SIZE)
+        return made
+
+    def total(self, made: ProcessSet) -> float:
+        world = self.sets.communicator(self.sets.members(made))
+        assert world is not None
+        return float(world.allreduce(float(self.rank), op=Sum))
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list]]:
+    """Runs a function of a rank on all ranks at once; gives the results, or the errors, in rank order."""
+    monkeypatch.setattr(Communicator, "_set_as_world", lambda self, world: None)  # one table for all "processes"
+    monkeypatch.setattr(Communicator, "_clear_world", lambda self, world: None)
+    ranks: list[Rank] = []
+
+    def run(function: Callable[[Rank], object]) -> list:
+        results: list = [None] * SIZE
+
+        def one(rank: Rank) -> None:
+            try:
+                results[rank.rank] = function(rank)
+            except Exception as error:
+                results[rank.rank] = error
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return results
+
+    listeners = [Listener("127.0.0.1", "node") for _ in range(SIZE)]
+    addresses = [listener.address for listener in listeners]
+
+    def connect(rank: int) -> None:
+        world = Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, generation=1)
+        ranks.append(Rank(rank, world))
+
+    threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(SIZE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ranks.sort(key=lambda rank: rank.rank)
+    yield run
+    run(lambda rank: rank.sets.close(5.0))
+    run(lambda rank: rank.world.close())
+
+
+def test_members_reduce_among_themselves_and_all_know_the_set(together: Callable[..., list]) -> None:
+    def check(rank: Rank) -> object:
+        outer, single = rank.add(0, 2), rank.add(1)
+        total = rank.total(outer) if outer.included() else None
+        assert outer.size() == 2
+        if outer.included():
+            assert outer.rank() == rank.rank // 2
+        else:
+            with pytest.raises(InvalidArgumentError, match="does not include"):
+                outer.rank()
+        return outer.process_set_id, single.process_set_id, total, rank.sets.listed()
+
+    results = together(check)
+    assert [result[2] for result in results] == [2.0, None, 2.0]
+    assert all(result[:2] == (1, 2) and result[3] == {1: [0, 2], 2: [1]} for result in results)
+
+
+def test_a_removed_set_is_gone_and_its_number_is_not_used_again(together: Callable[..., list]) -> None:
+    def check(rank: Rank) -> tuple:
+        first = rank.add(0, 1)
+        removed = rank.sets.remove(first, SIZE)
+        again = rank.sets.remove(first, SIZE)
+        with pytest.raises(InvalidArgumentError, match="not registered"):
+            rank.sets.members(first)
+        with pytest.raises(InvalidArgumentError, match="number 1"):
+            rank.sets.members_of(1)
+        second = rank.add(0, 1)
+        return removed, again, second.process_set_id, rank.total(second) if second.included() else None
+
+    assert together(check) == [(True, False, 2, 1.0), (True, False, 2, 1.0), (True, False, 2, None)]
+
+
+def test_ranks_that_disagree_are_all_told_and_can_go_on(together: Callable[..., list]) -> None:
+    def check(rank: Rank) -> float | None:
+        with pytest.raises(InvalidArgumentError, match=r"rank 2: .*\[0, 2\]"):
+            rank.add(*([0, 2] if rank.rank == 2 else [0, 1]))
+        made = rank.add(0, 1)
+        return rank.total(made) if made.included() else None
+
+    assert together(check) == [1.0, 1.0, None]
+
+
+def test_a_member_that_cannot_connect_is_reported_to_all(together: Callable[..., list]) -> None:
+    def check(rank: Rank) -> str:
+        rank.refuse_to_connect = True
+        with pytest.raises(CollectiveError) as caught:
+            rank.add(0, 1)
+        assert rank.sets.listed() == {}
+        return str(caught.value)
+
+    results = together(check)
+    assert results[:2] == ["no route", "no route"]
+    assert "rank 0: no route; rank 1: no route" in results[2]
+
+
+def test_in_a_world_of_one() -> None:
+    mine, other = ProcessSet([0]), ProcessSet([0])
+    tfcollective.init(process_sets=[mine])
+    try:
+        assert (mine.process_set_id, mine.size(), mine.rank(), mine.included()) == (1, 1, 0, True)
+        assert (global_process_set.process_set_id, global_process_set.ranks) == (0, [0])
+        assert runtime.process_set_ids_and_ranks() == {0: [0], 1: [0]}
+        with pytest.raises(InvalidArgumentError, match="already"):
+            runtime.add_process_set(other)
+        assert runtime.members(mine) == Members(1, (0,), 0)
+        assert float(runtime.get_communicator(mine).allreduce(2.0)) == 2.0
+        assert runtime.remove_process_set(mine)
+        assert not runtime.remove_process_set(global_process_set)
+        with pytest.raises(InvalidArgumentError, match="expected a ProcessSet"):
+            runtime.members([0])
+    finally:
+        tfcollective.shutdown()
+    assert global_process_set.size() is None
+
+
+@pytest.mark.parametrize("sets", ["static", [[0]], [ProcessSet([1])]])
+def test_wrong_sets_leave_nothing_behind(sets: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        tfcollective.init(process_sets=sets)
+    assert not tfcollective.is_initialized()

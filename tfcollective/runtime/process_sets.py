@@ -1,0 +1,307 @@
+"""Process sets: subsets of the ranks with collectives of their own. The words are Horovod's.
+
+A process set is a communicator more: its members connect to each other as the world's ranks did. The world carries the
+talk that this needs, so that every rank knows every set and a failure reaches all.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfcollective.communicator import Communicator, Listener
+from tfcollective.errors import CollectiveError, InvalidArgumentError, TfCollectiveError
+
+__all__ = ["GLOBAL_SET", "Members", "ProcessSet", "ProcessSets", "checked_ranks", "global_process_set"]
+
+GLOBAL_SET = 0
+
+
+class ProcessSet:
+    """Some of the world's ranks. Collectives take it once it is registered, by ``init`` or ``add_process_set``.
+
+    Args:
+        ranks: ranks of the world, each once; order does not matter.
+
+    Attributes:
+        ranks: in ascending order; of the global set None until ``init``.
+        process_set_id: its number, equal on all ranks; None while it is not registered.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        try:
+            given = [int(rank) for rank in ranks]
+        except TypeError as error:
+            raise InvalidArgumentError(f"process set: expected a list of ranks, got {ranks!r}") from error
+        if not given or len(set(given)) != len(given) or min(given) < 0:
+            raise InvalidArgumentError(f"process set: expected ranks, each once, got {given}")
+        self.ranks: list[int] | None = sorted(given)
+        self.process_set_id: int | None = None
+        self._rank: int | None = None
+
+    @property
+    def mpi_comm(self) -> None:
+        """Always None: there is no MPI."""
+        return
+
+    def size(self) -> int | None:
+        """How many ranks it has; None while it is not registered."""
+        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None while it is not registered."""
+        return None if self.process_set_id is None else self._rank is not None
+
+    def rank(self) -> int | None:
+        """This process's place in it; None while it is not registered.
+
+        Raises:
+            InvalidArgumentError: this process is not a member.
+        """
+        if self.process_set_id is not None and self._rank is None:
+            raise InvalidArgumentError(f"{self} does not include this process")
+        return self._rank
+
+    def _register(self, number: int, ranks: Sequence[int], world_rank: int) -> None:
+        self.process_set_id = number
+        self.ranks = list(ranks)
+        self._rank = self.ranks.index(world_rank) if world_rank in self.ranks else None
+
+    def _forget(self) -> None:
+        self.process_set_id = self._rank = None
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+def _make_global() -> ProcessSet:
+    made = ProcessSet([0])
+    made.ranks = None
+    return made
+
+
+#: All ranks; the default everywhere.
+global_process_set = _make_global()
+
+
+@dataclass(frozen=True)
+class Members:
+    """A registered process set as this process sees it.
+
+    Attributes:
+        world: its number, by which TensorFlow's kernels find its communicator.
+        ranks: its members, as ranks of the world.
+        rank: this process's place among them, or -1.
+    """
+
+    world: int
+    ranks: tuple[int, ...]
+    rank: int
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.ranks)
+
+    @property
+    def included(self) -> bool:
+        """Whether this process is one of them."""
+        return self.rank >= 0
+
+    def place_of(self, world_rank: int, argument: str) -> int:
+        """The place of a rank of the world among the members.
+
+        Raises:
+            InvalidArgumentError: it is not one of them; names `argument`.
+        """
+        if world_rank not in self.ranks:
+            raise InvalidArgumentError(f"{argument}: expected one of the ranks {_listed(self.ranks)}, got {world_rank}")
+        return self.ranks.index(world_rank)
+
+
+@dataclass
+class _Registered:
+    process_set: ProcessSet
+    members: Members
+    communicator: Communicator | None
+
+
+class ProcessSets:
+    """The process sets of one world beside the global one.
+
+    Args:
+        world: gives the world's communicator.
+        listen: opens a listener for this process's peers.
+        connect: makes a communicator of (listener, rank, addresses, set number).
+    """
+
+    def __init__(
+        self,
+        world: Callable[[], Communicator],
+        listen: Callable[[], Listener],
+        connect: Callable[[Listener, int, Sequence[str], int], Communicator],
+    ) -> None:
+        self._world = world
+        self._listen = listen
+        self._connect = connect
+        self._lock = threading.RLock()
+        self._sets: dict[int, _Registered] = {}
+        self._next = GLOBAL_SET + 1
+
+    def add(self, process_set: ProcessSet, rank: int, size: int) -> None:
+        """Registers `process_set`; all ranks call this with the same ranks, in the same order.
+
+        Raises:
+            InvalidArgumentError: it is registered already, its ranks do not exist, or the ranks disagree.
+            CollectiveError: its members could not connect; raised on every rank of the world.
+        """
+        with self._lock:
+            ranks = checked_ranks(process_set, size, [entry.members.ranks for entry in self._sets.values()])
+            number = self._next
+            members = Members(number, ranks, ranks.index(rank) if rank in ranks else -1)
+            communicator = self._form(members) if size > 1 else None
+            if communicator is not None:
+                communicator._set_as_world(number)
+            self._next += 1
+            self._sets[number] = _Registered(process_set, members, communicator)
+            process_set._register(number, ranks, rank)
+
+    def remove(self, process_set: ProcessSet, size: int) -> bool:
+        """Ends a set; all ranks call this in the same order. False if it is none of these."""
+        with self._lock:
+            number = process_set.process_set_id
+            entry = self._sets.get(number) if number is not None else None
+            if entry is None or entry.process_set is not process_set:
+                return False
+            if size > 1:
+                _agreed(_exchange(self._world(), _view("remove", entry.members)))
+            self._end(self._sets.pop(entry.members.world), 10.0)
+            return True
+
+    def members(self, process_set: ProcessSet) -> Members:
+        """The registered set; InvalidArgumentError if it is none."""
+        if not isinstance(process_set, ProcessSet):
+            raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {process_set!r}")
+        number = process_set.process_set_id
+        entry = self._sets.get(number) if number is not None else None
+        if entry is None:
+            raise InvalidArgumentError(
+                f"process_set: {process_set} is not registered: give it to init(process_sets=...) or add_process_set()"
+            )
+        return entry.members
+
+    def members_of(self, number: int) -> Members:
+        """The set with this number; InvalidArgumentError if there is none."""
+        entry = self._sets.get(number)
+        if entry is None:
+            raise InvalidArgumentError(f"process_set: there is none with the number {number} (any more)")
+        return entry.members
+
+    def communicator(self, members: Members) -> Communicator | None:
+        """The members' communicator; None for a set of one."""
+        return self._sets[members.world].communicator
+
+    def communicators(self) -> list[Communicator]:
+        """Those that this process has."""
+        return [entry.communicator for entry in list(self._sets.values()) if entry.communicator is not None]
+
+    def listed(self) -> dict[int, list[int]]:
+        """Every set's number and ranks."""
+        return {number: list(entry.members.ranks) for number, entry in sorted(self._sets.items())}
+
+    def close(self, timeout: float) -> None:
+        """Ends all sets, without any talk to other ranks."""
+        with self._lock:
+            while self._sets:
+                _, entry = self._sets.popitem()
+                self._end(entry, timeout)
+
+    def _end(self, entry: _Registered, timeout: float) -> None:
+        entry.process_set._forget()
+        if entry.communicator is None:
+            return
+        try:
+            entry.communicator._clear_world(entry.members.world)
+        finally:
+            entry.communicator.close(timeout)
+
+    def _form(self, members: Members) -> Communicator | None:
+        """Connects the members; all ranks of the world take part, so that all know how it went."""
+        world = self._world()
+        listener = self._listen() if members.included and members.size > 1 else None
+        try:
+            address = listener.address if listener is not None else ""
+            views = _exchange(world, _view("add", members, address))
+            _agreed(views)
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            raise
+        communicator, failure = None, None
+        if listener is not None:
+            try:
+                addresses = [str(views[rank]["address"]) for rank in members.ranks]
+                communicator = self._connect(listener, members.rank, addresses, members.world)
+            except TfCollectiveError as error:
+                failure = error
+        self._check_outcome(world, communicator, failure)
+        return communicator
+
+    def _check_outcome(
+        self, world: Communicator, communicator: Communicator | None, failure: TfCollectiveError | None
+    ) -> None:
+        outcomes = _exchange(world, {"failure": None if failure is None else str(failure)})
+        failed = {rank: outcome["failure"] for rank, outcome in enumerate(outcomes) if outcome["failure"] is not None}
+        if not failed:
+            return
+        if communicator is not None:
+            communicator.close(0.0)
+        text = "; ".join(f"rank {rank}: {reason}" for rank, reason in failed.items())
+        raise failure or CollectiveError(f"a process set's members could not connect: {text}")
+
+
+def checked_ranks(process_set: ProcessSet, size: int, known: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The ranks of a set that is to be registered in a world of `size`, beside sets with the ranks `known`.
+
+    Raises:
+        InvalidArgumentError: what is wrong with it.
+    """
+    if process_set.process_set_id is not None or process_set.ranks is None:
+        raise InvalidArgumentError(f"process set: {process_set} is registered already")
+    ranks = tuple(process_set.ranks)
+    if ranks[-1] >= size:
+        raise InvalidArgumentError(f"process set: rank {ranks[-1]} is not in a world of {size}")
+    if ranks in set(known) or len(ranks) == size > 1:
+        raise InvalidArgumentError(f"process set: there is one with the ranks {_listed(ranks)} already")
+    return ranks
+
+
+def _view(action: str, members: Members, address: str = "") -> dict[str, object]:
+    return {"action": action, "number": members.world, "ranks": list(members.ranks), "address": address}
+
+
+def _exchange(world: Communicator, view: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Every rank's view, in rank order."""
+    import numpy as np
+
+    text = np.frombuffer(json.dumps(dict(view)).encode(), np.uint8)
+    lengths = world.allgather(np.array([text.size], np.int64), name="process sets: sizes")
+    everything = world.allgather(text, name="process sets").tobytes()
+    ends = np.cumsum(lengths).tolist()
+    begins = [0, *ends[:-1]]
+    return [json.loads(everything[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _agreed(views: Sequence[Mapping[str, object]]) -> None:
+    """Raises InvalidArgumentError, on every rank, if the ranks said different things."""
+    asked = [f"{view['action']} number {view['number']} with the ranks {view['ranks']}" for view in views]
+    if len(set(asked)) > 1:
+        text = "; ".join(f"rank {rank}: {view}" for rank, view in enumerate(asked))
+        raise InvalidArgumentError(f"process sets: all ranks must add and remove the same ones, in one order: {text}")
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return ", ".join(str(rank) for rank in ranks)
