@@ -144,12 +144,61 @@ def two_buckets_are_in_flight_at_once() -> None:
         sign.unlink(missing_ok=True)
 
 
+def batch_normalization_sees_the_joint_batch() -> None:
+    """Ranks with different numbers of rows: outputs, statistics and gradients as of one process with all rows."""
+    joint = tf.constant(np.random.default_rng(3).normal(50.0, 3.0, (2 * size + 1, 4, 3)), tf.float32)
+    weights = tf.constant(np.random.default_rng(4).normal(size=joint.shape), tf.float32)
+    masks = tf.constant(np.random.default_rng(5).integers(0, 2, joint.shape[:2]), tf.bool)
+    begin, end = (0, 3) if rank == 0 else (2 * rank + 1, 2 * rank + 3)
+    mine = slice(begin, end)
+    plain = {} if KERAS_3 else {"fused": False}
+
+    @tf.function
+    def outcome(layer: object, begin: int, end: int, masked: bool) -> tuple:
+        rows = slice(begin, end)
+        x = joint[rows]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True, mask=masks[rows]) if masked else layer(x, training=True)
+            loss = tf.reduce_sum(y * weights[rows])
+        return (y, *tape.gradient(loss, [x, *layer.trainable_variables]))
+
+    for masked in (False, True):
+        ours, reference = tfc.SyncBatchNormalization(), keras.layers.BatchNormalization(**plain)
+        for layer in (ours, reference):
+            layer.build(joint.shape)
+        y, dx, *dw = outcome(ours, begin, end, masked)
+        all_y, all_dx, *all_dw = outcome(reference, 0, len(joint), masked)
+        np.testing.assert_allclose(y, all_y[mine], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(dx, all_dx[mine], rtol=1e-3, atol=1e-4)
+        for got, expected in zip(dw, all_dw, strict=True):
+            np.testing.assert_allclose(tfc.allreduce(got, op=tfc.Sum), expected, rtol=1e-4, atol=1e-4)
+        for got, expected in zip(ours.non_trainable_variables, reference.non_trainable_variables, strict=True):
+            np.testing.assert_allclose(tf.convert_to_tensor(got), tf.convert_to_tensor(expected), rtol=1e-4)
+            assert same_everywhere(tf.convert_to_tensor(got).numpy().tolist())
+
+
+def several_passes_are_one_step_of_all_ranks() -> None:
+    model = small_model()
+    optimizer = tfk.DistributedOptimizer(
+        keras.optimizers.SGD(0.125), backward_passes_per_step=2, average_aggregated_gradients=True
+    )
+    model.compile(optimizer, "mse")
+    model.set_weights([np.zeros((3, 1)), np.zeros(1)])
+    targets = np.repeat([float(rank), float(rank + 2)], 4).astype(np.float32)[:, None]
+    model.fit(X, targets, batch_size=4, shuffle=False, verbose=0)
+    mean = (size - 1) / 2 + 1.0
+    np.testing.assert_allclose(model.get_weights()[0], np.full((3, 1), 0.25 * mean), rtol=1e-6)
+
+
 for check in (
     infinity_on_one_rank_skips_the_step_on_all,
     drift_is_found_and_named,
     local_variables_may_drift,
     metrics_are_averaged_in_place,
     two_buckets_are_in_flight_at_once,
+    batch_normalization_sees_the_joint_batch,
+    several_passes_are_one_step_of_all_ranks,
 ):
     check()
     print("ok", check.__name__, flush=True)

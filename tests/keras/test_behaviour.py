@@ -15,4 +15,4 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 
 def test_behaviour_on_two_ranks() -> None:
     done = run_job(Path(__file__).with_name("job_behaviour.py"), 2)
-    assert done.stdout.count("ok ") == 10
+    assert done.stdout.count("ok ") == 14

@@ -17,7 +17,7 @@ from tfcollective.communicator import Op
 from tfcollective.identity import discover
 from tfcollective.runtime.session import Session
 from tfcollective.settings import Settings
-from tfcollective.tensorflow import ops
+from tfcollective.tensorflow import names, ops
 from tfcollective.topology import Placement
 
 
@@ -53,22 +53,24 @@ class FakeOps:
             factor = float(self.size)
         return tf.cast(tf.cast(tensor, tf.float64) * (factor * prescale * postscale), tensor.dtype)
 
-    def tfcollective_allreduce(self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str) -> Any:
+    def tfcollective_allreduce(
+        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> Any:
         with tf.control_dependencies([self._note(f"allreduce {tensor_name}", tensor)]):
             return self._combine(tensor, op, prescale, postscale)
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str
+        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
     ) -> list[Any]:
         with tf.control_dependencies([self._note(f"grouped_allreduce {tensor_name}", *tensors)]):
             return [self._combine(tensor, op, prescale, postscale) for tensor in tensors]
 
-    def tfcollective_allgather(self, tensor: Any, tensor_name: str) -> Any:
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
         with tf.control_dependencies([self._note(f"allgather {tensor_name}", tensor)]):
             parts = [tensor] * self.size if self.rows_of_others is None else [tensor, self.rows_of_others]
             return tf.concat(parts, 0)
 
-    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str) -> Any:
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
         with tf.control_dependencies([self._note(f"broadcast {tensor_name}", tensor)]):
             return tf.identity(tensor)
 
@@ -96,6 +98,7 @@ def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOp
     place = Placement(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
     fake = FakeOps(size)
     before = (runtime._session, ops._module)
+    names._plan_names.clear()  # a process has native channels for so many plans only
     runtime._session = Session(loaded, discover(Settings(), {}), place)
     ops._module = fake
     try:

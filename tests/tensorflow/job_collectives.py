@@ -115,9 +115,11 @@ def gradients() -> None:
     check(lambda v: tfc.allreduce(v, prescale_factor=size), mine(3), weights[rank], sum(everyone(3)))
     check(lambda v: tfc.grouped_allreduce([v], op=tfc.Sum)[0], mine(3), weights[rank], sum(everyone(3)))
     seeds = [np.arange(2.0 * size) + r for r in range(size)]
-    check(tfc.allgather, mine(2), seeds[rank], sum(seeds)[2 * rank : 2 * rank + 2])
-    check(lambda v: tfc.broadcast(v, 0), mine(3), weights[rank], sum(everyone(3)) if rank == 0 else np.zeros(3))
-    check(lambda v: tfc.reducescatter(v, op=tfc.Sum), mine(size), [float(rank + 1)], np.arange(size) + 1.0)
+    averages = sum(everyone(3)) / size
+    check(lambda v: tfc.allgather(v) * size, mine(2), seeds[rank], sum(seeds)[2 * rank : 2 * rank + 2])
+    check(lambda v: tfc.broadcast(v, 0), mine(3), weights[rank], averages if rank == 0 else np.zeros(3))
+    check(tfc.reducescatter, mine(size), [float(rank + 1)], np.arange(size) + 1.0)
+    check(lambda v: tfc.reducescatter(v, op=tfc.Sum), mine(size), [float(rank + 1)], size * (np.arange(size) + 1.0))
     check(tfc.alltoall, mine(size), np.full(size, rank + 1.0), np.arange(size) + 1.0)
 
     @tf.function

@@ -23,3 +23,8 @@ def test_collectives(ranks: int, transport: str) -> None:
 def test_a_second_world_in_the_same_processes() -> None:
     done = run_job(JOB.with_name("job_again.py"), 2)
     assert done.stdout.count("ok ") == 4
+
+
+def test_process_sets() -> None:
+    done = run_job(JOB.with_name("job_process_sets.py"), 3)
+    assert done.stdout.count("ok ") == 6 * 3

@@ -96,5 +96,8 @@ def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:
     state = state_of(scaler.inner_optimizer)
     if state is None or not _communicates():
         return finite
-    agreed = allreduce(tf.cast(finite, tf.uint8), op=Min, name=f"{state.scope}/finite")
+    process_set = state.options.process_set
+    if not runtime.members(process_set, outside=True).included:
+        return finite
+    agreed = allreduce(tf.cast(finite, tf.uint8), op=Min, name=f"{state.scope}/finite", process_set=process_set)
     return tf.cast(agreed, tf.bool)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import tensorflow as tf
+
 from tfcollective.keras.state import OptimizerState
-from tfcollective.tensorflow.gradients import variable_key
 
 __all__ = ["Keras2LegacyMixin", "Keras2Mixin"]
 
@@ -17,7 +18,25 @@ class _Keras2Base:
 
     def register_local_var(self, var: Any) -> None:
         """Leaves `var` to this rank: its gradient is not reduced, its value not compared with the other ranks'."""
-        self._tfcollective.local.add(variable_key(var))
+        self._tfcollective.local.add(var)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's; with several backward passes a step, it updates after the last of them only."""
+        base: Any = super()
+        aggregation = self._tfcollective.aggregation
+        if aggregation is None:
+            return base.apply_gradients(grads_and_vars, *args, **kwargs)
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+        self._prepare([variable for _, variable in pairs])
+        this: Any = self
+        return aggregation.step(
+            pairs,
+            lambda totals: base.apply_gradients(totals, *args, **kwargs),
+            lambda: this.iterations.assign_add(1),  # it counts passes
+        )
+
+    def _prepare(self, variables: list[Any]) -> None:
+        """Makes the optimizer's variables; it cannot be done inside a branch."""
 
     def _reduce_pairs(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)
@@ -38,6 +57,10 @@ class Keras2Mixin(_Keras2Base):
         this: Any = self
         self._tfcollective.restore(this.variables)
 
+    def _prepare(self, variables: list[Any]) -> None:
+        with tf.init_scope():
+            self.build(variables)
+
     def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Reduces over the ranks."""
         return self._reduce_pairs(grads_and_vars)
@@ -45,6 +68,11 @@ class Keras2Mixin(_Keras2Base):
 
 class Keras2LegacyMixin(_Keras2Base):
     """Stands before the class of a ``tf.keras.optimizers.legacy.Optimizer``."""
+
+    def _prepare(self, variables: list[Any]) -> None:
+        this: Any = self
+        with tf.init_scope():
+            this._create_all_weights(variables)
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         return self._reduce_pairs(grads_and_vars)

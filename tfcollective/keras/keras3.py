@@ -16,7 +16,6 @@ from tfcollective.communicator import Max
 from tfcollective.errors import InternalError, UnsupportedError
 from tfcollective.keras.state import OptimizerState
 from tfcollective.tensorflow.functions import allreduce
-from tfcollective.tensorflow.gradients import variable_key
 
 __all__ = ["Keras3Mixin", "check_hooks"]
 
@@ -35,6 +34,10 @@ def check_hooks(kind: type) -> None:
         )
 
 
+def _is_overwritten(variable: Any) -> bool:
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
 class Keras3Mixin:
     """Stands before the optimizer's class."""
 
@@ -49,14 +52,16 @@ class Keras3Mixin:
 
     def register_local_var(self, var: Any) -> None:
         """Leaves `var` to this rank: its gradient is not reduced, its value not compared with the other ranks'."""
-        self._tfcollective.local.add(variable_key(var))
+        self._tfcollective.local.add(var)
 
     def _overwrite_variables_directly_with_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:  # noqa: A002  # Keras's name
         """float8 scales and histories come as "gradients" that replace the variable: all ranks take the largest."""
         base: Any = super()
-        if runtime.size() > 1:
+        process_set = self._tfcollective.options.process_set
+        members = runtime.members(process_set, outside=True)
+        if members.size > 1 and members.included:
             grads = [
-                allreduce(g, op=Max) if g is not None and getattr(v, "overwrite_with_gradient", False) else g
+                allreduce(g, op=Max, process_set=process_set) if g is not None and _is_overwritten(v) else g
                 for g, v in zip(grads, vars, strict=True)
             ]
         return base._overwrite_variables_directly_with_gradients(grads, vars)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import tensorflow as tf
+
+from tfcollective.tensorflow.aggregation import GradientAggregation
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.layers import LocalVariables
 
 __all__ = ["ATTRIBUTE", "OptimizerState", "distributed_part", "state_of"]
 
 ATTRIBUTE = "_tfcollective"
-_count = itertools.count()
+# By the ranks of the process set: a rank counts only the optimizers of its sets as the other members do.
+_counts: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
 class OptimizerState:
@@ -20,7 +26,9 @@ class OptimizerState:
 
     Attributes:
         scope: names its plans; optimizers must be made in the same order on all ranks.
-        local: keys of the variables that stay this rank's own.
+        local: the variables that stay this rank's own.
+        factor: reduced gradients are multiplied by it.
+        aggregation: adds up the gradients of several backward passes, where Keras does not.
         variables: those of the update that is being built.
         reductions: how often gradients were reduced (or, with one rank, would have been) while building updates.
         saved: values to give to the optimizer's variables once they exist: those of the optimizer it was made from.
@@ -28,9 +36,12 @@ class OptimizerState:
 
     def __init__(self, options: GradientOptions, saved: Sequence[Any] = ()) -> None:
         self.options = options
-        self.scope = f"keras_optimizer.{next(_count)}"
-        self.guard = ReplicaGuard(self.scope)
-        self.local: set[int] = set()
+        ranks = options.process_set.ranks if options.process_set is not None else None
+        self.scope = f"keras_optimizer.{next(_counts[tuple(ranks or ())])}"
+        self.guard = ReplicaGuard(self.scope, process_set=options.process_set)
+        self.local = LocalVariables()
+        self.factor = 1.0
+        self.aggregation: GradientAggregation | None = None
         self.variables: list[Any] = []
         self.reductions = 0
         self.saved = list(saved)
@@ -38,14 +49,16 @@ class OptimizerState:
     def begin(self, variables: Sequence[Any]) -> None:
         """An update of these variables is being built."""
         self.variables = list(variables)
-        self.guard.step([v for v in self.variables if variable_key(v) not in self.local])
+        local = self.local.keys()
+        self.guard.step([v for v in self.variables if variable_key(v) not in local])
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduces the gradients of the variables of :meth:`begin`."""
         self.reductions += 1
-        return reduce_gradients(
-            gradients, self.variables, scope=self.scope, options=self.options, local=frozenset(self.local)
+        reduced = reduce_gradients(
+            gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
         )
+        return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
 
     def restore(self, variables: Sequence[Any]) -> None:
         """Gives the optimizer, now built, the values that it was made with."""
@@ -53,6 +66,12 @@ class OptimizerState:
         if len(saved) == len(variables):
             for variable, value in zip(variables, saved, strict=True):
                 variable.assign(value)
+
+
+def _times(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient * tf.cast(factor, gradient.dtype)
 
 
 def state_of(optimizer: Any) -> OptimizerState | None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op, Sum
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices
@@ -40,6 +41,7 @@ class GradientOptions:
         num_groups: 0, or into how many buckets the gradients are put whatever their size.
         groups: 0, or lists of variables whose gradients share a bucket.
         scale_local_gradients: gradients of local variables are divided by the number of ranks.
+        process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
     """
 
     compression: Any = Compression.none
@@ -49,6 +51,7 @@ class GradientOptions:
     num_groups: int = 0
     groups: tuple[tuple[Any, ...], ...] = ()
     scale_local_gradients: bool = True
+    process_set: ProcessSet | None = None
 
     @classmethod
     def checked(
@@ -61,6 +64,7 @@ class GradientOptions:
         num_groups: int,
         groups: Any,
         scale_local_gradients: bool = True,
+        process_set: ProcessSet | None = None,
     ) -> GradientOptions:
         """Options from a wrapper's arguments.
 
@@ -74,6 +78,8 @@ class GradientOptions:
             raise InvalidArgumentError("gradient_predivide_factor: only with op=Average")
         if isinstance(groups, int) and groups:
             num_groups, groups = groups, None
+        if not isinstance(process_set, ProcessSet | None):
+            raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {process_set!r}")
         if num_groups < 0:
             raise InvalidArgumentError(f"num_groups: expected 0 or more, got {num_groups}")
         lists = tuple(tuple(group) for group in groups) if groups else ()
@@ -85,6 +91,7 @@ class GradientOptions:
             num_groups=num_groups,
             groups=lists,
             scale_local_gradients=scale_local_gradients,
+            process_set=process_set,
         )
 
     def reduction(self) -> Reduction:
@@ -112,7 +119,7 @@ def reduce_gradients(
     options: GradientOptions,
     local: frozenset[int] = frozenset(),
 ) -> list[Any]:
-    """Reduces gradients over the ranks. With one rank they are returned as they are.
+    """Reduces gradients over the ranks. With one rank, and on a rank outside the process set, they stay as they are.
 
     Args:
         gradients: tensors, IndexedSlices or None, one for each variable. None stays None.
@@ -121,9 +128,9 @@ def reduce_gradients(
         options: how.
         local: keys (:func:`variable_key`) of variables whose gradients are not reduced.
     """
-    size = runtime.size()
+    members = runtime.members(options.process_set, outside=True)
     reduced = list(gradients)
-    if size == 1:
+    if members.size == 1 or not members.included:
         return reduced
     dense: list[int] = []
     sparse: list[int] = []
@@ -131,7 +138,7 @@ def reduce_gradients(
         if gradient is None:
             continue
         if variable_key(variables[index]) in local:
-            reduced[index] = _local_gradient(gradient, options, size)
+            reduced[index] = _local_gradient(gradient, options, members.size)
         elif isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
             sparse.append(index)
         else:
@@ -139,10 +146,10 @@ def reduce_gradients(
     names = [variable_name(variable, index) for index, variable in enumerate(variables)]
     for index in dense:
         reduced[index] = tf.convert_to_tensor(gradients[index])
-    pending = _start_dense(reduced, dense, names, variables, scope, options)
+    pending = _start_dense(reduced, dense, names, variables, scope, options, members)
     for index in sparse:
         slices = f"{scope}/{index}/{names[index]}"
-        reduced[index] = _reduce_slices(gradients[index], slices, options)
+        reduced[index] = _reduce_slices(gradients[index], slices, options, members)
     if pending is not None:
         for index, result in pending.finish():
             reduced[index] = result
@@ -150,7 +157,7 @@ def reduce_gradients(
 
 
 def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:
-    if not options.scale_local_gradients or options.op != Average:
+    if not options.scale_local_gradients:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(size, gradient.values.dtype)
@@ -158,10 +165,10 @@ def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:
     return gradient / tf.cast(size, gradient.dtype)
 
 
-def _reduce_slices(slices: Any, name: str, options: GradientOptions) -> Any:
+def _reduce_slices(slices: Any, name: str, options: GradientOptions, members: Members) -> Any:
     wire, context = options.compression.compress(slices.values)
     sent = tf.IndexedSlices(wire, slices.indices, slices.dense_shape)
-    result = allreduce_slices(sent, options.op, 1.0, 1.0, name)
+    result = allreduce_slices(sent, options.op, 1.0, 1.0, name, members)
     return tf.IndexedSlices(options.compression.decompress(result.values, context), result.indices, result.dense_shape)
 
 
@@ -203,6 +210,7 @@ def _negotiate(tensors: list[Any], *, plan: BucketPlan, bucket: int) -> list[Any
         prescale=reduction.prescale,
         postscale=reduction.postscale,
         name=f"{plan.name}/{bucket}",
+        world=plan.world,
     )
 
 
@@ -213,13 +221,14 @@ def _start_dense(
     variables: Sequence[Any],
     scope: str,
     options: GradientOptions,
+    members: Members,
 ) -> _Pending | None:
     if not indices:
         return None
     wires, contexts = zip(*(options.compression.compress(tensors[index]) for index in indices), strict=True)
     specs = [_spec(names[index], wire) for index, wire in zip(indices, wires, strict=True)]
     specs = _grouped(specs, [variables[index] for index in indices], options)
-    pending = _Pending(_plan(specs, scope, options), indices, options.compression)
+    pending = _Pending(_plan(specs, scope, options, members), indices, options.compression)
     for number, bucket in enumerate(pending._plan.buckets):
         pending.start(number, [wires[m] for m in bucket.members], [contexts[m] for m in bucket.members])
     return pending
@@ -230,12 +239,14 @@ def _spec(name: str, wire: Any) -> GradientSpec:
     return GradientSpec(name, shape, wire.dtype.name, wire.dtype.size)
 
 
-def _plan(specs: Sequence[GradientSpec], scope: str, options: GradientOptions) -> BucketPlan:
+def _plan(specs: Sequence[GradientSpec], scope: str, options: GradientOptions, members: Members) -> BucketPlan:
     reduction = options.reduction()
     buckets = plan_buckets(specs, bucket_bytes=runtime.settings().bucket_bytes)
     text = signature(specs, buckets, reduction)
-    name = plan_names.name(scope, text)
-    return BucketPlan(name, text, buckets, reduction, negotiated=plan_names.position(name) >= MAX_NATIVE_PLANS)
+    names = plan_names(members.world)
+    name = names.name(scope, text)
+    negotiated = names.position(name) >= MAX_NATIVE_PLANS
+    return BucketPlan(name, text, buckets, reduction, negotiated, members.world)
 
 
 def _grouped(specs: list[GradientSpec], variables: Sequence[Any], options: GradientOptions) -> list[GradientSpec]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import CollectiveMismatchError
+from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_name
 
@@ -26,7 +27,7 @@ ADVICE = (
     "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
     "(BroadcastGlobalVariablesCallback or broadcast_variables), apply gradients only through DistributedOptimizer or "
     "DistributedGradientTape, and name variables that differ on purpose with register_local_var. "
-    "The first that is not as on rank 0:"
+    "The first that is not as on the first rank:"
 )
 
 
@@ -37,11 +38,13 @@ class ReplicaGuard:
         scope: names the comparison between ranks.
         after_update: the steps are gradients, of which several may go into one update: check only once the variables
             have changed since the first step.
+        process_set: whose ranks are compared; all if None.
     """
 
-    def __init__(self, scope: str, *, after_update: bool = False) -> None:
+    def __init__(self, scope: str, *, after_update: bool = False, process_set: ProcessSet | None = None) -> None:
         self._name = f"{scope}/replica_check"
         self._after_update = after_update
+        self._process_set = process_set
         self._steps: Any = None
         self._first: Any = None
 
@@ -56,7 +59,10 @@ class ReplicaGuard:
     def step(self, variables: Sequence[Any]) -> None:
         """Called at the start of every step, before `variables` change. The same ones at every call."""
         every = runtime.settings().replica_check_steps
-        if runtime.size() == 1 or every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
+        members = runtime.members(self._process_set, outside=True)
+        if members.size == 1 or not members.included:
+            return
+        if every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
             return
         named = [(variable_name(v, i), v) for i, v in enumerate(variables) if tf.TensorShape(v.shape).num_elements()]
         if not named:
@@ -68,15 +74,15 @@ class ReplicaGuard:
             first = self._first_fingerprints(len(named))
             tf.cond(tf.equal(steps, 0), lambda: first.assign(_fingerprints_of(named)), first.read_value)
         due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
-        tf.cond(due, lambda: self._check(named, steps), lambda: tf.constant(True))
+        tf.cond(due, lambda: self._check(named, steps, members), lambda: tf.constant(True))
 
-    def _check(self, named: Sequence[tuple[str, Any]], steps: Any) -> Any:
+    def _check(self, named: Sequence[tuple[str, Any]], steps: Any, members: Members) -> Any:
         mine = _fingerprints_of(named)
         changed = tf.constant(True) if self._first is None else tf.reduce_any(tf.not_equal(mine, self._first))
         flag = tf.fill([1, 8], tf.cast(changed, tf.uint8))
-        everyone = ops.allgather(tf.concat([mine, flag], 0)[tf.newaxis], name=self._name)
+        everyone = ops.allgather(tf.concat([mine, flag], 0)[tf.newaxis], name=self._name, world=members.world)
         updated = tf.reduce_any(tf.not_equal(everyone[:, -1], 0))
-        return tf.cond(updated, lambda: _compare(everyone[:, :-1], named), lambda: self._again(steps))
+        return tf.cond(updated, lambda: _compare(everyone[:, :-1], named, members), lambda: self._again(steps))
 
     def _again(self, steps: Any) -> Any:
         """Not yet: the next step counts as this one."""
@@ -96,9 +102,10 @@ class ReplicaGuard:
         return self._first
 
 
-def _compare(everyone: Any, named: Sequence[tuple[str, Any]]) -> Any:
+def _compare(everyone: Any, named: Sequence[tuple[str, Any]], members: Members) -> Any:
     """True, or an error on all ranks."""
-    index, ranks = compare_fingerprints(everyone)
+    index, places = compare_fingerprints(everyone)
+    ranks = tf.gather(tf.constant(members.ranks, tf.int64), places)
     names = [name for name, _ in named]
     if tf.executing_eagerly():
         if int(index) >= 0:

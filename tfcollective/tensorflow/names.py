@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -12,24 +14,34 @@ from tfcollective.tensorflow.plan import PlanNames
 
 __all__ = ["operation_name", "plan_names"]
 
+# By the number of the process set: a rank takes part in what its sets do, and in nothing else.
+_plan_names: defaultdict[int, PlanNames] = defaultdict(PlanNames)
+_eager_counts: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
 
-plan_names = PlanNames()
-_eager_count = itertools.count()
+
+def plan_names(world: int) -> PlanNames:
+    """The names of the bucket plans of a process set."""
+    return _plan_names[world]
 
 
-def operation_name(name: str | None) -> str:
+def operation_name(name: str | None, world: int = 0, ignore_name_scope: bool = False) -> str:
     """`name`, or one made from the place of the call.
 
-    Inside a function it is the outermost function's name, the name scope and a count within the graph: tracing
-    again, on one rank only, gives the same names. Eagerly it is a count of calls. All kinds of operation share the
-    counts, so that ranks which call different things at the same place are told so.
+    Inside a function it is the outermost function's name, the name scope (unless `ignore_name_scope`) and a count
+    within the graph: tracing again, on one rank only, gives the same names. Eagerly it is a count of calls. All kinds
+    of operation share the counts, so that ranks which call different things at the same place are told so. Process
+    sets count each on their own: `world` is the set's number.
     """
     if name is not None:
         return name
     if tf.executing_eagerly():
-        return f"eager/{next(_eager_count)}"
+        return f"eager/{next(_eager_counts[world])}"
     graph = tf.compat.v1.get_default_graph()
-    return f"{_outermost_name(graph)}/{graph.unique_name('collective', mark_as_used=True)}"
+    base = "collective" if world == 0 else f"collective_of_set_{world}"
+    if not ignore_name_scope:
+        return f"{_outermost_name(graph)}/{graph.unique_name(base, mark_as_used=True)}"
+    with graph.name_scope(None):
+        return f"{_outermost_name(graph)}/{graph.unique_name(base, mark_as_used=True)}"
 
 
 def _outermost_name(graph: Any) -> str:
@@ -43,8 +55,7 @@ def _outermost_name(graph: Any) -> str:
 
 
 def _new_world() -> None:
-    global _eager_count
-    _eager_count = itertools.count()  # plan names stay: functions that were traced hold them
+    _eager_counts.clear()  # plan names stay: functions that were traced hold them
 
 
 runtime.on_shutdown(_new_world)

@@ -6,43 +6,44 @@ from collections.abc import Callable
 from typing import Any
 
 from tfcollective import payload, runtime
-from tfcollective.tensorflow.functions import refuse
+from tfcollective.runtime import ProcessSet
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn"]
 
 
 def broadcast_object(
-    obj: Any, root_rank: int = 0, session: None = None, name: str | None = None, process_set: None = None
+    obj: Any, root_rank: int = 0, session: None = None, name: str | None = None, process_set: ProcessSet | None = None
 ) -> Any:
     """The object of rank `root_rank`.
 
     Args:
         obj: anything that cloudpickle takes; only the root's counts.
-        root_rank: whose.
+        root_rank: whose; a rank of the world, also with a process set.
         session: Horovod's; not needed.
         name: shown in messages.
-        process_set: not supported.
+        process_set: whose ranks take part; all if None.
 
     Raises:
         InvalidArgumentError: the object cannot be pickled.
     """
     import numpy as np
 
-    refuse(process_set=process_set)
     del session
-    if runtime.size() == 1:
+    members = runtime.members(process_set)
+    root = members.place_of(root_rank, "root_rank")
+    if members.size == 1:
         return obj
-    world = runtime.get_communicator()
+    world = runtime.get_communicator(process_set)
     name = name or "broadcast_object"
-    data = payload.dumps(obj, name) if runtime.rank() == root_rank else b""
-    length = world.broadcast(np.array(len(data), np.int64), root_rank, name=f"{name}/size")
+    data = payload.dumps(obj, name) if members.rank == root else b""
+    length = world.broadcast(np.array(len(data), np.int64), root, name=f"{name}/size")
     buffer = np.frombuffer(data, np.uint8) if data else np.empty(int(length), np.uint8)
-    received = world.broadcast(buffer, root_rank, name=name)
-    return obj if runtime.rank() == root_rank else payload.loads(received.tobytes())
+    received = world.broadcast(buffer, root, name=name)
+    return obj if members.rank == root else payload.loads(received.tobytes())
 
 
 def broadcast_object_fn(
-    root_rank: int = 0, session: None = None, name: str | None = None, process_set: None = None
+    root_rank: int = 0, session: None = None, name: str | None = None, process_set: ProcessSet | None = None
 ) -> Callable[[Any], Any]:
     """A function of one argument that does :func:`broadcast_object` with these arguments."""
 
@@ -52,15 +53,16 @@ def broadcast_object_fn(
     return broadcast
 
 
-def allgather_object(obj: Any, session: None = None, name: str | None = None, process_set: None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet | None = None
+) -> list[Any]:
     """The objects of all ranks, in rank order; see :func:`broadcast_object`."""
     import numpy as np
 
-    refuse(process_set=process_set)
     del session
-    if runtime.size() == 1:
+    if runtime.members(process_set).size == 1:
         return [obj]
-    world = runtime.get_communicator()
+    world = runtime.get_communicator(process_set)
     name = name or "allgather_object"
     data = np.frombuffer(payload.dumps(obj, name), np.uint8)
     lengths = world.allgather(np.array([data.size], np.int64), name=f"{name}/size")

@@ -80,52 +80,56 @@ def _warn_of_untried(version: str) -> None:
         )
 
 
-def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str) -> Any:
-    """One tensor, combined over the ranks; shape and dtype stay."""
-    result = load().tfcollective_allreduce(tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name)
+def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, world: int = 0) -> Any:
+    """One tensor, combined over the ranks of the process set `world`; shape and dtype stay."""
+    result = load().tfcollective_allreduce(
+        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name, world=world
+    )
     result.set_shape(tensor.shape)
     return result
 
 
-def grouped_allreduce(tensors: Sequence[Any], *, op: Op, prescale: float, postscale: float, name: str) -> list[Any]:
+def grouped_allreduce(
+    tensors: Sequence[Any], *, op: Op, prescale: float, postscale: float, name: str, world: int = 0
+) -> list[Any]:
     """Tensors of one dtype, combined in one operation."""
     results = load().tfcollective_grouped_allreduce(
-        tensors, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name
+        tensors, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name, world=world
     )
     return _with_shapes(results, tensors)
 
 
-def allgather(tensor: Any, *, name: str) -> Any:
+def allgather(tensor: Any, *, name: str, world: int = 0) -> Any:
     """All ranks' rows, in rank order."""
-    result = load().tfcollective_allgather(tensor, tensor_name=name)
+    result = load().tfcollective_allgather(tensor, tensor_name=name, world=world)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result
 
 
-def broadcast(tensor: Any, *, root: int, name: str) -> Any:
+def broadcast(tensor: Any, *, root: int, name: str, world: int = 0) -> Any:
     """The root's tensor."""
-    result = load().tfcollective_broadcast(tensor, root_rank=root, tensor_name=name)
+    result = load().tfcollective_broadcast(tensor, root_rank=root, tensor_name=name, world=world)
     result.set_shape(tensor.shape)
     return result
 
 
-def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str) -> Any:
+def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, world: int = 0) -> Any:
     """This rank's rows of the combined tensor."""
     return load().tfcollective_reducescatter(
-        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name
+        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name, world=world
     )
 
 
-def alltoall(tensor: Any, splits: Any, *, name: str) -> tuple[Any, Any]:
+def alltoall(tensor: Any, splits: Any, *, name: str, world: int = 0) -> tuple[Any, Any]:
     """Rows from all ranks, and how many came from each (int64[size])."""
-    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name)
+    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name, world=world)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result, received
 
 
-def barrier(*, name: str) -> Any:
+def barrier(*, name: str, world: int = 0) -> Any:
     """An operation that ends when all ranks have come to it."""
-    return load().tfcollective_barrier(tensor_name=name)
+    return load().tfcollective_barrier(tensor_name=name, world=world)
 
 
 def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> Any:
@@ -136,6 +140,7 @@ def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> An
         signature=plan.signature,
         num_buckets=len(plan.buckets),
         bucket=bucket,
+        world=plan.world,
         op=int(plan.reduction.op),
         prescale=plan.reduction.prescale,
         postscale=plan.reduction.postscale,

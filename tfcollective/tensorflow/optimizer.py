@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective.communicator import Average, Op
+from tfcollective.errors import StateError
+from tfcollective.runtime import ProcessSet
+from tfcollective.tensorflow.aggregation import GradientAggregation, checked_passes
 from tfcollective.tensorflow.compression import Compression
-from tfcollective.tensorflow.functions import refuse
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
+from tfcollective.tensorflow.layers import LocalVariables
 
 __all__ = ["DistributedOptimizer"]
 
@@ -31,7 +35,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: None = None,
+    process_set: ProcessSet | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Wraps an optimizer so that it applies gradients reduced over all ranks.
@@ -41,29 +45,24 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
             ``tfcollective.keras.DistributedOptimizer``).
         name: of a v1 optimizer; "Distributed" and its class if None.
         use_locking: of a v1 optimizer.
-        device_dense: not supported.
-        device_sparse: not supported.
+        device_dense: Horovod's; without effect.
+        device_sparse: Horovod's; without effect.
         compression: how dense gradients travel, of ``Compression``.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
-        backward_passes_per_step: only 1; Keras 3's `gradient_accumulation_steps` does the rest.
+        backward_passes_per_step: how many passes are added up in this process for one reduction and one update.
         op: Average (default) or Sum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
-        average_aggregated_gradients: without meaning for one backward pass a step.
+        average_aggregated_gradients: take the mean of those passes instead of their sum.
         num_groups: into how many buckets gradients are put whatever their size; 0: by size.
         groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: not supported.
+        process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported.
     """
-    del average_aggregated_gradients
-    refuse(
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        process_set=process_set,
-        backward_passes_per_step=backward_passes_per_step,
-    )
+    del device_dense, device_sparse
+    passes = checked_passes(backward_passes_per_step)
     arguments: dict[str, Any] = {
         "compression": compression,
         "sparse_as_dense": sparse_as_dense,
@@ -72,35 +71,87 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         "num_groups": num_groups,
         "groups": groups,
         "scale_local_gradients": scale_local_gradients,
+        "process_set": process_set,
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return _DistributedV1(optimizer, name, use_locking, GradientOptions.checked(**arguments))
-    from tfcollective import keras  # the room above, and the one arrow that points up: see docs/adr/0006
+        aggregation = GradientAggregation(passes, average_aggregated_gradients) if passes > 1 else None
+        return _DistributedV1(optimizer, name, use_locking, GradientOptions.checked(**arguments), aggregation)
+    from tfcollective import keras  # the room above: see docs/adr/0006
 
-    return keras.DistributedOptimizer(optimizer, name=name, **arguments)
+    return keras.DistributedOptimizer(
+        optimizer,
+        name=name,
+        backward_passes_per_step=passes,
+        average_aggregated_gradients=average_aggregated_gradients,
+        **arguments,
+    )
 
 
 class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # TensorFlow is not typed
     """Reduces in ``compute_gradients``; everything else is the wrapped optimizer's."""
 
-    def __init__(self, optimizer: Any, name: str | None, use_locking: bool, options: GradientOptions) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str | None,
+        use_locking: bool,
+        options: GradientOptions,
+        aggregation: GradientAggregation | None,
+    ) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer = optimizer
         self._options = options
+        self._aggregation = aggregation
+        self._due: Any = None
+        self._local = LocalVariables()
         self._scope = f"v1_optimizer.{next(_count)}"
 
+    def register_local_var(self, var: Any) -> None:
+        """Leaves `var` to this rank: its gradient is not reduced."""
+        self._local.add(var)
+
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As the wrapped optimizer's, reduced over the ranks."""
+        """As the wrapped optimizer's, reduced over the ranks; zeros while backward passes are only added up."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
             return pairs
         gradients, variables = zip(*pairs, strict=True)
-        reduced = reduce_gradients(gradients, variables, scope=self._scope, options=self._options)
-        return list(zip(reduced, variables, strict=True))
+        return list(zip(self._reduced(gradients, variables), variables, strict=True))
+
+    def _reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        def reduce(own: Sequence[Any]) -> list[Any]:
+            return reduce_gradients(own, variables, scope=self._scope, options=self._options, local=self._local.keys())
+
+        aggregation = self._aggregation
+        if aggregation is None:
+            return reduce(gradients)
+        present = [gradient is not None for gradient in gradients]
+        like = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+        self._due = aggregation.add(gradients)
+
+        def last() -> list[Any]:
+            reduced = reduce(aggregation.take(present))
+            return [tf.convert_to_tensor(gradient) for gradient in reduced if gradient is not None]
+
+        results = iter(tf.nest.flatten(tf.cond(self._due, last, lambda: [tf.zeros_like(tensor) for tensor in like])))
+        return [next(results) if there else None for there in present]
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
-        return self._optimizer.apply_gradients(*args, **kwargs)
+        """The wrapped optimizer's; with several backward passes a step, only after the last of them."""
+        if self._aggregation is None:
+            return self._optimizer.apply_gradients(*args, **kwargs)
+        if self._due is None:
+            raise StateError("apply_gradients: call compute_gradients of this optimizer first")
+        if args:
+            args = (list(args[0]), *args[1:])
+
+        def update() -> Any:
+            done = self._optimizer.apply_gradients(*args, **kwargs)
+            with tf.control_dependencies([done] if done is not None and not tf.executing_eagerly() else []):
+                return tf.constant(True)
+
+        done = tf.cond(self._due, update, lambda: tf.constant(False))
+        return None if tf.executing_eagerly() else done.op
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped optimizer's."""

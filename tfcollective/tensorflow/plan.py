@@ -78,6 +78,7 @@ class BucketPlan:
         buckets: in the order in which they are started.
         reduction: the same for all buckets.
         negotiated: this process has so many plans that this one's buckets are matched one by one.
+        world: the number of the process set.
     """
 
     name: str
@@ -85,6 +86,7 @@ class BucketPlan:
     buckets: tuple[Bucket, ...]
     reduction: Reduction
     negotiated: bool = False
+    world: int = 0
 
 
 def plan_buckets(

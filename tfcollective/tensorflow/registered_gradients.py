@@ -1,6 +1,8 @@
 """Gradients of the ops. Registered when this module is imported; loads no library.
 
-The gradient is that of the sum of all ranks' losses: what a rank's output means to the others' losses comes back to it.
+They mean what Horovod's mean. For all-reduce and all-to-all that is the gradient of the sum of all ranks' losses. Of
+all-gather and broadcast it is that divided by the number of ranks, of reduce-scatter that times it: a reduce-scatter
+followed by an all-gather has the gradient of the all-reduce that they make up.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op, Sum
 from tfcollective.errors import UnsupportedError
+from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
 
 __all__: list[str] = []
@@ -30,11 +33,23 @@ def _name(op: Any) -> str:
     return f"{tf.compat.as_text(text)}/gradient"
 
 
-def _own_rows(total: Any, like: Any, name: str) -> Any:
+def _members(op: Any) -> Members:
+    return runtime.members_of_world(op.get_attr("world"))
+
+
+def _average(op: Any, grad: Any) -> Any:
+    """The average of the ranks' gradients."""
+    world = op.get_attr("world")
+    return ops.allreduce(
+        tf.convert_to_tensor(grad), op=Average, prescale=1.0, postscale=1.0, name=_name(op), world=world
+    )
+
+
+def _own_rows(total: Any, like: Any, name: str, members: Members) -> Any:
     """The rows of `total` that came from this rank, whose tensor was `like`."""
     count = tf.shape(like, out_type=tf.int64)[0]
-    counts = ops.allgather(tf.reshape(count, [1]), name=f"{name}/rows")
-    begin = tf.reduce_sum(counts[: runtime.rank()])
+    counts = ops.allgather(tf.reshape(count, [1]), name=f"{name}/rows", world=members.world)
+    begin = tf.reduce_sum(counts[: members.rank])
     rows = total[begin : begin + count]
     rows.set_shape(like.shape)
     return rows
@@ -44,7 +59,12 @@ def _own_rows(total: Any, like: Any, name: str) -> Any:
 def _allreduce(op: Any, grad: Any) -> Any:
     reduction, prescale, postscale = _linear(op)
     return ops.allreduce(
-        tf.convert_to_tensor(grad), op=reduction, prescale=prescale, postscale=postscale, name=_name(op)
+        tf.convert_to_tensor(grad),
+        op=reduction,
+        prescale=prescale,
+        postscale=postscale,
+        name=_name(op),
+        world=op.get_attr("world"),
     )
 
 
@@ -52,34 +72,36 @@ def _allreduce(op: Any, grad: Any) -> Any:
 def _grouped_allreduce(op: Any, *grads: Any) -> Any:
     reduction, prescale, postscale = _linear(op)
     tensors = [tf.convert_to_tensor(grad) for grad in grads]
-    return ops.grouped_allreduce(tensors, op=reduction, prescale=prescale, postscale=postscale, name=_name(op))
+    return ops.grouped_allreduce(
+        tensors, op=reduction, prescale=prescale, postscale=postscale, name=_name(op), world=op.get_attr("world")
+    )
 
 
 @tf.RegisterGradient("TfcollectiveAllgather")  # type: ignore[untyped-decorator]
 def _allgather(op: Any, grad: Any) -> Any:
-    total = ops.allreduce(tf.convert_to_tensor(grad), op=Sum, prescale=1.0, postscale=1.0, name=_name(op))
-    return _own_rows(total, op.inputs[0], _name(op))
+    return _own_rows(_average(op, grad), op.inputs[0], _name(op), _members(op))
 
 
 @tf.RegisterGradient("TfcollectiveBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast(op: Any, grad: Any) -> Any:
-    total = ops.allreduce(tf.convert_to_tensor(grad), op=Sum, prescale=1.0, postscale=1.0, name=_name(op))
-    return total if runtime.rank() == op.get_attr("root_rank") else tf.zeros_like(total)
+    average = _average(op, grad)
+    return average if _members(op).rank == op.get_attr("root_rank") else tf.zeros_like(average)
 
 
 @tf.RegisterGradient("TfcollectiveReducescatter")  # type: ignore[untyped-decorator]
 def _reducescatter(op: Any, grad: Any) -> Any:
     reduction, prescale, postscale = _linear(op)
-    factor = prescale * postscale / (runtime.size() if reduction == Average else 1)
+    members = _members(op)
+    factor = prescale * postscale * (members.size if reduction == Sum else 1)
     grad = tf.convert_to_tensor(grad)
-    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op))
+    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op), world=members.world)
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 
 
 @tf.RegisterGradient("TfcollectiveAlltoall")  # type: ignore[untyped-decorator]
 def _alltoall(op: Any, grad: Any, _grad_received: Any) -> Any:
-    back, _ = ops.alltoall(tf.convert_to_tensor(grad), op.outputs[1], name=_name(op))
+    back, _ = ops.alltoall(tf.convert_to_tensor(grad), op.outputs[1], name=_name(op), world=op.get_attr("world"))
     back.set_shape(op.inputs[0].shape)
     return [back, None]
 

@@ -6,27 +6,29 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcollective import runtime
 from tfcollective.communicator import Average, Op
+from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.compression import Compression
-from tfcollective.tensorflow.functions import refuse
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key, variable_name
 from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.plan import PlanNames
 
-__all__ = ["DistributedGradientTape"]
+__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 _SCOPE = "tape"
 _GUARD_SCOPE = "tape_guard"
 _guard_names = PlanNames()
-_guards: dict[tuple[str, ...], ReplicaGuard] = {}
+_guards: dict[tuple[int, tuple[str, ...]], ReplicaGuard] = {}
 
 
 class _TapeMixin:
     """Stands before the class of the tape that is wrapped, and shares that tape's recording."""
 
     _tfcollective_options: GradientOptions
-    _tfcollective_local: set[int]
+    _tfcollective_local: LocalVariables
 
     @opaque
     def gradient(
@@ -35,35 +37,40 @@ class _TapeMixin:
         sources: Any,
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = False,
     ) -> Any:
-        """As ``tf.GradientTape.gradient``, reduced over the ranks."""
+        """As ``tf.GradientTape.gradient``, reduced over the ranks. `use_generic_names` is Horovod's: without effect."""
+        del use_generic_names
         base: Any = super()
         gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(sources)
-        _guard(flat, self._tfcollective_local)
+        local = self._tfcollective_local.keys()
+        _guard(flat, local, self._tfcollective_options.process_set)
         reduced = reduce_gradients(
             tf.nest.flatten(gradients),
             flat,
             scope=_SCOPE,
             options=self._tfcollective_options,
-            local=frozenset(self._tfcollective_local),
+            local=local,
         )
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:
         """The gradient of `source` stays this rank's own."""
-        self._tfcollective_local.add(variable_key(source))
+        self._tfcollective_local.add(source)
 
 
-def _guard(sources: list[Any], local: set[int]) -> None:
+def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | None) -> None:
     """Proves now and then that all ranks take the gradient of the same values."""
     shared = [s for s in sources if hasattr(s, "assign") and variable_key(s) not in local]
     content = tuple(f"{variable_name(s, i)} {s.shape}" for i, s in enumerate(shared))
-    if content:
-        guard = _guards.setdefault(
-            content, ReplicaGuard(_guard_names.name(_GUARD_SCOPE, "\n".join(content)), after_update=True)
-        )
-        guard.step(shared)
+    if not content:
+        return
+    key = (runtime.members(process_set, outside=True).world, content)
+    if key not in _guards:
+        name = _guard_names.name(_GUARD_SCOPE, "\n".join(content))
+        _guards[key] = ReplicaGuard(name, after_update=True, process_set=process_set)
+    _guards[key].step(shared)
 
 
 def DistributedGradientTape(  # noqa: N802  # Horovod's name
@@ -76,28 +83,28 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: None = None,
+    process_set: ProcessSet | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Wraps a ``tf.GradientTape``: ``gradient()`` gives gradients reduced over all ranks.
 
     Args:
         gradtape: the tape; it may have recorded already.
-        device_dense: not supported.
-        device_sparse: not supported.
+        device_dense: Horovod's; without effect.
+        device_sparse: Horovod's; without effect.
         compression: how dense gradients travel, of ``Compression``.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
         op: Average (default) or Sum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
         num_groups: into how many buckets gradients are put whatever their size; 0: by size.
         groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: not supported.
-        scale_local_gradients: divide the gradients of registered local sources by the number of ranks.
+        process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
+        scale_local_gradients: divide the gradients of registered local sources by the number of ranks, also with Sum.
 
     Raises:
         UnsupportedError: an argument that is not supported; names it.
     """
-    refuse(device_dense=device_dense, device_sparse=device_sparse, process_set=process_set)
+    del device_dense, device_sparse
     options = GradientOptions.checked(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -106,10 +113,58 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
         num_groups=num_groups,
         groups=groups,
         scale_local_gradients=scale_local_gradients,
+        process_set=process_set,
     )
     kind = type(gradtape)
     tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
     tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of
     tape._tfcollective_options = options
-    tape._tfcollective_local = set()
+    tape._tfcollective_local = LocalVariables()
+    return tape
+
+
+def PartialDistributedGradientTape(  # noqa: N802  # Horovod's name
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Op = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet | None = None,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """As :func:`DistributedGradientTape`, but the gradients of some layers stay each rank's own.
+
+    Args:
+        gradtape: as there, like the other arguments.
+        device_dense: Horovod's; without effect.
+        device_sparse: Horovod's; without effect.
+        compression: how dense gradients travel.
+        sparse_as_dense: turn IndexedSlices into dense tensors first.
+        op: Average (default) or Sum.
+        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
+        num_groups: into how many buckets gradients are put whatever their size; 0: by size.
+        groups: a number of groups, or lists of variables whose gradients share a bucket.
+        process_set: whose ranks take part; all if None.
+        local_layers: a layer or a list of them; they may be built later.
+        scale_local_gradients: divide the gradients of these layers by the number of ranks.
+    """
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    tape._tfcollective_local.add_layers(local_layers)
     return tape

@@ -98,7 +98,7 @@ def test_bad_arguments_are_named() -> None:
             tfc.reducescatter(1.0)
         with pytest.raises(InvalidArgumentError, match="splits"):
             tfc.alltoall(tf.ones(3))
-        with pytest.raises(UnsupportedError, match="process_set"):
+        with pytest.raises(InvalidArgumentError, match="process_set"):
             tfc.allgather(tf.ones(3), process_set=1.5)
         with pytest.raises(InvalidArgumentError, match="op"):
             tfc.allreduce(1.0, op=2)

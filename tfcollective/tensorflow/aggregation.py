@@ -1,0 +1,111 @@
+"""``backward_passes_per_step``: the gradients of several backward passes of this process become one update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective.errors import InvalidArgumentError
+
+__all__ = ["GradientAggregation", "checked_passes"]
+
+Pairs = list[tuple[Any, Any]]
+
+
+def checked_passes(passes: int) -> int:
+    """The number of backward passes a step; InvalidArgumentError if it is none."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step: expected 1 or more, got {passes!r}")
+    return passes
+
+
+class GradientAggregation:
+    """Adds gradients up over a number of passes, for one optimizer.
+
+    The sums live in variables of their own, which no model saves. IndexedSlices are added to a dense sum.
+
+    Args:
+        passes: how many make one update.
+        average: the update takes the mean of the passes instead of their sum.
+    """
+
+    def __init__(self, passes: int, average: bool) -> None:
+        self._passes = passes
+        self._scale = 1.0 / passes if average else 1.0
+        self._sums: list[Any] = []
+        self._counter: Any = None
+
+    def step(
+        self, pairs: Iterable[tuple[Any, Any]], update: Callable[[Pairs], object], skip: Callable[[], object]
+    ) -> Any:
+        """One pass: adds its gradients; the last pass of an update calls `update` with the totals, others `skip`.
+
+        Both are called while a graph is built, each for its branch. Returns the operation in a v1 graph.
+        """
+        pairs = list(pairs)
+        due = self.add([gradient for gradient, _ in pairs])
+
+        def last() -> Any:
+            totals = self.take([gradient is not None for gradient, _ in pairs])
+            with tf.control_dependencies([total for total in totals if total is not None]):
+                done = update([(total, variable) for total, (_, variable) in zip(totals, pairs, strict=True)])
+            return _after(done)
+
+        return tf.cond(due, last, lambda: _after(skip()))
+
+    def add(self, gradients: Sequence[Any]) -> Any:
+        """Adds one pass's gradients; returns whether it completes an update (bool, a scalar tensor)."""
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+        self._make_variables(dense)
+        added = [total.assign_add(gradient) for total, gradient in zip(self._sums, dense, strict=True)]
+        with tf.control_dependencies([operation for operation in added if operation is not None]):
+            count = self._counter.assign_add(1)
+        with tf.control_dependencies([count]):
+            return tf.equal(self._counter.read_value() % self._passes, 0)
+
+    def take(self, present: Sequence[bool]) -> list[Any]:
+        """The totals, None where `present` is false; the next pass starts from zero."""
+        totals = [total.read_value() for total in self._sums]
+        with tf.control_dependencies(totals):
+            zeroed = [total.assign(tf.zeros_like(value)) for total, value in zip(self._sums, totals, strict=True)]
+        with tf.control_dependencies([operation for operation in zeroed if operation is not None]):
+            scaled = iter([total * tf.cast(self._scale, total.dtype) for total in totals])
+        return [next(scaled) if there else None for there in present]
+
+    def _make_variables(self, gradients: Sequence[Any]) -> None:
+        if self._counter is not None:
+            if len(gradients) != len(self._sums):
+                raise InvalidArgumentError(
+                    f"backward_passes_per_step: {len(self._sums)} variables had gradients before, {len(gradients)} now"
+                )
+            return
+        for index, gradient in enumerate(gradients):
+            if not gradient.shape.is_fully_defined():
+                raise InvalidArgumentError(
+                    f"backward_passes_per_step: gradient {index} has the shape {gradient.shape}, known only later"
+                )
+        self._counter = _variable(tf.TensorShape([]), tf.int64, "tfcollective_passes")
+        self._sums = [_variable(gradient.shape, gradient.dtype, "tfcollective_sum") for gradient in gradients]
+
+
+def _after(done: object) -> Any:
+    """What both branches of a condition return: a true tensor once `done` is."""
+    waits = [part for part in tf.nest.flatten(done) if tf.is_tensor(part) or isinstance(part, tf.Operation)]
+    with tf.control_dependencies(waits if not tf.executing_eagerly() else []):
+        return tf.identity(tf.constant(True))
+
+
+def _variable(shape: Any, dtype: Any, name: str) -> Any:
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        with tf.init_scope():
+            return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+    with tf.init_scope():  # out of a loop or condition of the graph
+        return tf.compat.v1.Variable(
+            tf.zeros(shape, dtype),
+            trainable=False,
+            name=name,
+            use_resource=True,
+            collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],  # neither saved nor broadcast
+        )
