@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-import tfcollective
 from tfcollective.bench.allreduce.options import AllreduceOptions
+from tfcollective.bench.environments import environment_folders
 
 __all__ = ["Baselines", "find_baselines"]
 
@@ -36,7 +35,7 @@ def find_baselines(options: AllreduceOptions) -> Baselines:
     ``.venv`` of the checkout that this package runs from."""
     from tfcollective._native.library import default_path
 
-    folders = list(_folders(options.baselines))
+    folders = list(environment_folders(options.baselines))
     return Baselines(
         library=default_path(),
         program=_first(folders, "programs/allreduce"),
@@ -46,15 +45,6 @@ def find_baselines(options: AllreduceOptions) -> Baselines:
         horovod_python=options.horovod_python or _python(folders, "horovod", "horovod"),
         tensorflow=find_spec("tensorflow") is not None,
     )
-
-
-def _folders(given: str) -> Iterator[Path]:
-    if given:
-        yield Path(given).resolve()
-        return
-    yield Path.cwd() / ".venv"
-    yield Path(sys.prefix).parent
-    yield Path(tfcollective.__file__).resolve().parents[1] / ".venv"
 
 
 def _first(folders: list[Path], name: str) -> Path | None:
