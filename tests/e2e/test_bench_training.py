@@ -1,0 +1,105 @@
+"""The training benchmark as a user runs it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.timeout(400)]
+
+KERAS = "-keras2" if __import__("tensorflow").__version__.startswith("2.15") else ""
+COMMAND = [sys.executable, "-m", "tfcollective", "bench", "training", "-np", "2", "--models", "mlp1024", "--quick"]
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
+    reason="network namespaces need root, ip and tc",
+)
+
+
+def run_bench(*options, timeout=300):
+    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_ours_trains_and_what_is_missing_is_named(tmp_path):
+    (tmp_path / "none").mkdir()
+    others = ["--baselines", str(tmp_path / "none")]
+    runners = ["--runners", f"ours{KERAS},unconnected{KERAS},horovod", "--steps", "8"]
+    done = run_bench(*runners, *others, "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert f"ours{KERAS}: ran" in done.stdout, done.stderr
+    assert "horovod: missing: tools/baselines.sh horovod" in done.stdout
+    report = json.loads((tmp_path / "out" / "training.json").read_text())
+    ours = {s["metric"]: s for s in report["samples"] if s["runner"] == f"ours{KERAS}"}
+    assert len(ours["throughput"]["values"]) == 2
+    assert min(ours["throughput"]["values"]) > 0
+    first, *_, last = ours["loss"]["values"]
+    assert last < first
+    assert ours["trained"]["values"] == [0, 1024, 1536]
+    page = (tmp_path / "out" / "training.html").read_text()
+    assert "Where parameter servers win" in page
+
+
+@pytest.mark.parametrize("options", [["--runners", "gloo"], ["--link", "wifi"], ["--models", "x"], ["-np", "0"]])
+def test_wrong_usage(options):
+    done = run_bench(*options, timeout=60)
+    assert done.returncode == 64
+    assert done.stderr.startswith("tfcollective: ")
+
+
+@needs_root
+def test_hosts_are_nodes_of_their_own_and_leave_nothing(tmp_path):
+    from tfcollective.bench import netlab
+
+    if not netlab.current_state().empty:
+        pytest.skip("there is a lab already, perhaps in use")
+    done = run_bench("--runners", f"ours{KERAS}", "--steps", "4", "--link", "1gbit", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [status["state"] for status in report["statuses"]] == ["ran"], report["statuses"]
+    (wire,) = [s["values"][0] for s in report["samples"] if s["metric"] == "wire"]
+    # Two ranks send each other half of 7.45 MB twice for 2 x 64 samples: all of it over the cables.
+    assert wire == pytest.approx(2 * 7.455e6 / 128, rel=0.1)
+    assert netlab.current_state().empty
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_stopped_leaves_nothing(tmp_path, number):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [*COMMAND, "--runners", f"ours{KERAS}", "--steps", "100000"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(scratch)}
+    )
+    family = wait_for_workers(process.pid)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    psutil.wait_procs(family, timeout=10)
+    assert [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert [name for name in os.listdir(scratch) if name.startswith("tfcollective-bench")] == []
+
+
+def wait_for_workers(pid):
+    benchmark = psutil.Process(pid)
+    give_up = time.monotonic() + 90
+    while time.monotonic() < give_up and benchmark.status() != psutil.STATUS_ZOMBIE:
+        family = benchmark.children(recursive=True)
+        workers = [one for one in family if "tfcollective.bench.training.worker" in words_of(one)[:3]]
+        if len(workers) == 2:
+            return family
+        time.sleep(0.1)
+    benchmark.kill()
+    raise AssertionError("the workers did not start")
+
+
+def words_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []  # it has just ended

@@ -1,0 +1,99 @@
+"""What ``bench training`` is asked to do: a value, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfcollective.bench.netlab import parse_rate
+from tfcollective.bench.training.models import MODELS
+from tfcollective.errors import ConfigError
+
+__all__ = ["LOOPBACK", "VIEWS", "TrainingOptions"]
+
+LOOPBACK = "loopback"
+LINKS = (LOOPBACK, "1gbit", "10gbit")
+VIEWS = ("processes", "cores")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """One run.
+
+    Attributes:
+        processes: numbers of training processes to measure.
+        models: names.
+        runners: names; empty: all.
+        links: ``loopback``, or a rate: then every process has a host of its own, a network namespace.
+        views: how a parameter server's processes count: beside the training processes (``processes``), or as some
+            of them (``cores``).
+        rounds: turns of every job.
+        steps: measured steps of a process in a turn; 0: the model's own number.
+        epochs: into how many epochs they are parted; the loss is taken after each.
+        servers: most parameter servers to try; 0: as many as training processes.
+        deadline_s: a job is ended when its turn takes longer.
+        baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
+        keras3_python: the interpreter of an environment with TensorFlow 2.16 or newer; empty: looked for.
+        keras2_python: likewise, with TensorFlow 2.15.
+        horovod_python: likewise, with Horovod.
+    """
+
+    processes: tuple[int, ...] = (2,)
+    models: tuple[str, ...] = tuple(MODELS)
+    runners: tuple[str, ...] = ()
+    links: tuple[str, ...] = (LOOPBACK,)
+    views: tuple[str, ...] = VIEWS
+    rounds: int = 3
+    steps: int = 0
+    epochs: int = 4
+    servers: int = 0
+    deadline_s: float = 300.0
+    baselines: str = ""
+    keras3_python: str = ""
+    keras2_python: str = ""
+    horovod_python: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.processes or min(self.processes) < 1:
+            raise ConfigError("--np: at least one number of processes, each 1 or more")
+        if self.rounds < 1 or self.epochs < 1 or self.deadline_s <= 0:
+            raise ConfigError("rounds, epochs and the deadline are above 0")
+        if self.steps < 0 or self.servers < 0 or 0 < self.steps < self.epochs:
+            raise ConfigError("--steps: at least one step an epoch; --servers: 0 or more")
+        _check("--models", self.models, tuple(MODELS))
+        _check("--view", self.views, VIEWS)
+        for link in self.links:
+            _check_link(link)
+        if not self.links:
+            raise ConfigError(f"--link: at least one of {', '.join(LINKS)}")
+        for name in ("keras3_python", "keras2_python", "horovod_python"):
+            python = getattr(self, name)
+            if python and not Path(python).exists():
+                raise ConfigError(f"--{name.replace('_', '-')}: there is no {python}")
+
+    def steps_per_epoch(self, model: str) -> int:
+        """Of one process; at least 1."""
+        return max(1, (self.steps or MODELS[model].steps) // self.epochs)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+
+def _check(name: str, values: Sequence[str], known: Sequence[str]) -> None:
+    if not values:
+        raise ConfigError(f"{name}: at least one of {', '.join(known)}")
+    for value in values:
+        if value not in known:
+            raise ConfigError(f"{name}: {value!r} is not one of {', '.join(known)}")
+
+
+def _check_link(link: str) -> None:
+    try:
+        known = link == LOOPBACK or parse_rate(link) is not None
+    except ConfigError:
+        known = False
+    if not known:
+        raise ConfigError(f"--link: {link!r} is neither {LOOPBACK} nor a rate such as 1gbit, 10gbit or 500mbit")
