@@ -15,6 +15,9 @@ from tfcollective.bench.allreduce.run import run_allreduce
 from tfcollective.bench.interleave import Event
 from tfcollective.bench.model import Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.report import Section
+from tfcollective.bench.training.options import TrainingOptions
+from tfcollective.bench.training.pages import sections as training_sections
+from tfcollective.bench.training.run import run_training
 from tfcollective.errors import ConfigError, TfCollectiveError
 
 __all__ = ["PARTS", "Part", "merge", "parts_named", "run_suite", "sections_of_suite"]
@@ -61,13 +64,42 @@ _CROWD_QUICK = replace(_CROWD, sizes=(4, 64 * _K, 4 * _M), rounds=1, iterations=
 _LAB = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M), caches=("hot",), link="1gbit")
 _LAB_QUICK = replace(_LAB, sizes=(8 * _M,), rounds=3)
 
-#: Other benchmarks add theirs here.
+
+def _training(quick: TrainingOptions, full: TrainingOptions) -> Callable[[bool, str, Sequence[str], Watch], Report]:
+    def run(is_quick: bool, baselines: str, command: Sequence[str], watch: Watch) -> Report:
+        return run_training(replace(quick if is_quick else full, baselines=baselines), command, watch)
+
+    return run
+
+
+_MLPS = TrainingOptions(
+    models=("mlp1024", "mlp2048"),
+    runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected", "unconnected-keras2"),
+    views=("processes",),
+    rounds=5,
+)
+_MLPS_QUICK = replace(
+    _MLPS, runners=("ours-keras2", "horovod", "mwms", "ps", "unconnected-keras2"), rounds=1, steps=80, servers=1
+)
+_CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), rounds=7)
+_CONVNET_QUICK = replace(_CONVNET, rounds=1, steps=24)
+_ALONE = TrainingOptions(processes=(1,), models=("mlp1024",), runners=("ours", "single"), rounds=7)
+_ALONE_QUICK = replace(_ALONE, rounds=1, steps=200)
+_HOSTS = TrainingOptions(
+    processes=(4,), models=("mlp1024",), runners=("ours-keras2", "mwms", "ps"), links=("1gbit",), rounds=3, steps=80
+)
+_HOSTS_QUICK = replace(_HOSTS, rounds=1, steps=40, servers=1, views=("processes",))
+
 PARTS: tuple[Part, ...] = (
     Part("2 ranks, C", "allreduce", _allreduce(_TWO_QUICK, _TWO)),
     Part("2 ranks, tf.function", "allreduce", _allreduce(_GRAPH_QUICK, _GRAPH)),
     Part("4 and 8 ranks, C", "allreduce", _allreduce(_MANY_QUICK, _MANY)),
     Part("4 and 8 ranks, tf.function", "allreduce", _allreduce(_CROWD_QUICK, _CROWD)),
     Part("4 namespaces at 1 Gbit/s", "allreduce", _allreduce(_LAB_QUICK, _LAB)),
+    Part("training MLPs on 2 processes", "training", _training(_MLPS_QUICK, _MLPS)),
+    Part("training a convolutional network on 2 processes", "training", _training(_CONVNET_QUICK, _CONVNET)),
+    Part("training on 1 process", "training", _training(_ALONE_QUICK, _ALONE)),
+    Part("training on 4 namespaces at 1 Gbit/s", "training", _training(_HOSTS_QUICK, _HOSTS)),
 )
 
 
@@ -128,7 +160,11 @@ def merge(reports: Sequence[Report], notes: Sequence[str], command: Sequence[str
 def sections_of_suite(report: Report) -> list[Section]:
     """The parts of the page of a merged report, by what its rows are about."""
     latencies = tuple(sample for sample in report.samples if "bytes" in sample.row)
-    return sections(replace(report, samples=latencies)) if latencies else []
+    trained = tuple(sample for sample in report.samples if "model" in sample.row)
+    return [
+        *(sections(replace(report, samples=latencies)) if latencies else []),
+        *(training_sections(replace(report, samples=trained)) if trained else []),
+    ]
 
 
 def _statuses(reports: Sequence[Report]) -> Iterator[RunnerStatus]:
