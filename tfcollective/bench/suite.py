@@ -79,16 +79,22 @@ _MLPS = TrainingOptions(
     rounds=5,
 )
 _MLPS_QUICK = replace(
-    _MLPS, runners=("ours-keras2", "horovod", "mwms", "ps", "unconnected-keras2"), rounds=1, steps=80, servers=1
+    _MLPS, runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected"), rounds=1, steps=80, servers=1
 )
 _CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), rounds=7)
 _CONVNET_QUICK = replace(_CONVNET, rounds=1, steps=24)
 _ALONE = TrainingOptions(processes=(1,), models=("mlp1024",), runners=("ours", "single"), rounds=7)
 _ALONE_QUICK = replace(_ALONE, rounds=1, steps=200)
 _HOSTS = TrainingOptions(
-    processes=(4,), models=("mlp1024",), runners=("ours-keras2", "mwms", "ps"), links=("1gbit",), rounds=3, steps=80
+    processes=(4,),
+    models=("mlp1024",),
+    runners=("ours", "ours-keras2", "ours-bf16", "mwms", "ps"),
+    links=("1gbit",),
+    views=("processes",),
+    rounds=3,
+    steps=80,
 )
-_HOSTS_QUICK = replace(_HOSTS, rounds=1, steps=40, servers=1, views=("processes",))
+_HOSTS_QUICK = replace(_HOSTS, runners=("ours", "mwms", "ps"), rounds=1, steps=40, servers=1)
 
 PARTS: tuple[Part, ...] = (
     Part("2 ranks, C", "allreduce", _allreduce(_TWO_QUICK, _TWO)),

@@ -158,6 +158,8 @@ def test_ours_is_one_command_of_our_launcher():
     (process,) = plan_job(case("ours"), Site(results="/r")).processes
     assert process.argv[:7] == ("/python", "-m", "tfcollective", "run", "-np", "2", "--no-prefix")
     assert task_of(process).rank is None
+    (other,) = plan_job(case("ours-bf16"), Site(results="/r")).processes
+    assert task_of(other) == dataclasses.replace(task_of(process), strategy="ours-bf16")
     assert task_of(process).cores == ((0,), (1,))
 
 

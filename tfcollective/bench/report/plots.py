@@ -17,7 +17,18 @@ __all__ = ["Bars", "Plot", "Series", "colour_of", "draw_bars", "draw_lines", "ne
 
 _WIDTH_IN, _HEIGHT_IN, _DPI = 7.6, 4.6, 110
 # Okabe and Ito's palette: distinguishable by everybody, and in print.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#8A8A8A")
+_PALETTE = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#8C6D31",
+    "#8A8A8A",
+    "#6A3D9A",
+)
 _MARKERS = "osD^vP*X"
 _GRID = "#d8d8d8"
 

@@ -138,7 +138,7 @@ def ports_needed(case: Case) -> int:
 
 def plan_job(case: Case, site: Site) -> JobPlan:
     """The processes of ``case`` at ``site``."""
-    plans = {"ours": _plan_ours, "horovod": _plan_horovod, "mwms": _plan_mwms, "ps": _plan_ps}
+    plans = {"ours": _plan_ours, "ours-bf16": _plan_ours, "horovod": _plan_horovod, "mwms": _plan_mwms, "ps": _plan_ps}
     processes = plans.get(case.strategy, _plan_alone)(case, site)
     common = {name: str(case.threads) for name in _THREAD_VARIABLES}
     common.update({"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"})
@@ -180,7 +180,7 @@ def _plan_alone(case: Case, site: Site) -> list[PlannedProcess]:
 
 def _plan_ours(case: Case, site: Site) -> list[PlannedProcess]:
     """One command: our launcher starts the ranks."""
-    module = ("-m", _WORKER, _task(case, site, "ours", None, case.cores))
+    module = ("-m", _WORKER, _task(case, site, case.strategy, None, case.cores))
     hosts = [f"{name}={address}" for name, address in zip(site.namespaces, site.hosts, strict=True)]
     launcher = ["tfcollective", "run", "-np", str(case.size), "--no-prefix"]
     if hosts:
