@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tfcollective.errors import Code, CollectiveError
+from tfcollective.exit_codes import SIGNAL_BASE
 from tfcollective.tasks import TaskKey
 
 __all__ = ["ExceptionRecord", "ExitRecord", "first_cause", "message_of", "read_exception", "write_exception"]
@@ -94,7 +95,7 @@ class ExitRecord:
     def status(self) -> int:
         """The exit code that a shell would show: the code, or 128 + signal."""
         if self.signal is not None:
-            return 128 + self.signal
+            return SIGNAL_BASE + self.signal
         return self.exit_code if self.exit_code is not None else 1
 
     @property

@@ -48,6 +48,7 @@ class Variable:
         parse: text -> value; raises ValueError (ConfigError is one) with a reason.
         default: the value when the variable is unset or empty.
         doc: one sentence.
+        identity: whether it says who a process is in its job; a job that is started inside another has its own.
     """
 
     field: str
@@ -55,6 +56,7 @@ class Variable:
     parse: Callable[[str], Any]
     default: Any
     doc: str
+    identity: bool = False
 
     @property
     def name(self) -> str:
@@ -107,19 +109,37 @@ def _flag(text: str) -> bool:
 
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens."),
-    Variable("key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal."),
-    Variable("key_fd", "number", _whole, None, "An inherited descriptor of such a file, instead of its path."),
-    Variable("key", "hexadecimal", str, None, "The job key itself, for example from a Kubernetes Secret."),
-    Variable("insecure", "0 or 1", _flag, False, "Without a launcher: do without a job key. Anybody can join the job."),
-    Variable("job_id", "text", str, None, "The name of the job."),
-    Variable("task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3."),
-    Variable("size", "number", _count, None, "The number of processes that take part in collectives."),
+    Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens.", identity=True),
     Variable(
-        "rendezvous", "HOST:PORT", Endpoint.parse, None, "Without a launcher: where rank 0's coordinator listens."
+        "key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal.", identity=True
     ),
     Variable(
-        "identity", "name", _one_of(*IDENTITIES), "auto", "Who says which rank this is: " + ", ".join(IDENTITIES) + "."
+        "key_fd", "number", _whole, None, "An inherited descriptor of such a file, instead of its path.", identity=True
+    ),
+    Variable(
+        "key", "hexadecimal", str, None, "The job key itself, for example from a Kubernetes Secret.", identity=True
+    ),
+    Variable("insecure", "0 or 1", _flag, False, "Without a launcher: do without a job key. Anybody can join the job."),
+    Variable("job_id", "text", str, None, "The name of the job.", identity=True),
+    Variable(
+        "task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3.", identity=True
+    ),
+    Variable("size", "number", _count, None, "The number of processes that take part in collectives.", identity=True),
+    Variable(
+        "rendezvous",
+        "HOST:PORT",
+        Endpoint.parse,
+        None,
+        "Without a launcher: where rank 0's coordinator listens.",
+        identity=True,
+    ),
+    Variable(
+        "identity",
+        "name",
+        _one_of(*IDENTITIES),
+        "auto",
+        "Who says which rank this is: " + ", ".join(IDENTITIES) + ".",
+        identity=True,
     ),
     Variable(
         "ps_policy",
@@ -135,8 +155,17 @@ VARIABLES: tuple[Variable, ...] = (
         False,
         "Leave `TF_CONFIG` in the environment; else `init()` takes it out, so that TensorFlow does not act on it.",
     ),
-    Variable("tf_config", "JSON", str, None, "What `TF_CONFIG` was before `init()` took it out of the environment."),
-    Variable("node_id", "text", str, None, "Names this node; processes with equal node ids share memory."),
+    Variable(
+        "tf_config",
+        "JSON",
+        str,
+        None,
+        "What `TF_CONFIG` was before `init()` took it out of the environment.",
+        identity=True,
+    ),
+    Variable(
+        "node_id", "text", str, None, "Names this node; processes with equal node ids share memory.", identity=True
+    ),
     Variable(
         "bind_host",
         "address",
@@ -157,7 +186,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Every so many steps, and at the third, the ranks compare their weights; 0: never.",
     ),
     Variable("timeline", "path", str, None, "Where rank 0 writes a trace of all ranks' operations."),
-    Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception."),
+    Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception.", identity=True),
     Variable("log_level", "level", _one_of(*LEVELS), "warning", "What to log: debug, info, warning or error."),
     Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
     Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),

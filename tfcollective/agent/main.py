@@ -18,8 +18,9 @@ from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.errors import ConfigError
+from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
-from tfcollective.settings import TF_CONFIG, environ_snapshot, variable
+from tfcollective.settings import TF_CONFIG, VARIABLES, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 
 __all__ = ["main"]
@@ -30,14 +31,6 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READ_BYTES = 1 << 16
 _REPORT_S = 5.0
 _DRAIN_S = 1.0
-_USAGE = 64
-_INTERNAL = 70
-_ABANDONED = 75
-# What a launcher of an outer job may have left in our environment: a worker of ours must not see it.
-_IDENTITY_FIELDS = (
-    *("coordinator", "key_file", "key_fd", "key", "job_id", "task", "size", "failure_file", "node_id"),
-    *("identity", "rendezvous", "tf_config"),
-)
 
 
 def main() -> int:
@@ -45,12 +38,12 @@ def main() -> int:
     lines = _LineReader(_STDIN)
     first = lines.first()
     if lines.ended and not first:
-        return _ABANDONED  # the launcher has died before it could say anything
+        return ExitCode.LOST  # the launcher has died before it could say anything
     try:
         config = AgentConfig.from_line(first)
     except ConfigError as error:
         _LOG.error("agent: %s", error)
-        return _USAGE
+        return ExitCode.USAGE
     log.configure(config.log_level)
     become_subreaper()
     reporter = Reporter(CoordinatorClient(Endpoint.parse(config.coordinator), bytes.fromhex(config.key)))
@@ -59,7 +52,7 @@ def main() -> int:
         environ = _worker_environ(config, node)
     except OSError as error:
         _LOG.error("agent: cannot keep the job key where the ranks find it: %s", error)
-        return _INTERNAL
+        return ExitCode.INTERNAL
     supervisor = Supervisor(config, environ, node, reporter)
     with _WakeUp() as wake_up:
         supervisor.start()
@@ -77,8 +70,9 @@ def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:
     with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(config.key)
     environ = environ_snapshot()
-    for name in _IDENTITY_FIELDS:
-        environ.pop(variable(name), None)
+    for row in VARIABLES:
+        if row.identity:  # what a launcher of an outer job has left there
+            environ.pop(row.name, None)
     environ.pop(TF_CONFIG, None)  # what it says of another job
     environ[variable("coordinator")] = config.coordinator
     environ[variable("key_file")] = str(key_file)

@@ -7,22 +7,18 @@ starts one rank on every host; its exit code is that of ``tfcollective run``.
 
 from __future__ import annotations
 
-import secrets
 import signal
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfcollective.agent.config import AgentConfig, WorkerConfig
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.errors import ConfigError
 from tfcollective.launch.agent_process import AgentProcess
+from tfcollective.launch.agents import Agents
 from tfcollective.launch.cores import available_cores
-from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
+from tfcollective.launch.job import Job
+from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.planner import Plan, WorkerPlan, plan_local
 from tfcollective.launch.report import exit_code, render
 from tfcollective.launch.signals import forward_signals
@@ -51,71 +47,25 @@ class LabLauncher(Launcher):
         return plan_lab(plan, [address for _, address in self._hosts])
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
-        """See :class:`Launcher`. The agents' failures are told in the order of the hosts."""
-        if spec.call is not None:
-            raise UnsupportedError("function calls run on this machine only: use the launcher 'local'")
+        """See :class:`Launcher`. The first agent that failed is told of."""
         plan = self.plan(spec)
-        job_id = f"lab-{secrets.token_hex(4)}"
-        options = ServerOptions(job_id, new_key(), plan.tasks, spec.start_timeout, bind_host=self._gateway)
-        with tempfile.TemporaryDirectory() as scratch, CoordinatorServer(options) as coordinator:
-            agents = _Agents()
+        with Job(spec, plan, bind_host=self._gateway) as job:
             try:
-                for number, (namespace, _) in enumerate(self._hosts):
-                    workers = _on_host(plan, number, len(self._hosts))
-                    config = _agent_config(spec, workers, options, str(coordinator.endpoint), Path(scratch) / namespace)
-                    agents.start(namespace, config)
+                agents = Agents([self._start(job, plan, number) for number in range(len(self._hosts))])
                 with forward_signals(stop_signals, agents.stop) as received:
-                    failures = agents.wait(
-                        lambda: any(t.exit is not None and t.exit.failed for t in coordinator.view().tasks)
-                    )
+                    failures = agents.wait(lambda: job.failed)
             finally:
-                end_processes_of(job_id)
-            view = coordinator.view()
-        failure = view.failure
-        return JobOutcome(
-            exits=tuple(task.exit for task in view.tasks if task.exit is not None),
-            initialised=view.initialised,
-            start_failure=None if failure is None else StartFailure(failure.message, failure.timed_out),
-            stopped_by=received[0] if received else None,
-            agent_failure=failures[0] if failures else None,
-        )
+                end_processes_of(job.job_id)
+            return job.outcome(received, failures[0] if failures else None)
 
-
-class _Agents:
-    """One agent a host."""
-
-    def __init__(self) -> None:
-        self._agents: list[AgentProcess] = []
-
-    def start(self, namespace: str, config: AgentConfig) -> None:
-        """Starts one more."""
-        Path(config.scratch_dir).mkdir(mode=0o700)
-        self._agents.append(AgentProcess.start(config, inside=("ip", "netns", "exec", namespace)))
-
-    def stop(self, number: int) -> None:
-        """Tells all to end their processes, with this signal first."""
-        for agent in self._agents:
-            agent.stop(number)
-
-    def wait(self, failed: Callable[[], bool]) -> list[str]:
-        """Blocks until all have ended; what happened to those that did not end in order.
-
-        An agent looks after its own host. When one has ended and ``failed()``, the others are told to stop: their
-        ranks may never have met the one that failed.
-        """
-        found: list[str | None] = [None] * len(self._agents)
-
-        def watch(index: int) -> None:
-            found[index] = self._agents[index].wait()
-            if found[index] is not None or failed():
-                self.stop(signal.SIGTERM)
-
-        threads = [threading.Thread(target=watch, args=(index,), daemon=True) for index in range(len(self._agents))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return [one for one in found if one is not None]
+    def _start(self, job: Job, plan: Plan, number: int) -> AgentProcess:
+        namespace = self._hosts[number][0]
+        scratch = Path(job.scratch_dir) / namespace
+        scratch.mkdir(mode=0o700)
+        workers = _on_host(plan, number, len(self._hosts))
+        agent = AgentProcess.start(job.agent_config(workers, str(scratch)), inside=("ip", "netns", "exec", namespace))
+        job.watch(workers, agent.send)
+        return agent
 
 
 def plan_lab(plan: Plan, addresses: Sequence[str]) -> Plan:
@@ -137,22 +87,6 @@ def plan_lab(plan: Plan, addresses: Sequence[str]) -> Plan:
 def _on_host(plan: Plan, number: int, hosts: int) -> tuple[WorkerPlan, ...]:
     per_host = len(plan.workers) // hosts
     return plan.workers[number * per_host : (number + 1) * per_host]
-
-
-def _agent_config(
-    spec: JobSpec, workers: Sequence[WorkerPlan], options: ServerOptions, coordinator: str, scratch: Path
-) -> AgentConfig:
-    return AgentConfig(
-        job_id=options.job_id,
-        coordinator=coordinator,
-        key=options.key.hex(),
-        workers=tuple(WorkerConfig(str(worker.task), worker.rank, worker.argv, worker.env) for worker in workers),
-        scratch_dir=str(scratch),
-        cwd=spec.cwd,
-        log_dir=spec.log_dir,
-        prefix=spec.prefix,
-        log_level=spec.log_level,
-    )
 
 
 def main() -> int:

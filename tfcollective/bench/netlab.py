@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
 __all__ = ["Lab", "LabState", "current_state", "down_commands", "main", "opened", "parse_rate", "up_commands"]
 
@@ -42,7 +43,6 @@ _BURST_S = 0.001
 _QUEUE_S = 0.02
 _COMMAND_TIMEOUT_S = 30.0
 _KILL_WAIT_S = 5.0
-_USAGE = 64
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ def _invoke(arguments: Sequence[str]) -> int:
             _execute([number, *command])
         case _:
             sys.stderr.write("usage: netlab up N RATE | down | status | exec I COMMAND...\n")
-            return _USAGE
+            return ExitCode.USAGE
     return 0
 
 
@@ -363,10 +363,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _invoke(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return SIGNAL_BASE + signal.SIGINT
     except TfCollectiveError as error:
         sys.stderr.write(f"netlab: {error}\n")
-        return _USAGE if isinstance(error, ConfigError) else 1
+        return ExitCode.USAGE if isinstance(error, ConfigError) else 1
 
 
 if __name__ == "__main__":

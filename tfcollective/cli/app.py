@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -15,20 +16,17 @@ from tfcollective.cli.env import env
 from tfcollective.cli.run import run
 from tfcollective.cli.status import status
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, TfCollectiveError, UnsupportedError
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
-__all__ = ["EXIT_CODES", "EXIT_USAGE", "invoke"]
-
-EXIT_USAGE = 64
-_EXIT_INTERNAL = 70
-_EXIT_INTERRUPTED = 130
+__all__ = ["EXIT_CODES", "invoke"]
 
 # The first row that fits decides.
-EXIT_CODES: tuple[tuple[type[TfCollectiveError], int], ...] = (
-    (ConfigError, EXIT_USAGE),
-    (UnsupportedError, EXIT_USAGE),
-    (RendezvousError, 69),
-    (CoordinatorError, 75),
-    (TfCollectiveError, _EXIT_INTERNAL),
+EXIT_CODES: tuple[tuple[type[TfCollectiveError], ExitCode], ...] = (
+    (ConfigError, ExitCode.USAGE),
+    (UnsupportedError, ExitCode.USAGE),
+    (RendezvousError, ExitCode.NOT_STARTED),
+    (CoordinatorError, ExitCode.LOST),
+    (TfCollectiveError, ExitCode.INTERNAL),
 )
 
 
@@ -56,9 +54,9 @@ def invoke(program: str, arguments: Sequence[str], command: str | None = None) -
         result = entry.main(list(arguments), prog_name=program, standalone_mode=False)
     except click.ClickException as error:
         error.show()
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        return _EXIT_INTERRUPTED
+        return SIGNAL_BASE + signal.SIGINT
     except TfCollectiveError as error:
         sys.stderr.write(f"tfcollective: {error}\n")
         return next(code for kind, code in EXIT_CODES if isinstance(error, kind))

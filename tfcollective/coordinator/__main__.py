@@ -15,13 +15,12 @@ from tfcollective.coordinator.process import CoordinatorConfig
 from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, TfCollectiveError
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 
 _LOG = log.get_logger(__name__)
 _MAX_LINE_BYTES = 1 << 22
-_USAGE = 64
-_NOT_STARTED = 70
 _POLL_S = 0.5
 
 
@@ -32,7 +31,7 @@ def main() -> int:
         config = CoordinatorConfig.from_line(line)
     except ConfigError as error:
         _answer("error", str(error))
-        return _USAGE
+        return ExitCode.USAGE
     log.configure(config.log_level)
     # Its own end is decided by the owner's: ranks that are told to stop still need somebody to tell it to.
     signal.signal(signal.SIGTERM, _end)
@@ -43,14 +42,14 @@ def main() -> int:
             server.exited(_end_of_owner(config))
     except TfCollectiveError as error:
         _answer("error", str(error))
-        return _NOT_STARTED
+        return ExitCode.INTERNAL
     return 0
 
 
 def _end(number: int, frame: object) -> None:
     """Ends in order: what is open is closed on the way out."""
     del frame
-    sys.exit(128 + number)
+    sys.exit(SIGNAL_BASE + number)
 
 
 def _options(config: CoordinatorConfig) -> ServerOptions:

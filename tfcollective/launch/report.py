@@ -5,25 +5,23 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.launcher import JobOutcome
 
-__all__ = ["EXIT_INTERNAL", "EXIT_NOT_STARTED", "exit_code", "render", "warning"]
+__all__ = ["exit_code", "render", "warning"]
 
-EXIT_NOT_STARTED = 69
-EXIT_INTERNAL = 70
-_SIGNAL_BASE = 128
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 def exit_code(outcome: JobOutcome) -> int:
     """0, the first failed rank's code (128 + n for signal n), or the code of what kept the job from running."""
     if outcome.stopped_by is not None:
-        return _SIGNAL_BASE + outcome.stopped_by
+        return SIGNAL_BASE + outcome.stopped_by
     if outcome.start_failure is not None and outcome.start_failure.timed_out:
-        return EXIT_NOT_STARTED
+        return ExitCode.NOT_STARTED
     if outcome.agent_failure is not None:
-        return EXIT_INTERNAL
+        return ExitCode.INTERNAL
     cause = first_cause(outcome.exits)
     return 0 if cause is None else cause.status
 

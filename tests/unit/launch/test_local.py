@@ -12,7 +12,8 @@ from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch import agent_process
 from tfcollective.launch.agent_process import AgentProcess
-from tfcollective.launch.local import _outcome, _unreported
+from tfcollective.launch.job import _unreported
+from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.report import exit_code, render
 from tfcollective.tasks import TaskKey
 
@@ -64,7 +65,8 @@ def view(*codes):
 
 def test_a_rank_whose_end_nobody_has_reported_is_no_success():
     seen = view(0, None)
-    outcome = _outcome(seen, [], _unreported(seen), {})
+    exits = tuple(task.exit for task in seen.tasks if task.exit is not None)
+    outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen))
     assert exit_code(outcome) == 70
     assert "nobody has reported how rank 1 (worker:1) ended" in render(outcome)
 

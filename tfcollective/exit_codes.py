@@ -1,0 +1,20 @@
+"""What our programs return when they do not hand on a worker's own code: the one table."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["SIGNAL_BASE", "ExitCode"]
+
+# A process that signal n ended counts as one that returned this much more than n, as in a shell.
+SIGNAL_BASE = 128
+
+
+class ExitCode(IntEnum):
+    """As far as there are names in ``sysexits.h``, the numbers are the same."""
+
+    OK = 0
+    USAGE = 64  # wrong usage or configuration
+    NOT_STARTED = 69  # tasks did not start in time
+    INTERNAL = 70
+    LOST = 75  # the coordinator or a host was lost: trying again may help

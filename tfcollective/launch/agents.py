@@ -1,0 +1,60 @@
+"""The agents of one job, as the launcher holds them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tfcollective.agent.config import Command
+
+__all__ = ["AgentHandle", "Agents"]
+
+
+class AgentHandle(Protocol):
+    """One agent, wherever it runs."""
+
+    def send(self, command: Command) -> None:
+        """Tells it what to do. May be called from a signal handler and from any thread."""
+
+    def stop(self, number: int) -> None:
+        """Asks it to end its processes, with this signal first; for signal handlers, too. It has a deadline."""
+
+    def wait(self) -> str | None:
+        """Blocks until it has ended; what happened when it did not end its work in order, else None."""
+
+
+class Agents:
+    """Several agents that end together."""
+
+    def __init__(self, agents: Sequence[AgentHandle]) -> None:
+        self._agents = tuple(agents)
+        self._failures: list[str] = []
+
+    def stop(self, number: int) -> None:
+        """Tells all to end their processes, with this signal first."""
+        for agent in self._agents:
+            agent.stop(number)
+
+    def wait(self, failed: Callable[[], bool]) -> list[str]:
+        """Blocks until all have ended; what happened to those that did not end in order, first that which came first.
+
+        An agent looks after its own node. When one has ended and ``failed()``, the others are told to stop: their
+        ranks may never have met the one that failed.
+        """
+        threads = [threading.Thread(target=self._watch, args=(agent, failed), daemon=True) for agent in self._agents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self._failures
+
+    def _watch(self, agent: AgentHandle, failed: Callable[[], bool]) -> None:
+        failure = agent.wait()
+        if failure is not None:
+            self._failures.append(failure)
+        if failure is not None or failed():
+            for other in self._agents:
+                if other is not agent:
+                    other.stop(signal.SIGTERM)

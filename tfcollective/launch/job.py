@@ -1,0 +1,177 @@
+"""A job while it runs, as its launcher holds it: coordinator, private directory, what agents are told, how it ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+import psutil
+
+from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
+from tfcollective.coordinator.auth import new_key
+from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
+from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.coordinator.service import JobView
+from tfcollective.errors import LaunchError
+from tfcollective.launch import function
+from tfcollective.launch.launcher import JobOutcome, StartFailure
+from tfcollective.launch.planner import Plan, WorkerPlan
+from tfcollective.launch.spec import JobSpec
+from tfcollective.log import get_logger
+from tfcollective.private_directory import runtime_directory
+from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.tasks import TaskKey
+
+__all__ = ["Job"]
+
+_LOG = get_logger(__name__)
+# A rank beats every two seconds; a collective that waits for a stopped rank has timed out by then.
+_SILENCE_MARGIN_S = 10.0
+_LOOPBACK = "127.0.0.1"
+
+
+class Job:
+    """A context manager: while it is open, the coordinator serves the job and ``tfcollective status`` finds it.
+
+    A launcher opens one, starts agents with :meth:`agent_config`, registers each with :meth:`watch`, waits for them,
+    and asks for the :meth:`outcome`.
+
+    Args:
+        spec: what to run.
+        plan: its processes.
+        bind_host: the address of the interface that the agents and the ranks reach.
+        bind_port: the port; 0: any free one.
+    """
+
+    def __init__(self, spec: JobSpec, plan: Plan, *, bind_host: str = _LOOPBACK, bind_port: int = 0) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._options = ServerOptions(
+            f"job-{secrets.token_hex(4)}",
+            new_key(),
+            plan.tasks,
+            spec.start_timeout,
+            bind_host=bind_host,
+            bind_port=bind_port,
+            silence_limit=spec.op_timeout + _SILENCE_MARGIN_S,
+        )
+        self._silence = _SilenceWatch(self._options.silence_limit)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Job:
+        environ = environ_snapshot()
+        parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
+        with ExitStack() as opened:
+            self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
+            self._coordinator = opened.enter_context(CoordinatorServer(self._options, on_silent=self._silence.found))
+            if self._spec.call is not None:
+                function.publish(self._spec.call, self._coordinator)
+            self._directory.publish(_record(self._options, self._coordinator, self._spec))
+            self._open = opened.pop_all()
+        _LOG.info("%s: coordinator at %s, records in %s", self.job_id, self.coordinator, self._directory.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def job_id(self) -> str:
+        """Its name."""
+        return self._options.job_id
+
+    @property
+    def key(self) -> bytes:
+        """The job key."""
+        return self._options.key
+
+    @property
+    def coordinator(self) -> str:
+        """HOST:PORT."""
+        return str(self._coordinator.endpoint)
+
+    @property
+    def scratch_dir(self) -> str:
+        """Its private directory on this machine."""
+        return str(self._directory.path)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has failed already."""
+        return any(task.exit is not None and task.exit.failed for task in self._coordinator.view().tasks)
+
+    def agent_config(self, workers: Sequence[WorkerPlan], scratch_dir: str | None = None) -> AgentConfig:
+        """What the agent of these processes is told; ``scratch_dir`` is a private directory of its node."""
+        return AgentConfig(
+            job_id=self.job_id,
+            coordinator=self.coordinator,
+            key=self.key.hex(),
+            workers=tuple(WorkerConfig(str(worker.task), worker.rank, worker.argv, worker.env) for worker in workers),
+            scratch_dir=self.scratch_dir if scratch_dir is None else scratch_dir,
+            cwd=self._spec.cwd,
+            log_dir=self._spec.log_dir,
+            prefix=self._spec.prefix,
+            log_level=self._spec.log_level,
+        )
+
+    def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
+        """From now on their agent is told with ``send`` to kill a rank that no longer answers."""
+        self._silence.add([worker.task for worker in workers], send)
+
+    def outcome(self, received: Sequence[int], agent_failure: str | None) -> JobOutcome:
+        """How the job ended, after all agents have.
+
+        Args:
+            received: the signals that asked the launcher to stop.
+            agent_failure: what happened to an agent that did not do its work to the end, or None.
+        """
+        results = function.collect(self._plan.tasks, self._coordinator) if self._spec.call is not None else {}
+        view = self._coordinator.view()
+        failure = view.failure
+        return JobOutcome(
+            exits=tuple(task.exit for task in view.tasks if task.exit is not None),
+            initialised=view.initialised,
+            start_failure=None if failure is None else StartFailure(failure.message, failure.timed_out),
+            stopped_by=received[0] if received else None,
+            agent_failure=agent_failure or _unreported(view),
+            results=results,
+        )
+
+
+class _SilenceWatch:
+    """Has a rank killed that no longer answers: it would keep the job alive for ever."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._send: dict[TaskKey, Callable[[KillCommand], None]] = {}
+
+    def add(self, tasks: Sequence[TaskKey], send: Callable[[KillCommand], None]) -> None:
+        """Who can kill these tasks."""
+        self._send.update(dict.fromkeys(tasks, send))
+
+    def found(self, task: TaskKey) -> None:
+        """Called on the coordinator's thread; a rank can be silent only after an agent has started it."""
+        send = self._send.get(task)
+        if send is not None:
+            reason = f"gave no sign of life for {self._limit:g} s (stopped?) and was killed"
+            send(KillCommand(str(task), reason))
+
+
+def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:
+    pid = os.getpid()
+    ticks = start_ticks(pid)
+    if ticks is None:
+        raise LaunchError("/proc does not tell when this process started: is it mounted?")
+    created = psutil.Process().create_time()
+    return JobRecord(options.job_id, coordinator.endpoint, options.key, pid, ticks, created, spec.command)
+
+
+def _unreported(view: JobView) -> str | None:
+    """What to say of ranks whose end nobody has reported: they must not pass for a success."""
+    silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
+    return f"nobody has reported how {silent} ended: the launcher may have been stopped meanwhile" if silent else None
