@@ -11,10 +11,17 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 def run_job(
-    script: Path, ranks: int, *arguments: str, timeout: float = 150.0, expect: int | None = 0, **environment: str
+    script: Path,
+    ranks: int,
+    *arguments: str,
+    options: tuple[str, ...] = (),
+    timeout: float = 150.0,
+    expect: int | None = 0,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `script` on `ranks` processes with the launcher; `expect` is the exit code (None: any but 0)."""
-    command = [sys.executable, "-m", "tfcollective", "run", "-np", str(ranks), sys.executable, str(script), *arguments]
+    launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(ranks), *options]
+    command = [*launcher, sys.executable, str(script), *arguments]
     done = subprocess.run(
         command,
         env={**os.environ, **QUIET, **environment},

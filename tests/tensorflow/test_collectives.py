@@ -28,3 +28,8 @@ def test_a_second_world_in_the_same_processes() -> None:
 def test_process_sets() -> None:
     done = run_job(JOB.with_name("job_process_sets.py"), 3)
     assert done.stdout.count("ok ") == 6 * 3
+
+
+def test_a_script_written_for_horovod_runs_as_it_is() -> None:
+    done = run_job(JOB.with_name("job_horovod.py"), 2, options=("--horovod-compat",))
+    assert done.stdout.count("ok ") == 3 * 2

@@ -76,6 +76,7 @@ start in time, 70 internal error, 75 coordinator lost.""",
 @click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]")
 @click.option("--timeline", type=click.Path(), metavar="FILE", help="Write a trace of all ranks' operations to FILE.")
 @click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for scripts that use tf.distribute.")
+@click.option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective.")
 @click.option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and where, and run nothing.")
 @click.option("--verbose", is_flag=True, help="Log what the launcher, the agent and the ranks do.")
@@ -91,6 +92,7 @@ def run(
     transport: str | None,
     timeline: str | None,
     emit_tf_config: bool,
+    horovod_compat: bool,
     no_prefix: bool,
     dry_run: bool,
     verbose: bool,
@@ -113,6 +115,7 @@ def run(
         transport=transport or settings.transport,
         timeline=_absolute(_given(timeline, settings.timeline)),
         emit_tf_config=emit_tf_config,
+        horovod_compat=horovod_compat,
         log_dir=_absolute(log_dir),
         prefix=not no_prefix,
         log_level="info" if verbose else settings.log_level,

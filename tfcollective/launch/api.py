@@ -52,9 +52,9 @@ def run(
         launcher: the platform to run on; ``local`` is this machine.
         task_specs: resources of the tasks; not supported yet.
         **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
-            ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``, ``log_dir``,
-            ``prefix``, ``log_level``. Timeouts, transport and log level not given come from ``TFCOLLECTIVE_*``
-            variables, else from the defaults.
+            ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
+            ``horovod_compat``, ``log_dir``, ``prefix``, ``log_level``. Timeouts, transport and log level not given
+            come from ``TFCOLLECTIVE_*`` variables, else from the defaults.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.

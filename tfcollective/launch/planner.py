@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.tf_config import tf_config
 from tfcollective.settings import TF_CONFIG, variable
 from tfcollective.tasks import TaskKey, workers
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, Placement
 
 __all__ = ["Plan", "WorkerPlan", "describe", "plan_local"]
 
@@ -58,7 +59,13 @@ def plan_local(
         **spec.env,
     }
     plans = [
-        WorkerPlan(task, rank, rank, spec.command, {**common, **_task_variables(task, endpoints)})
+        WorkerPlan(
+            task,
+            rank,
+            rank,
+            spec.command,
+            {**common, **_task_variables(task, endpoints), **_horovod_variables(spec, rank, environ)},
+        )
         for rank, task in enumerate(workers(spec.num_proc))
     ]
     return Plan(tuple(plans))
@@ -95,6 +102,15 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
 def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None) -> dict[str, str]:
     config = {} if endpoints is None else {TF_CONFIG: tf_config(task, endpoints)}
     return {variable("task"): str(task), **config}
+
+
+def _horovod_variables(spec: JobSpec, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What ``--horovod-compat`` adds; a variable that the user has set for the ranks stays as it is."""
+    if not spec.horovod_compat:
+        return {}
+    place = Placement(rank, spec.num_proc, rank, spec.num_proc, cross_rank=0, cross_size=1)
+    added = compat_variables(place, {**environ, **spec.env})
+    return {name: value for name, value in added.items() if name not in spec.env or name == PYTHONPATH}
 
 
 def _shown(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,7 @@ class JobSpec:
         log_level: what the ranks and the agent log.
         cwd: where the ranks run; None: here.
         emit_tf_config: whether the ranks get a TF_CONFIG, for ``tf.distribute``.
+        horovod_compat: whether ``import horovod`` gives the ranks tfcollective under that name.
         call: a function to call instead of ``command``'s own work, or None.
     """
 
@@ -59,6 +60,7 @@ class JobSpec:
     log_level: str = "warning"
     cwd: str | None = None
     emit_tf_config: bool = False
+    horovod_compat: bool = False
     call: FunctionCall | None = None
 
     def __post_init__(self) -> None:

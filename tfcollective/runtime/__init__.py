@@ -60,6 +60,7 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
 
     Without a launcher, the environment tells which rank this is: TF_CONFIG, or what SageMaker, Vertex AI, MPI, SLURM or
     Kubernetes write; then rank 0 starts the coordinator. Where nothing does, this process is a world of its own.
+
     Blocks until all ranks have called it. A second call does nothing; after :func:`shutdown` it joins anew. With one
     rank nothing is started and no socket is opened.
 

@@ -23,7 +23,9 @@ def test_the_signature_is_for_good():
 
 
 def test_an_unknown_option_is_named():
-    with pytest.raises(tfcollective.ConfigError, match=r"unknown option 'hosts'; known: cwd, emit_tf_config, env, log"):
+    with pytest.raises(
+        tfcollective.ConfigError, match=r"unknown option 'hosts'; known: cwd, emit_tf_config, env, horovod"
+    ):
         tfcollective.run(print, np=2, hosts="a:1")
 
 

@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from tfcollective.errors import ConfigError
@@ -41,6 +44,18 @@ def test_what_the_user_has_set_stays():
     env = plan(environ={"OMP_NUM_THREADS": "7"}, env={"TF_NUM_INTRAOP_THREADS": "9", "A": "b"}).workers[0].env
     assert "OMP_NUM_THREADS" not in env
     assert (env["TF_NUM_INTRAOP_THREADS"], env["TF_NUM_INTEROP_THREADS"], env["A"]) == ("9", "4", "b")
+
+
+def test_what_a_script_written_for_horovod_finds():
+    assert not [name for name in plan().workers[0].env if "RANK" in name or name == "PYTHONPATH"]
+    env = plan(horovod_compat=True, environ={"PYTHONPATH": "/a"}, env={"WORLD_SIZE": "9"}).workers[1].env
+    first, _, rest = env["PYTHONPATH"].partition(os.pathsep)
+    assert rest == "/a"
+    assert (Path(first) / "horovod" / "tensorflow" / "__init__.py").exists()
+    words = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
+    assert [env[f"HOROVOD_{word}"] for word in words] == ["1", "2", "1", "2", "0", "1"]
+    assert [env[word] for word in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == ["1", "9", "1", "2"]
+    assert plan(horovod_compat=True).workers[0].env["PYTHONPATH"] == first
 
 
 def test_the_description_shows_commands_but_no_secrets():

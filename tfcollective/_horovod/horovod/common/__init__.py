@@ -1,0 +1,1 @@
+"""What scripts use of Horovod's ``common``."""

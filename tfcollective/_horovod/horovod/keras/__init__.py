@@ -1,0 +1,3 @@
+"""See ``tfcollective.keras``."""
+
+from tfcollective.keras import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""See ``tfcollective.keras.elastic``."""
+
+from tfcollective.keras.elastic import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""See ``tfcollective.tensorflow``."""
+
+from tfcollective.tensorflow import *  # noqa: F403

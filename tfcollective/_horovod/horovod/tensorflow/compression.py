@@ -1,0 +1,3 @@
+"""See ``tfcollective.tensorflow.compression``."""
+
+from tfcollective.tensorflow.compression import *  # noqa: F403

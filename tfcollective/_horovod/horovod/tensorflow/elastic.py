@@ -1,0 +1,3 @@
+"""See ``tfcollective.tensorflow.elastic``."""
+
+from tfcollective.tensorflow.elastic import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""See ``tfcollective.keras.callbacks``."""
+
+from tfcollective.keras.callbacks import *  # noqa: F403

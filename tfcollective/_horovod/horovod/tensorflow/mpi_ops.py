@@ -1,0 +1,3 @@
+"""The names of Horovod's module of this name, and more."""
+
+from tfcollective.tensorflow import *  # noqa: F403

@@ -1,0 +1,45 @@
+"""What a rank's environment needs for a script that was written for Horovod to run as it is: pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfcollective.topology import Placement
+
+__all__ = ["PACKAGES", "PYTHONPATH", "compat_variables"]
+
+#: Holds a package named ``horovod`` that hands on ours.
+PACKAGES = Path(__file__).resolve().parents[1] / "_horovod"
+PYTHONPATH = "PYTHONPATH"
+
+
+def compat_variables(place: Placement, environ: Mapping[str, str]) -> dict[str, str]:
+    """Additions to a rank's environment: where ``import horovod`` leads, and the ranks and sizes under the names that
+    Horovod's and other launchers give them.
+
+    Args:
+        place: the rank's.
+        environ: what it inherits; modules that its PYTHONPATH leads to stay reachable.
+    """
+    inherited = environ.get(PYTHONPATH, "")
+    words = {
+        "RANK": place.rank,
+        "SIZE": place.size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_SIZE": place.local_size,
+        "CROSS_RANK": place.cross_rank,
+        "CROSS_SIZE": place.cross_size,
+    }
+    others = {
+        "RANK": place.rank,
+        "WORLD_SIZE": place.size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_WORLD_SIZE": place.local_size,
+    }
+    return {
+        PYTHONPATH: str(PACKAGES) + (os.pathsep + inherited if inherited else ""),
+        **{f"HOROVOD_{word}": str(value) for word, value in words.items()},
+        **{word: str(value) for word, value in others.items()},
+    }
