@@ -36,8 +36,9 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _LINGER_S = 1.0
 _THREAD_TIMEOUT_S = 10.0
-_MAX_UNPROVED = 128
-_BACKLOG = 512
+_MAX_STRANGERS = 128
+_CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
+_BACKLOG = 4096
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class CoordinatorServer:
         self._thread: threading.Thread | None = None
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._doorkeeper = Doorkeeper(options.body_timeout, _MAX_UNPROVED)
+        self._doorkeeper = Doorkeeper(options.body_timeout, _MAX_STRANGERS + _CONNECTIONS_PER_TASK * len(options.tasks))
         self._time_keeper: asyncio.Task[None] | None = None
         self._closing = False
         self._endpoint: Endpoint | None = None

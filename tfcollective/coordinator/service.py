@@ -67,6 +67,7 @@ class JobService:
         self._on_silent = on_silent
         self._changed = asyncio.Event()
         self._closing = False
+        self._told: tuple[World, Reply] | None = None
         self._handlers: dict[str, Handler] = {
             "/v1/join": self._join,
             "/v1/heartbeat": self._heartbeat,
@@ -169,16 +170,24 @@ class JobService:
             pid=body.integer("pid"),
             address=body.text("address"),
         )
+        round_ends = self._membership.deadline
         self._membership.join(join, self._clock.monotonic())
-        self._notify()
+        if self._membership.deadline != round_ends:
+            self._notify()  # the round has begun or is over: what lies between wakes nobody, or n joins wake n^2 times
         outcome = await self._until(lambda: self._membership.outcome(join), body.number("timeout"))
         if isinstance(outcome, World):
-            return {"world": outcome.to_json()}
+            return self._tell_world(outcome)
         if isinstance(outcome, RendezvousFailure):
             return {"failure": outcome.message, "missing": list(outcome.missing)}
         if self._closing:
             return {"failure": "the job has ended", "missing": []}
         return {"missing": [str(task) for task in self._membership.missing]}
+
+    def _tell_world(self, world: World) -> Reply:
+        """The same reply for all its members, made once."""
+        if self._told is None or self._told[0] is not world:
+            self._told = (world, {"world": world.to_json()})
+        return self._told[1]
 
     async def _heartbeat(self, body: Body) -> Reply:
         now = self._clock.monotonic()

@@ -401,3 +401,14 @@ def test_a_lost_member_is_told_to_those_who_ask(server, client):
     thread.join(5)
     assert results == [(1, "rank 1 (worker:1, pid 1) exited with code 3")]
     assert client.lost_member(2, timeout=0.01) is None  # another world
+
+
+def test_more_tasks_than_strangers_may_join_at_once():
+    size = 200
+    with serve(size) as running:
+        joins = [in_thread(join, running.endpoint, index, size) for index in range(size)]
+        for thread, _ in joins:
+            thread.join(60)
+        worlds = [results[0] for _, results in joins]
+    assert all(world == worlds[0] for world in worlds)
+    assert worlds[0].size == size
