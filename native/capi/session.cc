@@ -1,7 +1,5 @@
 #include "capi/session.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -9,7 +7,8 @@
 namespace tfc {
 namespace {
 
-constexpr char kAddressVersion[] = "1";
+constexpr char kAddressVersion[] = "2";
+constexpr size_t kAddressFields = 5;
 // Longer than an operation on a few kilobytes, shorter than a scheduler's time slice.
 constexpr int kCallerSpinMicros = 100;
 constexpr int kProgressSpinMicros = 50;
@@ -18,18 +17,20 @@ constexpr double kCauseSeconds = 0.5;
 // Rank 0 alone knows who is missing: the others give it this long to say so before they speak of their own wait.
 constexpr double kRootSpeaksFirstSeconds = 2.0;
 
-int CpusAllowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
-
 Topology TopologyOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
   std::vector<std::string> nodes;
   for (const PeerAddress& peer : peers) nodes.push_back(peer.node_id);
   if (nodes.empty()) nodes.assign(1, "");
   return MakeTopology(options.rank, nodes);
+}
+
+// Whether the ranks of this node are more than the processors that they may run on, all together: ranks that are
+// pinned to a processor each have one each. All ranks of a node find the same.
+bool Crowded(const Topology& topology, const std::vector<PeerAddress>& peers) {
+  CpuSet cpus;
+  for (const int rank : topology.local_ranks)
+    if (static_cast<size_t>(rank) < peers.size()) cpus.Add(peers[static_cast<size_t>(rank)].cpus);
+  return topology.local_size() > std::max(1, cpus.count());
 }
 
 EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
@@ -41,7 +42,7 @@ EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<P
   engine.stall_warning_s = options.stall_warning_s;
   engine.log = options.log;
   // Whoever spins while a peer has no core keeps that peer from answering.
-  const bool crowded = engine.topology.local_size() > CpusAllowed();
+  const bool crowded = Crowded(engine.topology, peers);
   engine.caller_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kCallerSpinMicros);
   engine.progress_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kProgressSpinMicros);
   return engine;
@@ -58,18 +59,26 @@ Result<std::unique_ptr<Meeting>> Meeting::Create(const std::string& host, const 
 }
 
 std::string Meeting::Address() const {
-  return std::string(kAddressVersion) + ";" + tcp.address().ToString() + ";" + fds.name() + ";" + node_id;
+  return std::string(kAddressVersion) + ";" + tcp.address().ToString() + ";" + fds.name() + ";" +
+         CpuSet::Usable().ToString() + ";" + node_id;
 }
 
 Result<PeerAddress> PeerAddress::Parse(const std::string& text) {
-  const size_t first = text.find(';');
-  const size_t second = first == std::string::npos ? first : text.find(';', first + 1);
-  const size_t third = second == std::string::npos ? second : text.find(';', second + 1);
-  if (third == std::string::npos || text.substr(0, first) != kAddressVersion)
+  // The node id comes last and may hold any character.
+  std::vector<std::string> fields;
+  size_t begin = 0;
+  for (size_t end = text.find(';'); fields.size() < kAddressFields - 1 && end != std::string::npos;
+       end = text.find(';', begin)) {
+    fields.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (fields.size() < kAddressFields - 1 || fields[0] != kAddressVersion)
     return Status(Code::kInvalidArgument, "'" + text + "' is no address of a listener of this version");
-  auto tcp = SocketAddress::Parse(text.substr(first + 1, second - first - 1));
+  auto tcp = SocketAddress::Parse(fields[1]);
   if (!tcp.ok()) return tcp.status();
-  return PeerAddress{tcp.Take(), text.substr(second + 1, third - second - 1), text.substr(third + 1)};
+  auto cpus = CpuSet::Parse(fields[3]);
+  if (!cpus.ok()) return cpus.status();
+  return PeerAddress{tcp.Take(), fields[2], cpus.Take(), text.substr(begin)};
 }
 
 Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meeting, const SessionOptions& options) {
@@ -155,7 +164,7 @@ Status Session::ShareMemory(FdServer* server, const SessionOptions& options, con
   shape.local_rank = topology.local_rank;
   shape.local_size = topology.local_size();
   if (topology.local_rank == 0) {
-    shape.crowded = shape.local_size > CpusAllowed();
+    shape.crowded = Crowded(topology, peers);
     auto arena = Arena::Create(shape);
     if (!arena.ok()) return arena.status();
     arena_ = arena.Take();

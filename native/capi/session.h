@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_set.h"
 #include "base/event_fd.h"
 #include "base/log.h"
 #include "control/star.h"
@@ -26,7 +27,7 @@ struct Meeting {
   std::string node_id;
 
   static Result<std::unique_ptr<Meeting>> Create(const std::string& host, const std::string& node_id);
-  // "1;<host:port>;<name of the Unix socket>;<node id>".
+  // "2;<host:port>;<name of the Unix socket>;<CPUs of the calling thread>;<node id>".
   std::string Address() const;
 };
 
@@ -34,6 +35,7 @@ struct Meeting {
 struct PeerAddress {
   SocketAddress tcp;
   std::string fd_server;
+  CpuSet cpus;
   std::string node_id;
 
   static Result<PeerAddress> Parse(const std::string& text);
