@@ -172,7 +172,7 @@ class JobService:
         )
         round_ends = self._membership.deadline
         self._membership.join(join, self._clock.monotonic())
-        if self._membership.deadline != round_ends:
+        if self._membership.deadline != round_ends or self._membership.outcome(join) is not None:
             self._notify()  # the round has begun or is over: what lies between wakes nobody, or n joins wake n^2 times
         outcome = await self._until(lambda: self._membership.outcome(join), body.number("timeout"))
         if isinstance(outcome, World):
