@@ -170,7 +170,7 @@ def _cells(model: str, ranks: int, link: str) -> dict[str, Cell]:
 
 def _alone(work: str, model: str, must: float, aim: float) -> Target:
     cells = _cells(model, 2, "loopback")
-    sides = Side(("ours",), cells), Side(("unconnected",), cells)
+    sides = Side(("ours", "ours-keras2"), cells), Side(("unconnected", "unconnected-keras2"), cells)
     return Target(work, "two unconnected processes", *sides, must, aim, "throughput", percent=True)
 
 
@@ -192,7 +192,7 @@ def _lab() -> Iterator[Target]:
     yield Target(
         _LAB_WORK,
         "the wire bound of a ring",
-        Side(("ours",), cells),
+        Side(("ours", "ours-keras2"), cells),
         None,
         0.9,
         0.95,
