@@ -165,6 +165,7 @@ class Communicator:
         options: CommunicatorOptions | None = None,
         library: Library | None = None,
         log: Callable[[int, str], None] | None = None,
+        world_ranks: Sequence[int] | None = None,
     ) -> Communicator:
         """Connects to the peers; returns when all of them are there.
 
@@ -175,6 +176,7 @@ class Communicator:
             key: 16 to 64 bytes that all ranks share; connections without it are refused.
             generation: number of the rendezvous round; all ranks must have the same.
             log: takes (level of :mod:`logging`, message) of the native library.
+            world_ranks: of a process set: its ranks as ranks of the world, which errors then name.
 
         Raises:
             CollectiveTimeoutError: names the ranks that did not connect in time.
@@ -202,6 +204,7 @@ class Communicator:
             transport=transport,
             spin_us=options.spin_us,
             log=callback,
+            world_ranks=None if world_ranks is None else (ctypes.c_int32 * len(world_ranks))(*world_ranks),
         )
         handle = ctypes.c_void_p()
         taken = listener._release() if listener is not None else None

@@ -74,6 +74,8 @@ Result<SessionOptions> SessionOptionsOf(const tfc_communicator_options& given) {
   options.shared_memory = given.transport == TFC_TRANSPORT_AUTO;
   options.spin_us = given.spin_us;
   options.log = Log(given.log, given.log_user);
+  if (given.world_ranks != nullptr)
+    options.world_ranks = WorldRanks(std::vector<int>(given.world_ranks, given.world_ranks + given.size));
   return options;
 }
 
@@ -129,13 +131,13 @@ Result<Operation> BucketOf(int32_t dtype, const tfc_span* spans, size_t num_span
   return operation;
 }
 
-Done DoneOf(tfc_done_fn done, void* user) {
-  return [done, user](const Status& status) {
+Done DoneOf(tfc_done_fn done, void* user, const WorldRanks& world_ranks) {
+  return [done, user, world_ranks](const Status& status) {
     if (status.ok()) return done(user, nullptr);
     auto error = std::make_unique<tfc_error>();  // too large for a fiber's stack
     error->struct_size = sizeof(tfc_error);
     error->reserved = 0;
-    FillError(status, error.get());
+    FillError(world_ranks.Translate(status), error.get());
     done(user, error.get());
   };
 }

@@ -35,7 +35,7 @@ Result<PlanSpec> PlanSpecOf(const tfc_plan_options& given);
 Result<Operation> OperationOf(const tfc_request& given, const Topology& topology);
 // As OperationOf, of a plan's bucket: memory and type only, the rest comes from the plan.
 Result<Operation> BucketOf(int32_t dtype, const tfc_span* spans, size_t num_spans);
-Done DoneOf(tfc_done_fn done, void* user);
+Done DoneOf(tfc_done_fn done, void* user, const WorldRanks& world_ranks);
 
 }  // namespace tfc
 

@@ -86,7 +86,7 @@ tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_
     if (!session_options.ok()) return session_options.status();
     auto session =
         tfc::Session::Create(owned == nullptr ? nullptr : std::move(owned->meeting), session_options.value());
-    if (!session.ok()) return session.status();
+    if (!session.ok()) return session_options.value().world_ranks.Translate(session.status());
     *communicator = new tfc_communicator{session.Take()};
     return Status::Ok();
   });
@@ -141,7 +141,7 @@ tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc
     const auto session = communicator->session;  // a concurrent release must not take it away
     auto operation = tfc::OperationOf(given.value(), session->engine().topology());
     if (!operation.ok()) return operation.status();
-    return session->engine().Run(operation.value());
+    return session->world_ranks().Translate(session->engine().Run(operation.value()));
   });
 }
 
@@ -155,7 +155,8 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
     const auto session = communicator->session;  // `done` may drop the caller's reference meanwhile
     auto operation = tfc::OperationOf(given.value(), session->engine().topology());
     if (!operation.ok()) return operation.status();
-    return session->engine().Submit(operation.Take(), tfc::DoneOf(done, user));
+    return session->world_ranks().Translate(
+        session->engine().Submit(operation.Take(), tfc::DoneOf(done, user, session->world_ranks())));
   });
 }
 
@@ -184,8 +185,9 @@ tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc
     auto operation = tfc::BucketOf(dtype, spans, num_spans);
     if (!operation.ok()) return operation.status();
     const tfc_plan held = *plan;  // `done` may drop the caller's reference meanwhile
-    return held.session->engine().StartBucket(held.plan, static_cast<size_t>(bucket), operation.Take(),
-                                              tfc::DoneOf(done, user));
+    const tfc::WorldRanks& world_ranks = held.session->world_ranks();
+    return world_ranks.Translate(held.session->engine().StartBucket(
+        held.plan, static_cast<size_t>(bucket), operation.Take(), tfc::DoneOf(done, user, world_ranks)));
   });
 }
 

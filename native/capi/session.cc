@@ -90,6 +90,7 @@ Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meetin
     peers.push_back(peer.Take());
   }
   std::shared_ptr<Session> session(new Session(), &Session::Drop);
+  session->world_ranks_ = options.world_ranks;
   if (options.size() == 1) {
     session->engine_ = std::make_unique<Engine>(EngineOptionsOf(options, peers));
     TFC_RETURN_IF_ERROR(session->engine_->Start({}, nullptr, nullptr));

@@ -11,6 +11,7 @@
 #include "base/cpu_set.h"
 #include "base/event_fd.h"
 #include "base/log.h"
+#include "capi/world_ranks.h"
 #include "control/star.h"
 #include "engine/engine.h"
 #include "shm/arena.h"
@@ -52,6 +53,7 @@ struct SessionOptions {
   bool shared_memory = true;
   int spin_us = -1;
   Log log;
+  WorldRanks world_ranks;
 
   int size() const { return static_cast<int>(addresses.size()); }
 };
@@ -67,6 +69,7 @@ class Session {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   bool uses_shared_memory() const { return arena_ != nullptr; }
+  const WorldRanks& world_ranks() const { return world_ranks_; }
 
  private:
   Session() = default;
@@ -78,6 +81,7 @@ class Session {
   Status GiveUp(const Status& why);
   Status StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
 
+  WorldRanks world_ranks_;
   // Destroyed from the last to the first: the engine uses everything above it, the star calls it.
   EventFd cancel_;  // readable once the engine has failed
   std::unique_ptr<Arena> arena_;

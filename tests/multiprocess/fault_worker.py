@@ -42,6 +42,9 @@ def train() -> None:
         tfc.Communicator.connect = lambda *_, **__: fail()
     tfc.init()
     world = tfc.get_communicator()
+    if PHASE == "process_set":
+        train_in_a_process_set(world)
+        return
     values = np.ones(200_000, np.float32)
     for step in range(20):
         if step == 10 and victim_ends_here("allreduce"):
@@ -59,6 +62,19 @@ def train() -> None:
     if RANK == VICTIM:
         fail()
     world.barrier()
+
+
+def train_in_a_process_set(world: tfc.Communicator) -> None:
+    """Ranks 1 and 2 reduce among themselves, rank 0 waits for them; rank 2 is the victim."""
+    pair = tfc.add_process_set([1, 2])
+    if pair.included():
+        members = tfc.get_communicator(pair)
+        for step in range(10):
+            if step == 5 and RANK == VICTIM:
+                time.sleep(0.1)  # the other is to be inside the operation
+                fail()
+            members.allreduce(np.ones(1000), name="gradient")
+    world.barrier(name="end of the epoch")
 
 
 def main() -> None:

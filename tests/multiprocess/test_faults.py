@@ -68,6 +68,13 @@ def test_every_other_rank_raises(fault, phase, victim, transport, tmp_path):
     assert code == (TASKS_DID_NOT_START if late else EXIT_CODE[fault]), err
 
 
+@pytest.mark.parametrize("fault", ["kill", "raise"])
+def test_every_other_rank_raises_when_one_fails_in_a_process_set(fault, tmp_path):
+    code, err = run_job(fault, "process_set", 2, tmp_path, "auto")
+    check_survivors(fault, "process_set", 2, tmp_path, err)
+    assert code == EXIT_CODE[fault], err
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_report_names_the_victim_first(victim, tmp_path):
     code, err = run_job("raise", "allreduce", victim, tmp_path, "auto")

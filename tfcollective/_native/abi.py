@@ -125,6 +125,7 @@ class CommunicatorOptions(ctypes.Structure):
         ("spin_us", c_int32),
         ("log", LogFn),
         ("log_user", c_void_p),
+        ("world_ranks", POINTER(c_int32)),
     )
 
 

@@ -135,14 +135,14 @@ class ProcessSets:
     Args:
         world: gives the world's communicator.
         listen: opens a listener for this process's peers.
-        connect: makes a communicator of (listener, rank, addresses, set number).
+        connect: makes the communicator of these members, given their addresses.
     """
 
     def __init__(
         self,
         world: Callable[[], Communicator],
         listen: Callable[[], Listener],
-        connect: Callable[[Listener, int, Sequence[str], int], Communicator],
+        connect: Callable[[Listener, Members, Sequence[str]], Communicator],
     ) -> None:
         self._world = world
         self._listen = listen
@@ -244,7 +244,7 @@ class ProcessSets:
         if listener is not None:
             try:
                 addresses = [str(views[rank]["address"]) for rank in members.ranks]
-                communicator = self._connect(listener, members.rank, addresses, members.world)
+                communicator = self._connect(listener, members, addresses)
             except TfCollectiveError as error:
                 failure = error
         self._check_outcome(world, communicator, failure)

@@ -177,15 +177,16 @@ class Session:
     def _listen(self) -> Listener:
         return Listener(self.settings.bind_host or _LOOPBACK, self.identity.node_id, library=_library(self.settings))
 
-    def _connect_set(self, listener: Listener, rank: int, addresses: Sequence[str], number: int) -> Communicator:
+    def _connect_set(self, listener: Listener, members: Members, addresses: Sequence[str]) -> Communicator:
         client = self._client
         return call_watched(
             lambda: Communicator.connect(
                 listener,
-                rank=rank,
+                rank=members.rank,
                 addresses=addresses,
                 key=self.identity.key or b"",
-                generation=(self._generation << 32) + number,  # strays of another set are refused
+                generation=(self._generation << 32) + members.world,  # strays of another set are refused
+                world_ranks=members.ranks,
                 options=_options(self.settings),
                 library=_library(self.settings),
             ),

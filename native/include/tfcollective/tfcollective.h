@@ -136,6 +136,8 @@ typedef struct tfc_communicator_options {
   int32_t spin_us;        /* spin this long before sleeping; -1: by cores and local ranks */
   tfc_log_fn log;         /* may be NULL */
   void* log_user;
+  /* Of a process set: its `size` ranks as ranks of the world, which errors then name. NULL: they are the world's. */
+  const int32_t* world_ranks;
 } tfc_communicator_options;
 
 /* Connects to the peers and returns when all of them are there. Takes the listener over, also on

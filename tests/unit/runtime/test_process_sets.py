@@ -10,7 +10,7 @@ import pytest
 import tfcollective
 from tfcollective import runtime
 from tfcollective.communicator import Communicator, Listener, Sum
-from tfcollective.errors import CollectiveError, InvalidArgumentError, TransportError
+from tfcollective.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
 from tfcollective.runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
 
 SIZE = 3
@@ -59,11 +59,18 @@ class Rank:
     def _listen(self) -> Listener:
         return Listener("127.0.0.1", "node")
 
-    def _connect(self, listener: Listener, rank: int, addresses: list[str], number: int) -> Communicator:
+    def _connect(self, listener: Listener, members: Members, addresses: list[str]) -> Communicator:
         if self.refuse_to_connect:
             listener.close()
             raise TransportError("no route")
-        return Communicator.connect(listener, rank=rank, addresses=addresses, key=KEY, generation=number)
+        return Communicator.connect(
+            listener,
+            rank=members.rank,
+            addresses=addresses,
+            key=KEY,
+            generation=members.world,
+            world_ranks=members.ranks,
+        )
 
     def add(self, *ranks: int) -> ProcessSet:
         made = ProcessSet(ranks)
@@ -132,6 +139,24 @@ def test_members_reduce_among_themselves_and_all_know_the_set(together: Callable
     results = together(check)
     assert [result[2] for result in results] == [2.0, None, 2.0]
     assert all(result[:2] == (1, 2) and result[3] == {1: [0, 2], 2: [1]} for result in results)
+
+
+def test_errors_name_the_ranks_of_the_world(together: Callable[..., list]) -> None:
+    def check(rank: Rank) -> tuple | None:
+        made = rank.add(1, 2)
+        if not made.included():
+            return None
+        world = rank.sets.communicator(rank.sets.members(made))
+        if rank.rank == 2:
+            world.close()
+            return None
+        with pytest.raises(PeerLostError) as caught:
+            world.barrier()
+        return caught.value.peer, str(caught.value)
+
+    peer, text = together(check)[1]
+    assert peer == 2
+    assert text.startswith("in a process set, where rank 0 is the world's rank 1, 1 is the world's rank 2: ")
 
 
 def test_a_removed_set_is_gone_and_its_number_is_not_used_again(together: Callable[..., list]) -> None:
