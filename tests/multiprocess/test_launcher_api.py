@@ -13,6 +13,7 @@ import pytest
 from launching import where
 
 import tfcollective
+from tfcollective.experiment import Trainable
 
 pytestmark = pytest.mark.multiprocess
 
@@ -21,6 +22,23 @@ def test_the_results_come_in_rank_order():
     results = tfcollective.run(where, (21,), {"times": 2}, np=3)
     assert [result[:2] for result in results] == [("worker:0", 42), ("worker:1", 42), ("worker:2", 42)]
     assert len({result[2] for result in results} | {os.getpid()}) == 4
+
+
+def test_specs_say_who_runs():
+    specs = tfcollective.allreduce_topology(1, "1 GiB", 2, nb_proc_per_worker=2, evaluator=False, tensorboard=False)
+    results = tfcollective.run(where, (1,), task_specs=specs)
+    assert [result[0] for result in results] == ["chief:0", "worker:0", "worker:1"]
+
+
+def test_an_experiment_that_comes_back_is_trained():
+    class Doubled(Trainable):
+        def __init__(self, value):
+            self.value = value
+
+        def train(self):
+            return 2 * self.value
+
+    assert tfcollective.run(Doubled, (4,), np=1) == [8]
 
 
 def test_one_process_unless_told_otherwise():

@@ -12,12 +12,15 @@ import click
 
 from tfcollective import log
 from tfcollective.cli.command import resolve_command
+from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.errors import ConfigError
 from tfcollective.launch.planner import describe
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import exit_code, render, warning
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.spec import JobSpec, refuse_side_tasks
 from tfcollective.settings import TRANSPORTS, Settings
+from tfcollective.task_specs import PS_POLICIES, trainers_of
+from tfcollective.tasks import TaskKey, workers
 
 __all__ = ["run"]
 
@@ -58,15 +61,16 @@ Examples:
   tfcollective run -np 2 python train.py --epochs 5
   tfcollective run -np 4 --log-dir logs --env DATA=/data python train.py
   tfcollective run -np 2 -m mypackage.train
+  tfcollective run --task-spec chief --task-spec worker:instances=2 python train.py
   tfcollective run -np 2 --dry-run python train.py
 
 \b
 Exit code: that of the rank that failed first (128 + n for signal n); 64 wrong usage, 69 the ranks did not
 start in time, 70 internal error, 75 coordinator lost.""",
 )
-@click.option(
-    "-np", "--num-proc", type=click.IntRange(min=1), required=True, metavar="N", help="How many processes to run."
-)
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="How many processes to run.")
+@click.option("--task-spec", multiple=True, metavar="ROLE:K=V,...", help="In place of -np: a role and its instances.")
+@click.option("--ps-policy", type=click.Choice(PS_POLICIES), help="A ps role is an error, or left out. [error]")
 @click.option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command.")
 @click.option("--env", "env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated.")
 @click.option("--log-dir", type=click.Path(), help="Keep every rank's output in DIR/rank.N/stdout and stderr.")
@@ -82,7 +86,9 @@ start in time, 70 internal error, 75 coordinator lost.""",
 @click.option("--verbose", is_flag=True, help="Log what the launcher, the agent and the ranks do.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def run(
-    num_proc: int,
+    num_proc: int | None,
+    task_spec: Sequence[str],
+    ps_policy: str | None,
     module: str | None,
     env: Sequence[str],
     log_dir: str | None,
@@ -105,9 +111,11 @@ def run(
     tfcollective. Options not given come from TFCOLLECTIVE_* variables, else from the defaults in brackets.
     """
     settings = Settings.load()
+    tasks = _world(num_proc, task_spec, ps_policy or settings.ps_policy)
     spec = JobSpec(
         command=resolve_command(command, module),
-        num_proc=num_proc,
+        num_proc=len(tasks),
+        tasks=tasks,
         env=_parse_env(env),
         start_timeout=_given(start_timeout, settings.start_timeout),
         op_timeout=_given(op_timeout, settings.op_timeout),
@@ -131,6 +139,17 @@ def run(
         if text:
             sys.stderr.write(f"tfcollective: {text}\n")
     return exit_code(outcome)
+
+
+def _world(num_proc: int | None, task_spec: Sequence[str], ps_policy: str) -> tuple[TaskKey, ...]:
+    """The tasks to run, in rank order."""
+    if (num_proc is None) == (not task_spec):
+        raise ConfigError("how many processes? give either -np N or --task-spec ROLE:instances=N")
+    if num_proc is not None:
+        return workers(num_proc)
+    specs = parse_task_specs(task_spec, ps_policy)
+    refuse_side_tasks(specs)
+    return trainers_of(specs)
 
 
 def _given(option: _Value | None, default: _Value) -> _Value:

@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective import payload
-from tfcollective.errors import ConfigError, LaunchError, UnsupportedError, WorkerFailedError
+from tfcollective.errors import ConfigError, LaunchError, WorkerFailedError
 from tfcollective.failures import first_cause
 from tfcollective.launch.function import make_call
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.spec import JobSpec, refuse_side_tasks
 from tfcollective.settings import Settings
+from tfcollective.task_specs import check_task_specs, trainers_of
+from tfcollective.tasks import TaskKey
 
 __all__ = ["run"]
 
 _PATHS = {"cwd", "log_dir"}
-_NOT_OPTIONS = {"command", "num_proc", "call"}
+_NOT_OPTIONS = {"command", "num_proc", "call", "tasks"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
 _FROM_SETTINGS = ("start_timeout", "op_timeout", "stall_warning", "transport", "log_level")
 
@@ -41,16 +43,21 @@ def run(
 ) -> list[Any]:
     """Calls ``fn(*args, **kwargs)`` in ``np`` new processes and returns the list of the results, in rank order.
 
-    The function, its arguments and its results are pickled with cloudpickle. It calls ``tfcollective.init()`` itself,
-    as a script does. Works from any thread; Ctrl-C in the main thread ends the processes and raises KeyboardInterrupt.
+    What the function returns may be an experiment, such as ``tfcollective.keras.KerasExperiment``: then every rank
+    trains it, and the result is that of the training. A plain function calls ``tfcollective.init()`` itself, as a
+    script does. The function, its arguments and its results are pickled with cloudpickle.
+
+    Works from any thread; Ctrl-C in the main thread ends the processes and raises KeyboardInterrupt.
 
     Args:
         fn: what to call on every rank.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        np: the number of processes; 1 when omitted.
+        np: the number of processes, all of them workers; 1 when omitted.
         launcher: the platform to run on; ``local`` is this machine.
-        task_specs: resources of the tasks; not supported yet.
+        task_specs: in place of ``np``: a TaskSpec for each role, see ``tfcollective.allreduce_topology``. On this
+            machine the numbers of instances and processes count; memory, vcores, gpus and labels are for platforms
+            that give them out.
         **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
             ``horovod_compat``, ``log_dir``, ``prefix``, ``log_level``. Timeouts, transport and log level not given
@@ -61,10 +68,10 @@ def run(
         LaunchError: the job could not be started.
         ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
-        UnsupportedError: ``task_specs`` is not None.
+        UnsupportedError: ``task_specs`` has an evaluator or a TensorBoard.
     """
-    if task_specs is not None:
-        raise UnsupportedError("task_specs are not supported by this version: use np")
+    loaded = Settings.load()
+    tasks = _world(np, task_specs, loaded.ps_policy)
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
@@ -72,13 +79,25 @@ def run(
         options[name] = _as_path(name, options[name])
     spec = JobSpec(
         command=(sys.executable, "-m", "tfcollective.launch.function"),
-        num_proc=1 if np is None else np,
+        num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
-        **{**_defaults(Settings.load()), **options},
+        tasks=tasks,
+        **{**_defaults(loaded), **options},
     )
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = find_launcher(launcher).run(spec, stop_signals=(signal.SIGINT,) if main_thread else ())
     return _results(outcome, spec.num_proc)
+
+
+def _world(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> tuple[TaskKey, ...]:
+    """The tasks that the specs ask for; none when there are no specs."""
+    if task_specs is None:
+        return ()
+    if np is not None:
+        raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
+    specs = check_task_specs(task_specs, ps_policy)
+    refuse_side_tasks(specs)
+    return trainers_of(specs)
 
 
 def _as_path(name: str, value: object) -> str | None:

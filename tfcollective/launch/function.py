@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
 from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.errors import CoordinatorError
+from tfcollective.errors import CoordinatorError, InvalidArgumentError
+from tfcollective.experiment import Trainable
 from tfcollective.identity import discover
 from tfcollective.launch.spec import FunctionCall
 from tfcollective.settings import Settings, environ_snapshot
@@ -29,13 +30,20 @@ __all__ = ["collect", "make_call", "publish"]
 _FUNCTION = "call/function"
 _SYS_PATH = "call/sys_path"
 _FETCH_S = 30.0
+_MAX_CALL_BYTES = 256 << 20
 
 
 def make_call(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], sys_path: Sequence[str]
 ) -> FunctionCall:
-    """Pickles a call; InvalidArgumentError when it cannot be."""
-    data = payload.dumps((fn, tuple(args), dict(kwargs)), f"the function {getattr(fn, '__name__', fn)!r}")
+    """Pickles a call; InvalidArgumentError when it cannot be, or is too large to send."""
+    what = f"the function {getattr(fn, '__name__', fn)!r}"
+    data = payload.dumps((fn, tuple(args), dict(kwargs)), what)
+    if len(data) > _MAX_CALL_BYTES:
+        raise InvalidArgumentError(
+            f"{what} and its arguments are {len(data) >> 20} MiB when pickled; at most {_MAX_CALL_BYTES >> 20} MiB can "
+            "be sent: let it load large data itself"
+        )
     return FunctionCall(data, tuple(sys_path))
 
 
@@ -80,6 +88,8 @@ def _call(settings: Settings) -> None:
         sys.path[:0] = [entry for entry in json.loads(_fetch(client, _SYS_PATH)) if entry not in sys.path]
         fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))
         result = fn(*args, **kwargs)
+        if isinstance(result, Trainable):
+            result = result.train()
         client.put_blob(_result(identity.task), payload.dumps(result, f"the result of {identity.task}"))
 
 

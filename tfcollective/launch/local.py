@@ -15,7 +15,6 @@ from tfcollective.launch.sweep import end_processes_of
 from tfcollective.launch.tf_config import choose_endpoints
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
-from tfcollective.tasks import workers
 
 __all__ = ["LocalLauncher"]
 
@@ -28,7 +27,7 @@ class LocalLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
-        endpoints = choose_endpoints(workers(spec.num_proc), _HOST) if spec.emit_tf_config else None
+        endpoints = choose_endpoints(spec.world, _HOST) if spec.emit_tf_config else None
         return plan_local(spec, cores=available_cores(), environ=environ_snapshot(), endpoints=endpoints)
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:

@@ -11,7 +11,7 @@ from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.tf_config import tf_config
 from tfcollective.settings import TF_CONFIG, variable
-from tfcollective.tasks import TaskKey, workers
+from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, Placement
 
 __all__ = ["Plan", "WorkerPlan", "describe", "plan_local"]
@@ -66,7 +66,7 @@ def plan_local(
             spec.command,
             {**common, **_task_variables(task, endpoints), **_horovod_variables(spec, rank, environ)},
         )
-        for rank, task in enumerate(workers(spec.num_proc))
+        for rank, task in enumerate(spec.world)
     ]
     return Plan(tuple(plans))
 

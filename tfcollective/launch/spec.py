@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.settings import TRANSPORTS
+from tfcollective.task_specs import TaskSpecs, side_tasks_of
+from tfcollective.tasks import TaskKey, trainers, workers
 
-__all__ = ["FunctionCall", "JobSpec"]
+__all__ = ["FunctionCall", "JobSpec", "refuse_side_tasks"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class JobSpec:
     Attributes:
         command: the command that every rank runs.
         num_proc: the number of ranks.
+        tasks: the tasks of the world, in rank order; none for workers only.
         env: additions to the ranks' environment.
         start_timeout: how long (s) the ranks may wait for each other in ``init()``.
         op_timeout: how long (s) a collective may take.
@@ -62,8 +65,16 @@ class JobSpec:
     emit_tf_config: bool = False
     horovod_compat: bool = False
     call: FunctionCall | None = None
+    tasks: tuple[TaskKey, ...] = ()
+
+    @property
+    def world(self) -> tuple[TaskKey, ...]:
+        """The tasks that have a rank, in rank order."""
+        return self.tasks or workers(self.num_proc)
 
     def __post_init__(self) -> None:
+        if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
+            raise ConfigError(f"the tasks of a world of {self.num_proc} stand in rank order")
         if not isinstance(self.num_proc, int) or isinstance(self.num_proc, bool) or self.num_proc < 1:
             raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc!r}")
         if not self.command:
@@ -74,6 +85,16 @@ class JobSpec:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
         for name, value in self.env.items():
             _check_variable(name, value)
+
+
+def refuse_side_tasks(task_specs: TaskSpecs) -> None:
+    """Raises UnsupportedError that says what to leave out when there are any."""
+    side = ", ".join(task.type for task in side_tasks_of(task_specs))
+    if side:
+        raise UnsupportedError(
+            f"task_specs: {side}: launchers do not start tasks outside the world yet; leave them out "
+            "(allreduce_topology(..., evaluator=False, tensorboard=False))"
+        )
 
 
 def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:

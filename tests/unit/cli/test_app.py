@@ -37,6 +37,14 @@ def test_version(capsys):
         (["run", "-np", "0", "no-such-command"], "0 is not in the range x>=1"),
         (["run", "-np", "two", "true"], "not a valid integer"),
         (["run", "true"], "-np"),
+        (["run", "-np", "2", "--task-spec", "worker", "true"], "either -np N or --task-spec"),
+        (["run", "--task-spec", "worker:vcores=x", "true"], "--task-spec worker:vcores=x: vcores: a whole number"),
+        (["run", "--task-spec", "worker:speed=1", "true"], "not 'speed=1'"),
+        (["run", "--task-spec", "worker:instances=0", "true"], "instances: 1 or more, not 0"),
+        (["run", "--task-spec", "chief", "--task-spec", "chief", "true"], "--task-spec chief: given twice"),
+        (["run", "--task-spec", "chief:instances=2", "true"], "chief: instances: exactly 1, not 2"),
+        (["run", "--task-spec", "worker", "--task-spec", "evaluator", "true"], "evaluator: launchers do not start"),
+        (["run", "--task-spec", "worker", "--task-spec", "ps", "true"], "there are no parameter servers"),
         (["run", "-np", "2"], "no command to run"),
         (["run", "-np", "2", "--bogus", "true"], "--bogus"),
         (["run", "-np", "2", "python", "none.py"], "no script none.py"),
@@ -60,6 +68,16 @@ def test_dry_run_prints_the_plan_and_starts_nothing(capsys):
     text = capsys.readouterr().out
     assert "rank 1 (worker:1, local rank 1)" in text
     assert f"command: {sys.executable} -c 'raise SystemExit(9)'" in text
+
+
+def test_roles_instead_of_a_number(capsys):
+    specs = ["--task-spec", "worker:instances=2,memory=2GiB", "--task-spec", "chief", "--task-spec", "ps:instances=3"]
+    assert main(["run", *specs, "--ps-policy", "exit0", "--emit-tf-config", "--dry-run", "true"]) == 0
+    text = capsys.readouterr().out
+    for rank, task in enumerate(("chief:0", "worker:0", "worker:1")):
+        assert f"rank {rank} ({task}, local rank {rank})" in text
+    assert "rank 3" not in text
+    assert '"task": {"type": "chief", "index": 0}' in text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import tfcollective
+from tfcollective.launch import function
 from tfcollective.launch.local import LocalLauncher
 from tfcollective.launch.registry import find_launcher
 
@@ -29,9 +30,29 @@ def test_an_unknown_option_is_named():
         tfcollective.run(print, np=2, hosts="a:1")
 
 
-def test_task_specs_are_not_supported_yet():
-    with pytest.raises(tfcollective.UnsupportedError, match="task_specs"):
-        tfcollective.run(print, task_specs={})
+def test_side_tasks_are_not_supported_yet():
+    with pytest.raises(tfcollective.UnsupportedError, match="evaluator, tensorboard: launchers do not start"):
+        tfcollective.run(print, task_specs=tfcollective.single_server_topology())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task_specs": {}}, "nobody trains"),
+        ({"task_specs": {"ps": tfcollective.TaskSpec(1, 1)}}, "there are no parameter servers"),
+        ({"task_specs": {"worker": tfcollective.TaskSpec(1, 1)}, "np": 2}, "np or task_specs, not both"),
+        ({"tasks": ()}, "unknown option 'tasks'"),
+    ],
+)
+def test_bad_specs_are_refused(options, message):
+    with pytest.raises(tfcollective.ConfigError, match=message):
+        tfcollective.run(print, **options)
+
+
+def test_a_call_that_is_too_large_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(function, "_MAX_CALL_BYTES", 1 << 20)
+    with pytest.raises(tfcollective.InvalidArgumentError, match="'print' and its arguments are 2 MiB when pickled"):
+        tfcollective.run(print, (b"x" * (2 << 20),))
 
 
 def test_a_bad_np_is_refused():
