@@ -186,8 +186,9 @@ soak-round:
 # ---- benchmarks -----------------------------------------------------------------------------------------------------
 
 # What is missing of the others (tools/baselines.sh) is shown as not measured. BENCH_ARGS="--only allreduce --strict" ...
-BENCH_OUT ?= build/bench
-bench_targets = @$(VENV)/tf221/bin/tfcollective bench targets --baselines $(VENV) --out $(BENCH_OUT) $(1) $(BENCH_ARGS)
+BENCH_OUT ?= $(CURDIR)/build/bench
+bench_targets = @mkdir -p build && cd build && \
+  $(VENV)/tf221/bin/tfcollective bench targets --baselines $(VENV) --out $(BENCH_OUT) $(1) $(BENCH_ARGS)
 
 bench-quick: .venv/tf221.installed  ## the table of what must be reached, in under 10 minutes; BENCH_ARGS=--strict fails on a miss
 	@tools/baselines.sh programs

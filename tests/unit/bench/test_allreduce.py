@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bench_reports import make_report
 
+import tfcollective
 from tfcollective.bench.allreduce import measure as loop
 from tfcollective.bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
 from tfcollective.bench.allreduce.baselines import Baselines, find_baselines
@@ -81,6 +82,15 @@ def test_every_runner_has_a_command_with_its_points():
         assert ("tcp" in variant.argv) == runner.ours
         assert case_name(case).startswith(f"{name}, 3 ranks")
         assert "TF_CONFIG" in variant.unset
+
+
+def test_the_ranks_do_not_find_another_source_tree(tmp_path, monkeypatch):
+    home = Path(tfcollective.__file__).resolve().parents[1]
+    monkeypatch.chdir(tmp_path)
+    case = Case("numpy", 2, "auto")
+    assert variant_of(RUNNERS["numpy"], case, FOUND, AllreduceOptions(), (), 0).cwd is None
+    (tmp_path / "tfcollective").mkdir()
+    assert variant_of(RUNNERS["numpy"], case, FOUND, AllreduceOptions(), (), 0).cwd == str(home)
 
 
 def test_shared_memory_can_be_demanded():

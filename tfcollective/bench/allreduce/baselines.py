@@ -41,10 +41,15 @@ def find_baselines(options: AllreduceOptions) -> Baselines:
         program=_first(folders, "programs/allreduce"),
         mpi_program=_first(folders, "programs/allreduce_mpi"),
         mpirun=shutil.which("mpirun"),
-        mpi_python=options.mpi_python or _python(folders, "mpi", "mpi4py"),
-        horovod_python=options.horovod_python or _python(folders, "horovod", "horovod"),
+        mpi_python=_absolute(options.mpi_python) or _python(folders, "mpi", "mpi4py"),
+        horovod_python=_absolute(options.horovod_python) or _python(folders, "horovod", "horovod"),
         tensorflow=find_spec("tensorflow") is not None,
     )
+
+
+def _absolute(python: str) -> str:
+    """Not resolved: the link is what tells an environment from the Python that it was made with."""
+    return str(Path(python).absolute()) if python else ""
 
 
 def _first(folders: list[Path], name: str) -> Path | None:

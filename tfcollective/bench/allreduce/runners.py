@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import tfcollective
 from tfcollective.bench import foreign
 from tfcollective.bench.allreduce.baselines import Baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions
@@ -200,4 +201,11 @@ def variant_of(
         deadline_s=options.deadline_s,
         env={**dict.fromkeys(names, threads), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"},
         unset=_FOREIGN,
+        cwd=_folder(Path.cwd(), Path(tfcollective.__file__).resolve().parents[1]),
     )
+
+
+def _folder(here: Path, home: Path) -> str | None:
+    """Where the ranks run. ``python -m`` looks in its folder first: in a checkout it would find the source tree instead
+    of the package that runs here."""
+    return str(home) if here != home and (here / "tfcollective").is_dir() else None
