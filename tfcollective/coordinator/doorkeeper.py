@@ -50,5 +50,13 @@ class Doorkeeper:
 
     def _end(self, connection: Connection) -> None:
         self.proved(connection)
-        if connection.transport is not None:
-            connection.transport.abort()
+        if connection.transport is None:
+            # Many come in one turn of the loop, and the oldest of them is not open yet: it is in the next one.
+            asyncio.get_running_loop().call_soon(_abort, connection)
+        else:
+            _abort(connection)
+
+
+def _abort(connection: Connection) -> None:
+    if connection.transport is not None:
+        connection.transport.abort()

@@ -332,7 +332,8 @@ def test_strangers_that_never_finish_a_head_are_cut_off():
 def test_the_oldest_of_many_strangers_has_to_go(client, server):
     client.put("k", 1)  # this connection has proved the key and stays
     strangers = [connect(server) for _ in range(200)]
-    assert read_all(strangers[0]) == b""
+    for stranger in strangers[:50]:
+        assert read_all(stranger) == b""
     assert client.put("k", 2) == 2
     with CoordinatorClient(server.endpoint, KEY) as newcomer:
         assert newcomer.put("k", 3) == 3
