@@ -133,6 +133,37 @@ def gradients() -> None:
     equal(traced(), sum(everyone(3)))
 
 
+def adasum() -> None:
+    if size & (size - 1):
+        try:
+            tfc.allreduce(mine(3), op=tfc.Adasum)
+        except NotImplementedError as error:
+            assert "power of two" in str(error), error
+        else:
+            raise AssertionError("no error")
+        return
+    vectors = [v * (-1.0) ** r + r for r, v in enumerate(everyone(7))]
+    expected = vectors[0]
+    for other in vectors[1:]:  # one level: 2 ranks at most
+        ab, aa, bb = expected @ other, expected @ expected, other @ other
+        expected = (1 - ab / (2 * aa)) * expected + (1 - ab / (2 * bb)) * other
+    got = tfc.allreduce(vectors[rank].reshape(7, 1), op=tfc.Adasum)
+    np.testing.assert_allclose(got, expected.reshape(7, 1), rtol=1e-12)
+    small = tfc.grouped_allreduce([tf.cast(vectors[rank], tf.float16)], op=tfc.Adasum)[0]
+    assert small.dtype == tf.float16
+    np.testing.assert_allclose(small, expected, rtol=2e-3)
+    variable = tf.Variable(vectors[rank])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum) as recorded:
+            loss = tf.reduce_sum(variable * vectors[rank])
+        return recorded.gradient(loss, variable)
+
+    tfc.broadcast_variables([variable], 0)
+    np.testing.assert_allclose(step(), expected, rtol=1e-12)
+
+
 def objects() -> None:
     assert tfc.broadcast_object({"rank": rank}, 0) == {"rank": 0}
     assert tfc.allgather_object(("x" * rank, rank)) == [("x" * r, r) for r in range(size)]
@@ -199,6 +230,7 @@ for check in (
     in_functions,
     in_a_v1_graph,
     gradients,
+    adasum,
     objects,
     tape,
     threads_may_differ_in_order,

@@ -30,6 +30,7 @@ from tfcollective.runtime.capabilities import (
     rocm_built,
 )
 from tfcollective.tensorflow import (
+    Adasum,
     Average,
     Compression,
     Compressor,
@@ -67,6 +68,7 @@ from tfcollective.tensorflow import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",

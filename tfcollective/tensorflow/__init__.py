@@ -42,6 +42,7 @@ from tfcollective.runtime.capabilities import (
 )
 from tfcollective.tensorflow import elastic
 from tfcollective.tensorflow import registered_gradients as _registered_gradients  # noqa: F401  # registers
+from tfcollective.tensorflow.adasum import Adasum
 from tfcollective.tensorflow.compression import Compression, Compressor
 from tfcollective.tensorflow.dataset import shard
 from tfcollective.tensorflow.functions import allreduce, barrier, broadcast, grouped_allreduce
@@ -53,6 +54,7 @@ from tfcollective.tensorflow.helpers import (
     num_rank_is_power_2,
 )
 from tfcollective.tensorflow.hooks import BroadcastGlobalVariablesHook
+from tfcollective.tensorflow.joining import join
 from tfcollective.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from tfcollective.tensorflow.optimizer import DistributedOptimizer
 from tfcollective.tensorflow.rows import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
@@ -60,6 +62,7 @@ from tfcollective.tensorflow.tape import DistributedGradientTape, PartialDistrib
 from tfcollective.tensorflow.variables import broadcast_, broadcast_global_variables, broadcast_variables
 
 __all__ = [
+    "Adasum",
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
@@ -104,6 +107,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",

@@ -18,6 +18,7 @@ from tfcollective.communicator import Average, Op, Sum
 from tfcollective.errors import UnsupportedError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.arguments import chosen_op, scaled
 from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.compression import Compression
@@ -48,7 +49,7 @@ def allreduce(
         device_dense: Horovod's; without effect.
         device_sparse: Horovod's; without effect.
         compression: how the tensor travels, of ``Compression``.
-        op: Average (default), Sum, Min, Max or Product.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
         prescale_factor: inputs are multiplied by this ...
         postscale_factor: ... and results by this.
         name: matches the operation between ranks; made from the place of the call if None.
@@ -58,11 +59,14 @@ def allreduce(
     Returns:
         A tensor of the same shape and dtype, or IndexedSlices.
 
-    The gradient is the same all-reduce of the gradient, for Average and Sum.
+    The gradient is the same all-reduce of the gradient, for Average, Sum and Adasum.
     """
     del device_dense, device_sparse
-    op = chosen_op(average, op)
     members = runtime.members(process_set)
+    if op == Adasum and average is None:
+        name = operation_name(name, members.world, ignore_name_scope)
+        return _adasum(tensor, compression, prescale_factor, postscale_factor, name, members)
+    op = chosen_op(average, op)
     if isinstance(tensor, tf.IndexedSlices):
         name = operation_name(name, members.world, ignore_name_scope)
         return allreduce_slices(tensor, op, prescale_factor, postscale_factor, name, members)
@@ -79,6 +83,13 @@ def allreduce(
         world=members.world,
     )
     return compression.decompress(result, context)
+
+
+def _adasum(tensor: Any, compression: Any, prescale: float, postscale: float, name: str, members: Members) -> Any:
+    if isinstance(tensor, tf.IndexedSlices):
+        raise UnsupportedError("IndexedSlices: only Sum and Average; use sparse_as_dense=True")
+    wire, context = compression.compress(scaled(tf.convert_to_tensor(tensor), prescale))
+    return compression.decompress(scaled(adasum(wire, name, members), postscale), context)
 
 
 def allreduce_slices(slices: Any, op: Op, prescale: float, postscale: float, name: str, members: Members) -> Any:
@@ -116,7 +127,7 @@ def grouped_allreduce(
         device_dense: Horovod's; without effect.
         device_sparse: Horovod's; without effect.
         compression: how the tensors travel.
-        op: Average (default), Sum, Min, Max or Product.
+        op: Average (default), Sum, Min, Max, Product or Adasum (of each tensor on its own).
         prescale_factor: inputs are multiplied by this ...
         postscale_factor: ... and results by this.
         process_set: whose ranks take part; all if None.
@@ -124,10 +135,15 @@ def grouped_allreduce(
         name: matches the operation between ranks.
     """
     del device_dense, device_sparse
-    op = chosen_op(average, op)
     members = runtime.members(process_set)
     results: list[Any] = list(tensors)
     name = operation_name(name, members.world, ignore_name_scope) if results else ""
+    if op == Adasum and average is None:
+        return [
+            _adasum(tensor, compression, prescale_factor, postscale_factor, f"{name}/{index}", members)
+            for index, tensor in enumerate(results)
+        ]
+    op = chosen_op(average, op)
     dense: dict[str, list[int]] = {}
     contexts: dict[int, Any] = {}
     for index, tensor in enumerate(results):

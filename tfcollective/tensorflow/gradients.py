@@ -13,6 +13,7 @@ from tfcollective.communicator import Average, Op, Sum
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices
 from tfcollective.tensorflow.names import plan_names
@@ -42,6 +43,7 @@ class GradientOptions:
         groups: 0, or lists of variables whose gradients share a bucket.
         scale_local_gradients: gradients of local variables are divided by the number of ranks.
         process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
+        adasum: each gradient is combined by Adasum instead of `op`.
     """
 
     compression: Any = Compression.none
@@ -52,6 +54,7 @@ class GradientOptions:
     groups: tuple[tuple[Any, ...], ...] = ()
     scale_local_gradients: bool = True
     process_set: ProcessSet | None = None
+    adasum: bool = False
 
     @classmethod
     def checked(
@@ -65,6 +68,7 @@ class GradientOptions:
         groups: Any,
         scale_local_gradients: bool = True,
         process_set: ProcessSet | None = None,
+        may_be_adasum: bool = False,
     ) -> GradientOptions:
         """Options from a wrapper's arguments.
 
@@ -72,7 +76,8 @@ class GradientOptions:
             UnsupportedError: another reduction than Average or Sum.
             InvalidArgumentError: arguments that exclude each other.
         """
-        if op not in (Average, Sum):
+        is_adasum = may_be_adasum and op == Adasum
+        if op not in (Average, Sum) and not is_adasum:
             raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
         if gradient_predivide_factor != 1.0 and op != Average:
             raise InvalidArgumentError("gradient_predivide_factor: only with op=Average")
@@ -86,7 +91,8 @@ class GradientOptions:
         return cls(
             compression=compression,
             sparse_as_dense=sparse_as_dense,
-            op=Op(op),
+            op=Sum if is_adasum else Op(op),
+            adasum=is_adasum,
             gradient_predivide_factor=float(gradient_predivide_factor),
             num_groups=num_groups,
             groups=lists,
@@ -146,6 +152,8 @@ def reduce_gradients(
     names = [variable_name(variable, index) for index, variable in enumerate(variables)]
     for index in dense:
         reduced[index] = tf.convert_to_tensor(gradients[index])
+    if options.adasum:
+        return _adasum(reduced, dense, sparse, [f"{scope}/{index}/{name}" for index, name in enumerate(names)], members)
     pending = _start_dense(reduced, dense, names, variables, scope, options, members)
     for index in sparse:
         slices = f"{scope}/{index}/{names[index]}"
@@ -154,6 +162,16 @@ def reduce_gradients(
         for index, result in pending.finish():
             reduced[index] = result
     return reduced
+
+
+def _adasum(
+    gradients: list[Any], dense: Sequence[int], sparse: Sequence[int], names: Sequence[str], members: Members
+) -> list[Any]:
+    if sparse:
+        raise UnsupportedError(f"op=Adasum: {names[sparse[0]]} has IndexedSlices: use sparse_as_dense=True")
+    for index in dense:
+        gradients[index] = adasum(gradients[index], names[index], members)
+    return gradients
 
 
 def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:

@@ -94,7 +94,7 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
         device_sparse: Horovod's; without effect.
         compression: how dense gradients travel, of ``Compression``.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
-        op: Average (default) or Sum.
+        op: Average (default), Sum or Adasum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
         num_groups: into how many buckets gradients are put whatever their size; 0: by size.
         groups: a number of groups, or lists of variables whose gradients share a bucket.
@@ -114,6 +114,7 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
         groups=groups,
         scale_local_gradients=scale_local_gradients,
         process_set=process_set,
+        may_be_adasum=True,
     )
     kind = type(gradtape)
     tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
@@ -145,7 +146,7 @@ def PartialDistributedGradientTape(  # noqa: N802  # Horovod's name
         device_sparse: Horovod's; without effect.
         compression: how dense gradients travel.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
-        op: Average (default) or Sum.
+        op: Average (default), Sum or Adasum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
         num_groups: into how many buckets gradients are put whatever their size; 0: by size.
         groups: a number of groups, or lists of variables whose gradients share a bucket.

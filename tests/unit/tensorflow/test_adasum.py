@@ -1,0 +1,70 @@
+"""Adasum over imagined ranks, and the tree over vectors that are all here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fake_world import fake_world
+
+import tfcollective.tensorflow as tfc
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.tensorflow.adasum import combine
+
+pytestmark = pytest.mark.tensorflow
+
+
+def pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
+
+
+def test_the_tree_joins_neighbours_first() -> None:
+    a, b, c, d = vectors = np.random.default_rng(0).normal(size=(4, 9))
+    levels = []
+    got = combine(tf.constant(vectors), lambda partial, level: (levels.append(level), partial)[1])
+    np.testing.assert_allclose(got, pair(pair(a, b), pair(c, d)), rtol=1e-12)
+    assert levels == [0, 1]
+
+
+def test_parts_of_vectors_need_the_sum_of_their_dot_products() -> None:
+    vectors = np.random.default_rng(1).normal(size=(2, 6))
+    left, right = vectors[:, :2], vectors[:, 2:]
+    seen: list = []
+    combine(tf.constant(right), lambda partial, level: (seen.append(partial), partial)[1])
+    got = combine(tf.constant(left), lambda partial, level: partial + seen[0])
+    np.testing.assert_allclose(got, pair(*vectors)[:2], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"),
+    [
+        ([[1.0, 0.0], [0.0, 2.0]], [1.0, 2.0]),  # orthogonal: the sum
+        ([[1.0, 3.0], [1.0, 3.0]], [1.0, 3.0]),  # equal: the average
+        ([[0.0, 0.0], [1.0, 2.0]], [1.0, 2.0]),
+        ([[0.0, 0.0], [0.0, 0.0]], [0.0, 0.0]),
+    ],
+)
+def test_the_corners(vectors: list, expected: list) -> None:
+    np.testing.assert_array_equal(combine(tf.constant(vectors), lambda partial, level: partial), expected)
+
+
+def test_what_it_is_not_for() -> None:
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2]))
+    with fake_world(size=2):
+        with pytest.raises(InvalidArgumentError, match="int32"):
+            tfc.allreduce(tf.constant(1), op=tfc.Adasum)
+        with pytest.raises(UnsupportedError, match="IndexedSlices"):
+            tfc.allreduce(slices, op=tfc.Adasum)
+        with pytest.raises(InvalidArgumentError, match="not both"):
+            tfc.allreduce(1.0, op=tfc.Adasum, average=True)
+        with pytest.raises(UnsupportedError, match="Average or Sum"):
+            tfc.DistributedOptimizer(tf.keras.optimizers.SGD(), op=tfc.Adasum)
+        table = tf.Variable(tf.ones([3, 2]))
+        with tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum) as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1]))
+        with pytest.raises(UnsupportedError, match="sparse_as_dense"):
+            tape.gradient(loss, table)
+    with fake_world(size=1):
+        assert float(tfc.allreduce(3.0, op=tfc.Adasum)) == 3.0
