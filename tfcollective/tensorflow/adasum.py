@@ -1,9 +1,9 @@
 """Adasum: a sum that shrinks what the ranks' tensors have in common (Maleki et al. 2020, arXiv:2006.02924).
 
 Of two vectors it is ``(1 - ab / 2aa) a + (1 - ab / 2bb) b``: their sum if they are orthogonal, their average if they
-are equal. Of more it is a binary tree: neighbours first, then neighbours of the results. Each rank holds one part of all
-ranks' vectors (an all-to-all), so that a level of the tree costs one small all-reduce of dot products, and the results
-are put together by an all-gather: as many bytes as an all-reduce.
+are equal. Of more it is a binary tree: neighbours first, then neighbours of the results. Each rank holds one part of
+all ranks' vectors (an all-to-all), so that a level of the tree costs one small all-reduce of dot products, and the
+results are put together by an all-gather: as many bytes as an all-reduce.
 """
 
 from __future__ import annotations

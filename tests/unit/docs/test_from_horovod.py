@@ -12,6 +12,7 @@ pytest.importorskip("tensorflow")
 
 import tfcollective.keras
 import tfcollective.tensorflow
+from tfcollective.cli.horovod_names import TABLES
 from tfcollective.errors import UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
@@ -29,7 +30,7 @@ def rows() -> list[tuple[str, str, str]]:
     for line in PAGE.splitlines():
         if line.startswith("#"):
             title = line.strip("# ")
-            section = title if title in MODULES else section
+            section = title if title in MODULES else "" if line.startswith("## ") else section
         elif row := re.match(r"\| `(\w+)` \| (same|different|not yet) \|", line):
             found.append((section, row[1], row[2]))
     return found
@@ -48,6 +49,15 @@ def test_a_row_is_true(section: str, name: str, status: str) -> None:
         call = getattr(call, "run", call)
         with pytest.raises(UnsupportedError):
             call(*["x"] * sum(p.default is p.empty for p in inspect.signature(call).parameters.values()))
+
+
+def test_the_command_knows_what_the_page_says() -> None:
+    tables = {"tensorflow": "tfcollective.tensorflow", "keras": "tfcollective.keras", "callbacks": "callbacks"}
+    known = [(tables[table], name, row[0]) for table, names in TABLES.items() for name, row in names.items()]
+    assert known == rows()
+    for names in TABLES.values():
+        for name, (status, note) in names.items():
+            assert f"| `{name}` | {status} | {note}{' ' if note else ''}|" in PAGE
 
 
 def test_no_row_is_missing() -> None:

@@ -1,0 +1,91 @@
+"""What a script uses of Horovod is found, wherever it is written."""
+
+import pytest
+
+from tfcollective.cli.app import invoke
+from tfcollective.cli.horovod_script import Finding, examine
+
+SCRIPT = """\
+import os
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras as hvd_keras
+from horovod.keras.callbacks import LearningRateWarmupCallback as Warmup
+from horovod import tensorflow as again
+import horovod.torch
+
+hvd.init()
+rank = int(os.environ["HOROVOD_RANK"])
+x = hvd.allreduce(1.0, compression=hvd.Compression.fp16)
+hvd.join()
+warm = [Warmup(0.1), hvd_keras.callbacks.MetricAverageCallback(), hvd_keras.rank()]
+again.allreduce(2.0)
+hvd.elastic.run(print)
+hvd.nothing_like_it()
+os.environ.get("HOROVOD_CYCLE_TIME")
+horovod.run(print, num_proc=2), horovod.__version__.split("."), "HOROVOD_%s"
+class Other:
+    allreduce = None
+Other.allreduce
+"""
+
+
+def found() -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(SCRIPT).findings}
+
+
+def test_names_are_found_through_every_kind_of_import() -> None:
+    by_name = found()
+    assert by_name["horovod.tensorflow.allreduce"].lines == (10, 13)
+    assert by_name["horovod.tensorflow.Compression"].lines == (10,)
+    assert by_name["horovod.keras.callbacks.LearningRateWarmupCallback"].lines == (4, 12)
+    assert by_name["horovod.tensorflow.keras.callbacks.MetricAverageCallback"].status == "same"
+    assert by_name["horovod.tensorflow.keras.rank"].status == "same"
+    assert by_name["horovod.run"].status == "different"
+    assert len(by_name) == 11
+
+
+def test_what_is_not_there_is_said() -> None:
+    missing = {name: finding.note for name, finding in found().items() if finding.status == "not yet"}
+    assert set(missing) == {f"horovod.tensorflow.{name}" for name in ("join", "elastic", "nothing_like_it")}
+    assert "shard(dataset)" in missing["horovod.tensorflow.join"]
+    assert "no such name" in missing["horovod.tensorflow.nothing_like_it"]
+
+
+def test_modules_and_variables() -> None:
+    report = examine(SCRIPT)
+    assert [row for row in report.imports if row[0] in (2, 5, 6)] == [
+        (2, "horovod.tensorflow", "tfcollective.tensorflow"),
+        (5, "horovod.tensorflow", "tfcollective.tensorflow"),
+        (6, "horovod.torch", None),
+    ]
+    assert report.variables == [("HOROVOD_CYCLE_TIME", (16,)), ("HOROVOD_RANK", (9,))]
+
+
+def test_the_command(tmp_path, capsys) -> None:
+    script, clean = tmp_path / "train.py", tmp_path / "clean.py"
+    script.write_text(SCRIPT)
+    clean.write_text("import horovod.tensorflow as hvd\nhvd.init()\n")
+    assert invoke("tfcollective", ["migrate", str(script)]) == 1
+    out = capsys.readouterr().out
+    assert "line 6: horovod.torch -> there is nothing like it" in out
+    assert "  not yet: horovod.tensorflow.join (line 11): says so" in out
+    assert "  variable HOROVOD_RANK (line 9): set with tfcollective run --horovod-compat" in out
+    assert "  variable HOROVOD_CYCLE_TIME (line 16): has no effect" in out
+    assert invoke("tfcollective", ["migrate", str(clean)]) == 0
+    assert "different: horovod.tensorflow.init (line 2): `comm` is refused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", [None, "def f(:\n", "\x00"])
+def test_what_is_no_script_is_a_usage_error(text, tmp_path, capsys) -> None:
+    script = tmp_path / "bad.py"
+    if text is not None:
+        script.write_text(text)
+    assert invoke("tfcollective", ["migrate", str(script)]) == 64
+    assert "cannot be read as a Python script" in capsys.readouterr().err
+
+
+def test_a_script_without_horovod(tmp_path, capsys) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text("print(1)\n")
+    assert invoke("tfcollective", ["migrate", str(script)]) == 0
+    assert "does not import horovod" in capsys.readouterr().out

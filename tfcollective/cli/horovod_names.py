@@ -1,0 +1,125 @@
+"""Horovod's names, and how ours compare: the tables of ``docs/from-horovod.md``, which a test compares with these."""
+
+from __future__ import annotations
+
+__all__ = ["TABLES"]
+
+_SAME = ("same", "")
+
+#: By module: name, ("same", "different" or "not yet", what differs).
+TABLES: dict[str, dict[str, tuple[str, str]]] = {
+    "tensorflow": {
+        "init": (
+            "different",
+            '`comm` is refused; `process_sets` is a list of `ProcessSet`, or "dynamic", which is not needed',
+        ),
+        "shutdown": _SAME,
+        "is_initialized": _SAME,
+        "rank": _SAME,
+        "size": _SAME,
+        "local_rank": _SAME,
+        "local_size": _SAME,
+        "cross_rank": _SAME,
+        "cross_size": _SAME,
+        "is_homogeneous": _SAME,
+        "mpi_threads_supported": ("same", "False"),
+        "mpi_enabled": ("same", "False"),
+        "mpi_built": ("same", "False"),
+        "gloo_enabled": ("same", "False: ranks talk over transports of our own"),
+        "gloo_built": ("same", "False"),
+        "nccl_built": ("same", "0"),
+        "ddl_built": ("same", "False"),
+        "ccl_built": ("same", "False"),
+        "cuda_built": ("same", "False"),
+        "rocm_built": ("same", "False"),
+        "start_timeline": ("same", "at any time; `mark_cycles` has no effect, as there are no cycles"),
+        "stop_timeline": _SAME,
+        "ProcessSet": ("different", "takes ranks, no communicator of MPI; `mpi_comm` is None"),
+        "global_process_set": _SAME,
+        "add_process_set": ("different", "works at any time; ranks that disagree are all told"),
+        "remove_process_set": ("different", "works at any time; a set's number is never used again"),
+        "process_set_ids_and_ranks": _SAME,
+        "PROCESS_SET_ERROR_INIT": (
+            "not yet",
+            "does not exist, like the other numbers of errors: what goes wrong is an exception",
+        ),
+        "Average": _SAME,
+        "Sum": _SAME,
+        "Min": _SAME,
+        "Max": _SAME,
+        "Product": _SAME,
+        "Adasum": (
+            "different",
+            "of any process set; a power of two of ranks. For `allreduce`, `grouped_allreduce` and the tape",
+        ),
+        "Compression": ("same", "has `bf16`, too"),
+        "Compressor": ("same", "in Horovod at `horovod.tensorflow.compression`"),
+        "allreduce": ("same", "more types: bfloat16, int16, uint16, uint32, uint64"),
+        "grouped_allreduce": ("different", "tensors may have several types: one operation a type"),
+        "allgather": _SAME,
+        "grouped_allgather": ("different", "one operation a tensor, not one for all"),
+        "broadcast": _SAME,
+        "broadcast_": _SAME,
+        "alltoall": _SAME,
+        "reducescatter": ("same", "also Min, Max and Product"),
+        "grouped_reducescatter": ("different", "one operation a tensor, not one for all"),
+        "join": ("not yet", "says so; give all ranks the same number of steps: `shard(dataset)`"),
+        "size_op": _SAME,
+        "rank_op": _SAME,
+        "local_rank_op": _SAME,
+        "local_size_op": _SAME,
+        "process_set_included_op": _SAME,
+        "broadcast_object": ("different", "`session` is not needed"),
+        "broadcast_object_fn": ("different", "`session` is not needed"),
+        "allgather_object": ("different", "`session` is not needed"),
+        "broadcast_variables": _SAME,
+        "broadcast_global_variables": _SAME,
+        "BroadcastGlobalVariablesHook": ("same", "there with every TensorFlow"),
+        "gpu_available": ("different", "says whether TensorFlow has a GPU"),
+        "check_num_rank_power_of_2": _SAME,
+        "num_rank_is_power_2": _SAME,
+        "handle_average_backwards_compatibility": _SAME,
+        "DistributedOptimizer": (
+            "different",
+            (
+                "`op` is Average or Sum; `op` and `groups` count for Keras optimizers, too; "
+                "sparse gradients may be added up over passes"
+            ),
+        ),
+        "DistributedGradientTape": (
+            "different",
+            "`op` is Average, Sum or Adasum; finds replicas that have drifted apart",
+        ),
+        "PartialDistributedGradientTape": ("same", "layers may be built later"),
+        "SyncBatchNormalization": ("different", "Keras 3 and Keras 2; batches of different size count by their rows"),
+        "elastic": (
+            "not yet",
+            "`elastic.run` and the states say what to do: save checkpoints and start the job again",
+        ),
+    },
+    "keras": {
+        "allreduce": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
+        "allgather": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
+        "broadcast": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
+        "reducescatter": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
+        "broadcast_global_variables": ("different", "gives the operation to run"),
+        "DistributedOptimizer": (
+            "different",
+            "`op` is Average or Sum; `backward_passes_per_step` becomes Keras 3's `gradient_accumulation_steps`",
+        ),
+        "PartialDistributedOptimizer": ("same", "layers may be built later"),
+        "load_model": ("different", "wraps the optimizer that the model has; more arguments go to Keras"),
+        "callbacks": _SAME,
+        "elastic": ("not yet", "its names say what to do: save checkpoints and start the job again"),
+    },
+    "callbacks": {
+        "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch if the model is built"),
+        "MetricAverageCallback": _SAME,
+        "LearningRateScheduleCallback": (
+            "different",
+            "momentum correction scales the velocity once, which also works where momentum is a constant",
+        ),
+        "LearningRateWarmupCallback": ("different", "momentum correction scales the velocity once"),
+        "BestModelCheckpoint": ("different", "rank 0 writes; `filepath` may be given when it is made"),
+    },
+}

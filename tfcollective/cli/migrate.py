@@ -1,0 +1,70 @@
+"""``tfcollective migrate``: what a script uses of Horovod, and what will differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from tfcollective.cli.horovod_script import Finding, Report, examine
+from tfcollective.errors import ConfigError
+
+__all__ = ["migrate"]
+
+_SET_BY_COMPAT = {f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") for kind in ("RANK", "SIZE")}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tfcollective migrate train.py
+  tfcollective migrate src/*.py
+
+\b
+Exit code: 0, or 1 when a script uses what tfcollective does not have."""
+)
+@click.argument("scripts", nargs=-1, required=True, type=click.Path(), metavar="SCRIPT...")
+def migrate(scripts: Sequence[str]) -> int:
+    """Lists what scripts use of Horovod, and what of it is different here or not there.
+
+    Reads the scripts and changes nothing. docs/from-horovod.md says more.
+    """
+    missing = False
+    for script in scripts:
+        report = _examined(Path(script))
+        click.echo("\n".join([script, *_described(report)]))
+        missing = missing or any(finding.status == "not yet" for finding in report.findings)
+    return 1 if missing else 0
+
+
+def _examined(script: Path) -> Report:
+    try:
+        return examine(script.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ConfigError(f"{script} cannot be read as a Python script: {error}") from error
+
+
+def _described(report: Report) -> Iterator[str]:
+    if not report.imports:
+        yield "  does not import horovod"
+    for line, module, instead in report.imports:
+        yield f"  line {line}: {module} -> {instead or 'there is nothing like it'}"
+    same = [finding for finding in report.findings if finding.status == "same" and not finding.note]
+    if same:
+        yield "  the same: " + ", ".join(dict.fromkeys(finding.name.rpartition(".")[2] for finding in same))
+    for finding in report.findings:
+        if finding not in same:
+            yield _noted(finding)
+    for name, lines in report.variables:
+        how = "set with tfcollective run --horovod-compat" if name in _SET_BY_COMPAT else "has no effect"
+        yield f"  variable {name} ({_places(lines)}): {how}"
+
+
+def _noted(finding: Finding) -> str:
+    note = f": {finding.note}" if finding.note else ""
+    return f"  {finding.status}: {finding.name} ({_places(finding.lines)}){note}"
+
+
+def _places(lines: Sequence[int]) -> str:
+    return ("line " if len(lines) == 1 else "lines ") + ", ".join(map(str, lines))
