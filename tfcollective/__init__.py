@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tfcollective.errors import UnsupportedError as UnsupportedError
     from tfcollective.errors import WorkerFailedError as WorkerFailedError
     from tfcollective.launch.api import run as run
+    from tfcollective.launch.function import get_safe_experiment_fn as get_safe_experiment_fn
     from tfcollective.runtime import ProcessSet as ProcessSet
     from tfcollective.runtime import add_process_set as add_process_set
     from tfcollective.runtime import cross_rank as cross_rank
@@ -99,6 +100,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "get_communicator",
+    "get_safe_experiment_fn",
     "global_process_set",
     "init",
     "is_homogeneous",
@@ -121,6 +123,7 @@ _SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_top
 _HOMES = {
     "Communicator": "tfcollective.communicator",
     "run": "tfcollective.launch.api",
+    "get_safe_experiment_fn": "tfcollective.launch.function",
     **dict.fromkeys(_OP_NAMES, "tfcollective.communicator"),
     **dict.fromkeys(_SPEC_NAMES, "tfcollective.task_specs"),
 }

@@ -7,6 +7,7 @@ is then the mean over the global batch. Every rank starts from other weights and
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -96,6 +97,31 @@ def late_broadcast() -> list:
     return weights_of(model)
 
 
+def experiment(folder: Path) -> list:
+    """Only rank 0 writes; the checkpoints and the model are there when all are done."""
+
+    def make_model() -> object:
+        model = dense_model()
+        model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse")
+        return model
+
+    log = keras.callbacks.CSVLogger(str(folder / f"log.{rank}.csv"))
+    params = {"batch_size": GLOBAL_BATCH // size, "epochs": EPOCHS, "shuffle": False, "callbacks": [log]}
+    whole = tfk.KerasExperiment(
+        make_model, str(folder), params, lambda: X[mine], lambda: Y[mine], lambda: (X[:4], Y[:4])
+    )
+    history = whole.train()
+    tfc.barrier()
+    checkpoints = [f"checkpoint-{epoch:04d}.weights.h5" for epoch in range(1, EPOCHS + 1)]
+    assert sorted(path.name for path in folder.iterdir()) == [*checkpoints, "log.0.csv", "model.keras"]
+    trained = keras.models.load_model(folder / "model.keras", compile=False)
+    last = make_model()
+    last.load_weights(folder / checkpoints[-1])
+    for one, other in zip(weights_of(trained), weights_of(last), strict=True):
+        np.testing.assert_array_equal(one, other)
+    return [*weights_of(trained), *(np.array(history[name], np.float32) for name in ("loss", "val_loss"))]
+
+
 def check_equal_everywhere(name: str, arrays: list) -> None:
     everyone = tfc.allgather_object([array.tobytes() for array in arrays])
     assert all(theirs == everyone[0] for theirs in everyone), f"{name}: replicas differ"
@@ -120,6 +146,7 @@ if KERAS_3:
     results["accumulated"] = fit(dense_model(), X, optimizers.SGD(0.05, gradient_accumulation_steps=3))
 else:
     results["legacy"] = fit(dense_model(), X, optimizers.legacy.Adam(0.02))
+results["experiment"] = experiment(Path(sys.argv[1]).with_suffix(""))
 late_broadcast()
 for name, arrays in results.items():
     check_equal_everywhere(name, arrays)

@@ -41,6 +41,18 @@ def test_an_experiment_that_comes_back_is_trained():
     assert tfcollective.run(Doubled, (4,), np=1) == [8]
 
 
+def test_a_function_can_go_by_its_name():
+    fn = tfcollective.get_safe_experiment_fn("launching.where", 21)
+    assert [result[:2] for result in tfcollective.run(fn, kwargs={"times": 2}, np=2)] == [
+        ("worker:0", 42),
+        ("worker:1", 42),
+    ]
+    with pytest.raises(tfcollective.WorkerFailedError, match=r"cannot find the function launching\.nowhere"):
+        tfcollective.run(tfcollective.get_safe_experiment_fn("launching.nowhere"))
+    with pytest.raises(tfcollective.ConfigError, match="the name of a function is written"):
+        tfcollective.get_safe_experiment_fn("where")
+
+
 def test_one_process_unless_told_otherwise():
     assert len(tfcollective.run(where, (1,))) == 1
 

@@ -13,6 +13,7 @@ from tfcollective.keras.callbacks import (
     LearningRateWarmupCallback,
     MetricAverageCallback,
 )
+from tfcollective.keras.experiment import KerasExperiment
 from tfcollective.keras.functions import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 from tfcollective.keras.model_io import load_model
 from tfcollective.keras.normalization import SyncBatchNormalization
@@ -77,6 +78,7 @@ __all__ = [
     "DistributedOptimizer",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "KerasExperiment",
     "Max",
     "MetricAverageCallback",
     "Min",

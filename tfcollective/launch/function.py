@@ -6,16 +6,18 @@ proved the job key for.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
 from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.errors import CoordinatorError, InvalidArgumentError
+from tfcollective.errors import ConfigError, CoordinatorError, InvalidArgumentError
 from tfcollective.experiment import Trainable
 from tfcollective.identity import discover
 from tfcollective.launch.spec import FunctionCall
@@ -25,7 +27,7 @@ from tfcollective.tasks import TaskKey
 if TYPE_CHECKING:
     from tfcollective.coordinator.server import CoordinatorServer
 
-__all__ = ["collect", "make_call", "publish"]
+__all__ = ["collect", "get_safe_experiment_fn", "make_call", "publish"]
 
 _FUNCTION = "call/function"
 _SYS_PATH = "call/sys_path"
@@ -45,6 +47,45 @@ def make_call(
             "be sent: let it load large data itself"
         )
     return FunctionCall(data, tuple(sys_path))
+
+
+@dataclass(frozen=True)
+class _NamedFunction:
+    """A function that travels by its name."""
+
+    module: str
+    name: str
+    args: tuple[Any, ...]
+
+    @property
+    def __name__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            module = importlib.import_module(self.module)  # noqa: TID251  a module of the user's
+            function = getattr(module, self.name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"cannot find the function {self.__name__}: {error}") from error
+        return function(*self.args, *args, **kwargs)
+
+
+def get_safe_experiment_fn(full_fn_name: str, *args: Any) -> Callable[..., Any]:
+    """A function for :func:`tfcollective.run` that the ranks import by its name, in place of one that is pickled.
+
+    The ranks need the module; its objects are never pickled, only ``args`` are, which come before those of the call.
+
+    Args:
+        full_fn_name: for example ``"package.module.function"``.
+        args: its first arguments.
+
+    Raises:
+        ConfigError: the name has no module; or, on the ranks, the function is not found.
+    """
+    module, dot, name = full_fn_name.rpartition(".")
+    if not dot or not module or not name.isidentifier():
+        raise ConfigError(f"the name of a function is written package.module.function, not {full_fn_name!r}")
+    return _NamedFunction(module, name, args)
 
 
 def publish(call: FunctionCall, coordinator: CoordinatorServer) -> None:

@@ -1,0 +1,112 @@
+"""A Keras model with its data, to be trained by all ranks of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.experiment import Trainable
+from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from tfcollective.keras.state import distributed_part
+
+__all__ = ["KerasExperiment"]
+
+CHECKPOINT = "checkpoint-{epoch:04d}.weights.h5"
+FINAL_MODEL = "model.keras"
+_DATA = ("x", "y", "validation_data")
+# Callbacks that write files: only the chief's do.
+_WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
+
+
+@dataclass(frozen=True)
+class KerasExperiment(Trainable):
+    """What ``tfcollective.run(experiment_fn, ...)`` trains; ``experiment_fn`` returns it.
+
+    Every rank makes the model and the data and calls ``fit``; all start from the chief's weights. The metrics of an
+    epoch are averaged over the ranks. Rank 0 alone writes: into ``model_dir`` the weights after each epoch
+    (``checkpoint-0001.weights.h5``, unless ``train_params`` has a ModelCheckpoint) and the trained model
+    (``model.keras``), and what ``ModelCheckpoint``, ``TensorBoard`` and ``CSVLogger`` among its callbacks write.
+
+    Attributes:
+        model: a compiled model, or a function that makes one; its optimizer is a
+            ``tfcollective.keras.DistributedOptimizer`` (with one rank any will do).
+        model_dir: where rank 0 writes.
+        train_params: arguments of ``fit``, without the data.
+        input_data_fn: makes ``fit``'s ``x``: a dataset or arrays, this rank's part (see ``shard``).
+        target_data_fn: makes ``fit``'s ``y``, or None where ``x`` has it.
+        validation_data_fn: makes ``fit``'s ``validation_data``, or None.
+    """
+
+    model: Any
+    model_dir: str
+    train_params: Mapping[str, Any] = field(default_factory=dict)
+    input_data_fn: Callable[[], Any] | None = None
+    target_data_fn: Callable[[], Any] | None = None
+    validation_data_fn: Callable[[], Any] | None = None
+
+    def train(self) -> dict[str, list[float]]:
+        """Joins the world and trains.
+
+        Returns:
+            The metrics of each epoch, by name, averaged over the ranks.
+
+        Raises:
+            ConfigError: the model is not compiled, its optimizer is not distributed, or ``train_params`` has data.
+            UnsupportedError: a callback that does not work on several ranks.
+        """
+        runtime.init()
+        self._check_params()
+        model = self._make_model()
+        history = model.fit(**self._fit_arguments())
+        if runtime.rank() == 0:
+            model.save(Path(self.model_dir) / FINAL_MODEL)
+        return {name: [float(value) for value in values] for name, values in history.history.items()}
+
+    def _check_params(self) -> None:
+        data = [name for name in _DATA if name in self.train_params]
+        if data:
+            raise ConfigError(f"train_params: {data[0]} comes from input_data_fn, target_data_fn or validation_data_fn")
+        for callback in self.train_params.get("callbacks") or ():
+            if isinstance(callback, tf.keras.callbacks.BackupAndRestore) and runtime.size() > 1:
+                raise UnsupportedError("train_params: BackupAndRestore restores on each rank for itself: leave it out")
+
+    def _make_model(self) -> Any:
+        is_model = isinstance(self.model, tf.keras.Model)  # which can be called, too
+        model = self.model() if callable(self.model) and not is_model else self.model
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is None:
+            raise ConfigError("model: it is not compiled")
+        if runtime.size() > 1 and distributed_part(optimizer) is None:
+            raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
+        return model
+
+    def _fit_arguments(self) -> dict[str, Any]:
+        makers = zip(_DATA, (self.input_data_fn, self.target_data_fn, self.validation_data_fn), strict=True)
+        data = {name: make() for name, make in makers if make is not None}
+        chief = runtime.rank() == 0
+        quiet = {} if chief else {"verbose": 0}
+        return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": self._callbacks(chief)}
+
+    def _callbacks(self, chief: bool) -> list[Any]:
+        """Equal weights first, averages before those that use them, the chief's files last."""
+        given = list(self.train_params.get("callbacks") or ())
+        kinds = tuple(type(callback) for callback in given)
+        callbacks: list[Any] = []
+        if BroadcastGlobalVariablesCallback not in kinds:
+            callbacks.append(BroadcastGlobalVariablesCallback(0))
+        if MetricAverageCallback not in kinds:
+            callbacks.append(MetricAverageCallback())
+        writers = tuple(getattr(tf.keras.callbacks, name) for name in _WRITERS)
+        callbacks += [callback for callback in given if chief or not isinstance(callback, writers)]
+        if chief:
+            Path(self.model_dir).mkdir(parents=True, exist_ok=True)
+            if not any(isinstance(callback, tf.keras.callbacks.ModelCheckpoint) for callback in given):
+                path = str(Path(self.model_dir) / CHECKPOINT)
+                callbacks.append(tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
+        return callbacks
