@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tfcollective.keras import callbacks, elastic
 from tfcollective.keras.callbacks import (
+    BackupAndRestore,
     BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
     LearningRateScheduleCallback,
@@ -71,6 +72,7 @@ from tfcollective.tensorflow import (
 __all__ = [
     "Adasum",
     "Average",
+    "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "Compression",

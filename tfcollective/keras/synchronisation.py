@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average
 from tfcollective.keras.state import distributed_part
+from tfcollective.keras.variables import build_optimizer, optimizer_variables
 from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.variables import broadcast_variables
@@ -46,7 +47,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         del logs
         self._done = False
         if self.model.built and self.model.weights:
-            self._build_optimizer()
+            build_optimizer(self.model)
             self._broadcast()
         else:
             self._guard("hold")
@@ -58,13 +59,8 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
             self._broadcast()
             self._guard("restart")
 
-    def _build_optimizer(self) -> None:
-        optimizer: Any = getattr(self.model, "optimizer", None)
-        if hasattr(optimizer, "build") and not getattr(optimizer, "built", False) and self.model.trainable_variables:
-            optimizer.build(self.model.trainable_variables)
-
     def _broadcast(self) -> None:
-        variables = [*self.model.weights, *_optimizer_variables(getattr(self.model, "optimizer", None))]
+        variables = [*self.model.weights, *optimizer_variables(getattr(self.model, "optimizer", None))]
         local = self._local.keys()
         broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
         self._done = True
@@ -99,10 +95,3 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
         label = f"metrics of epoch {epoch}: {', '.join(names)}"
         averages = runtime.get_communicator().allreduce(values, op=Average, name=label)
         logs.update(zip(names, averages.tolist(), strict=True))
-
-
-def _optimizer_variables(optimizer: Any) -> list[Any]:
-    if optimizer is None:
-        return []
-    variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)

@@ -1,0 +1,27 @@
+"""A job that is killed in the middle of an epoch, and started again, ends with the weights of one that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from jobs import run_job
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
+JOB = Path(__file__).with_name("job_backup.py")
+
+
+@pytest.mark.kill
+def test_a_job_that_was_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    run_job(JOB, 2, str(tmp_path), "1", expect=137)
+    assert [path.name for path in (tmp_path / "backup").iterdir()] == ["backup.npz"]
+    done = run_job(JOB, 2, str(tmp_path))
+    assert done.stdout.count("ok") == 2
+    expected, resumed = (dict(np.load(tmp_path / name)) for name in ("expected.npz", "resumed.npz"))
+    assert expected.keys() == resumed.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(resumed[name], values, err_msg=name)

@@ -1,0 +1,136 @@
+"""The file that holds a backup of a training run: where it was, and the values of all variables.
+
+A zip archive of numpy arrays (``numpy.savez``): a header in JSON, and each variable's bytes, so that types which numpy
+does not know survive. Written beside its place and renamed: there is either the old backup or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfcollective.errors import InvalidArgumentError
+
+__all__ = ["Backup", "Layout", "Position", "layout_of", "read_backup", "write_backup"]
+
+_FORMAT = 1
+
+# Type and shape of each variable, for example ("float32", (3, 4)).
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Position:
+    """What comes next in a training run.
+
+    Attributes:
+        epoch: the epoch, from 0.
+        batch: how many batches of it are done.
+        calls: in how many calls of the training function they were done (less with ``steps_per_execution``).
+    """
+
+    epoch: int
+    batch: int = 0
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class Backup:
+    """All that a run needs to go on.
+
+    Attributes:
+        position: where it was.
+        shared: the values (numpy arrays) that all ranks have.
+        own: the values that are each rank's own, by rank.
+    """
+
+    position: Position
+    shared: Sequence[Any]
+    own: Sequence[Sequence[Any]]
+
+    @property
+    def size(self) -> int:
+        """How many ranks there were."""
+        return len(self.own)
+
+
+def layout_of(values: Sequence[Any]) -> Layout:
+    """Types and shapes of numpy arrays or of variables."""
+    return tuple((_dtype_name(value.dtype), tuple(int(length) for length in value.shape)) for value in values)
+
+
+def write_backup(path: Path, backup: Backup) -> None:
+    """Puts `backup` at `path`, which it replaces. Raises OSError; then what was at `path` is still there."""
+    import numpy as np
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = [*backup.shared, *(value for values in backup.own for value in values)]
+    header = {
+        "format": _FORMAT,
+        "position": asdict(backup.position),
+        "shared": layout_of(backup.shared),
+        "own": [layout_of(values) for values in backup.own],
+    }
+    data: dict[str, Any] = {
+        str(index): np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8) for index, array in enumerate(arrays)
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_backup(path: Path) -> Backup | None:
+    """The backup at `path`; None if there is none.
+
+    Raises:
+        InvalidArgumentError: there is something else, or it cannot be read.
+    """
+    import numpy as np
+
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            header = json.loads(archive["header"].tobytes())
+            if header["format"] != _FORMAT:
+                raise ValueError(f"its format is {header['format']}, not {_FORMAT}")
+            return _parse(header, lambda index: archive[str(index)])
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise InvalidArgumentError(
+            f"the backup {path} cannot be used: {error}. Delete it to start from the beginning"
+        ) from error
+
+
+def _parse(header: Any, bytes_of: Any) -> Backup:
+    index = 0
+
+    def values(layout: Any) -> list[Any]:
+        nonlocal index
+        found = []
+        for dtype, shape in layout:
+            found.append(bytes_of(index).view(_numpy_dtype(dtype)).reshape(shape))
+            index += 1
+        return found
+
+    return Backup(Position(**header["position"]), values(header["shared"]), [values(own) for own in header["own"]])
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", dtype))
+
+
+def _numpy_dtype(name: str) -> Any:
+    import tensorflow as tf
+
+    return tf.as_dtype(name).as_numpy_dtype
