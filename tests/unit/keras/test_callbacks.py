@@ -55,13 +55,6 @@ def test_a_number_decays_exponentially() -> None:
     np.testing.assert_allclose(rates, [1.0, 1.0, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
 
 
-def test_batch_by_batch() -> None:
-    schedule = tfk.callbacks.LearningRateScheduleCallback(1.0, lambda epoch: 1.0 + epoch, staircase=False)
-    with fake_world(size=1):
-        rates, _ = fit(keras.optimizers.SGD(1e-3), schedule)
-    assert rates == [1.0, 1.5, 2.0, 2.5]
-
-
 def test_warmup_ends_at_the_whole_rate(capsys: pytest.CaptureFixture[str]) -> None:
     warmup = tfk.callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=2, verbose=1)
     with fake_world(size=4):
