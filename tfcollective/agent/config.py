@@ -42,6 +42,8 @@ class AgentConfig:
         cwd: where the processes run; None: where the agent runs.
         log_dir: keep every rank's output under ``log_dir/rank.N/``; None: do not.
         prefix: whether lines of output start with ``[rank]<stdout>: ``.
+        timestamps: whether the time stands before that.
+        size: the number of ranks in the world: names of directories have as many digits as its highest rank.
         node_id: overrides the node id.
         log_level: what the agent logs.
     """
@@ -54,6 +56,8 @@ class AgentConfig:
     cwd: str | None = None
     log_dir: str | None = None
     prefix: bool = True
+    timestamps: bool = False
+    size: int = 1
     node_id: str | None = None
     log_level: str = "warning"
 

@@ -6,6 +6,7 @@ import os
 import re
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _LOG = get_logger(__name__)
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 16
 _TAIL_LINES = 20
+_TIME = "%Y-%m-%d %H:%M:%S "
 _TAIL_LINE_BYTES = 2000
 # A carriage return at the end of what has come so far is no end yet: the line feed of a pair may follow.
 _PIECE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
@@ -106,6 +108,7 @@ class OutputPump:
         prefix: what every shown piece begins with.
         copy: a file that gets the bytes as they are, or None; the pump closes it.
         tail: remembers the last lines, or None.
+        timestamps: whether the time stands before the prefix.
     """
 
     source: IO[bytes]
@@ -113,6 +116,7 @@ class OutputPump:
     prefix: bytes
     copy: BinaryIO | None = None
     tail: Tail | None = None
+    timestamps: bool = False
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="tfc-output", daemon=True)
@@ -147,8 +151,9 @@ class OutputPump:
 
     def _show(self, pieces: Iterable[bytes]) -> None:
         shown = bytearray()
+        prefix = time.strftime(_TIME).encode() + self.prefix if self.timestamps else self.prefix
         for piece in pieces:
             if self.tail is not None:
                 self.tail.add(piece)
-            shown += self.prefix + piece
+            shown += prefix + piece
         self.console.write(bytes(shown))

@@ -152,12 +152,15 @@ class Supervisor:
         for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
             if source is not None:
                 prefix = f"[{config.rank}]<{name}>: ".encode() if self._config.prefix else b""
-                worker.pumps.append(OutputPump(source, self._consoles[name], prefix, copies.get(name), tail))
+                worker.pumps.append(
+                    OutputPump(source, self._consoles[name], prefix, copies.get(name), tail, self._config.timestamps)
+                )
 
     def _open_copies(self, rank: int) -> dict[str, BinaryIO]:
         if self._config.log_dir is None:
             return {}
-        directory = Path(self._config.log_dir) / f"rank.{rank}"
+        digits = len(str(self._config.size - 1))
+        directory = Path(self._config.log_dir) / f"rank.{rank:0{digits}d}"
         directory.mkdir(parents=True, exist_ok=True)
         return {name: (directory / name).open("wb", buffering=0) for name in self._consoles}
 

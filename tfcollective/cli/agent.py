@@ -1,20 +1,65 @@
-"""``tfcollective agent``: what launchers start on a node."""
+"""``tfcollective agent``: the processes of one node."""
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import click
+
+from tfcollective.errors import ConfigError
+from tfcollective.settings import Settings
+from tfcollective.topology import Endpoint
 
 __all__ = ["agent"]
 
+_STDIN = "-"
+
 
 @click.command(
-    hidden=True,
     epilog="""\b
 Examples:
-  a launcher runs this; it writes one line of JSON to its stdin and keeps that open""",
+  tfcollective agent --join 10.0.0.1:29477 --key-file job.key
+  srun tfcollective agent --join "$LAUNCHER:29477" --key-file "$PWD/job.key"
+  mpirun -H host1,host2 tfcollective agent --join 10.0.0.1:29477 --key-file job.key""",
 )
-def agent() -> int:
-    """Runs the processes of one node, as its launcher says on stdin."""
-    from tfcollective.agent.main import main
+@click.option("--join", metavar="HOST:PORT", help="Where the launcher's coordinator listens.")
+@click.option("--key-file", type=click.Path(), metavar="F", help="Where the launcher has put the job key.")
+@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="How many ranks this host takes. [its share]")
+@click.option("--network-interface", multiple=True, metavar="NAME|CIDR", help="Use this interface; may be repeated.")
+@click.option("--name", metavar="NAME", help="What to call this host in reports. [its host name]")
+@click.option("--start-timeout", type=float, metavar="S", help="How long to wait for the launcher. [120]")
+def agent(
+    join: str | None,
+    key_file: str | None,
+    slots: int | None,
+    network_interface: tuple[str, ...],
+    name: str | None,
+    start_timeout: float | None,
+) -> int:
+    """Runs the processes of this host for a job of `tfcollective run --wait-for-agents`.
 
-    return main()
+    The agent waits until the coordinator listens and the key file is there. It ends when its ranks have ended, and ends
+    them when the launcher is gone.
+    """
+    if join is None:
+        raise ConfigError(
+            "an agent needs --join HOST:PORT and --key-file F: tfcollective run --wait-for-agents says which"
+        )
+    from tfcollective.launch import node
+
+    if join == _STDIN:
+        return node.serve_stdin()
+    if key_file is None:
+        raise ConfigError("--join needs --key-file F: the launcher says which")
+    patience = Settings.load().start_timeout if start_timeout is None else start_timeout
+    return node.serve(
+        node.NodeSettings(
+            coordinator=str(Endpoint.parse(join)),
+            key=node.wait_for_key(Path(key_file), patience).hex(),
+            name=name or socket.gethostname(),
+            network_interfaces=network_interface,
+            slots=slots,
+            patience=patience,
+        )
+    )

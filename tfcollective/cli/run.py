@@ -1,4 +1,4 @@
-"""``tfcollective run``: one command, N processes."""
+"""``tfcollective run``: one command, N processes, on one host or several."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import click
 
 from tfcollective import log
+from tfcollective.cli.build import describe_build
 from tfcollective.cli.command import resolve_command
-from tfcollective.cli.task_spec import parse_task_specs
+from tfcollective.cli.run_options import job_spec, run_options, warn_of_ignored
 from tfcollective.errors import ConfigError
+from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.planner import describe
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import exit_code, render, warning
-from tfcollective.launch.spec import JobSpec, refuse_side_tasks
-from tfcollective.settings import TRANSPORTS, Settings
-from tfcollective.task_specs import PS_POLICIES, trainers_of
-from tfcollective.tasks import TaskKey, workers
 
 __all__ = ["run"]
-
-_Value = TypeVar("_Value")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,112 +58,39 @@ Examples:
   tfcollective run -np 4 --log-dir logs --env DATA=/data python train.py
   tfcollective run -np 2 -m mypackage.train
   tfcollective run --task-spec chief --task-spec worker:instances=2 python train.py
-  tfcollective run -np 2 --dry-run python train.py
+  tfcollective run -np 8 -H host1:4,host2:4 python train.py
+  tfcollective run -np 2 --print-plan python train.py
 
 \b
 Exit code: that of the rank that failed first (128 + n for signal n); 64 wrong usage, 69 the ranks did not
-start in time, 70 internal error, 75 coordinator lost.""",
+start in time, 70 internal error, 75 coordinator or host lost.""",
 )
-@click.option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="How many processes to run.")
-@click.option("--task-spec", multiple=True, metavar="ROLE:K=V,...", help="In place of -np: a role and its instances.")
-@click.option("--ps-policy", type=click.Choice(PS_POLICIES), help="A ps role is an error, or left out. [error]")
-@click.option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command.")
-@click.option("--env", "env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated.")
-@click.option("--log-dir", type=click.Path(), help="Keep every rank's output in DIR/rank.N/stdout and stderr.")
-@click.option("--start-timeout", type=float, metavar="S", help="How long ranks wait for each other to start. [120]")
-@click.option("--op-timeout", type=float, metavar="S", help="How long a collective may take. [300]")
-@click.option("--stall-warning", type=float, metavar="S", help="Warn of a collective that takes longer; 0: never. [60]")
-@click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]")
-@click.option("--timeline", type=click.Path(), metavar="FILE", help="Write a trace of all ranks' operations to FILE.")
-@click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for scripts that use tf.distribute.")
-@click.option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective.")
-@click.option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank.")
-@click.option("--dry-run", is_flag=True, help="Print what would run, and where, and run nothing.")
-@click.option("--verbose", is_flag=True, help="Log what the launcher, the agent and the ranks do.")
+@run_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
-def run(
-    num_proc: int | None,
-    task_spec: Sequence[str],
-    ps_policy: str | None,
-    module: str | None,
-    env: Sequence[str],
-    log_dir: str | None,
-    start_timeout: float | None,
-    op_timeout: float | None,
-    stall_warning: float | None,
-    transport: str | None,
-    timeline: str | None,
-    emit_tf_config: bool,
-    horovod_compat: bool,
-    no_prefix: bool,
-    dry_run: bool,
-    verbose: bool,
-    command: Sequence[str],
-) -> int:
-    """Runs COMMAND on N processes of this machine.
+@click.pass_context
+def run(context: click.Context, /, command: Sequence[str], **options: Any) -> int:
+    """Runs COMMAND on N processes, on this machine or on several.
 
     Every process can call tfcollective.init(); its output appears here, each line with its rank. When one process
     fails, the others are stopped and a report names the first cause. `python` is the interpreter that runs
     tfcollective. Options not given come from TFCOLLECTIVE_* variables, else from the defaults in brackets.
     """
-    settings = Settings.load()
-    tasks = _world(num_proc, task_spec, ps_policy or settings.ps_policy)
-    spec = JobSpec(
-        command=resolve_command(command, module),
-        num_proc=len(tasks),
-        tasks=tasks,
-        env=_parse_env(env),
-        start_timeout=_given(start_timeout, settings.start_timeout),
-        op_timeout=_given(op_timeout, settings.op_timeout),
-        stall_warning=_given(stall_warning, settings.stall_warning),
-        transport=transport or settings.transport,
-        timeline=_absolute(_given(timeline, settings.timeline)),
-        emit_tf_config=emit_tf_config,
-        horovod_compat=horovod_compat,
-        log_dir=_absolute(log_dir),
-        prefix=not no_prefix,
-        log_level="info" if verbose else settings.log_level,
-    )
+    if options["check_build"]:
+        click.echo(describe_build(), nl=False)
+        return ExitCode.OK
+    name, spec = job_spec(options, resolve_command(command, options["module"]))
     log.configure(spec.log_level)
-    launcher = find_launcher("local")
-    if dry_run:
+    warn_of_ignored(context)
+    launcher = find_launcher(name)
+    if options["print_plan"]:
         click.echo(describe(launcher.plan(spec)), nl=False)
-        return 0
+        return ExitCode.OK
     _make_directory(spec.log_dir)
     outcome = launcher.run(spec, stop_signals=_STOP_SIGNALS)
     for text in (render(outcome), warning(outcome)):
         if text:
             sys.stderr.write(f"tfcollective: {text}\n")
     return exit_code(outcome)
-
-
-def _world(num_proc: int | None, task_spec: Sequence[str], ps_policy: str) -> tuple[TaskKey, ...]:
-    """The tasks to run, in rank order."""
-    if (num_proc is None) == (not task_spec):
-        raise ConfigError("how many processes? give either -np N or --task-spec ROLE:instances=N")
-    if num_proc is not None:
-        return workers(num_proc)
-    specs = parse_task_specs(task_spec, ps_policy)
-    refuse_side_tasks(specs)
-    return trainers_of(specs)
-
-
-def _given(option: _Value | None, default: _Value) -> _Value:
-    return default if option is None else option
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).absolute())
-
-
-def _parse_env(assignments: Sequence[str]) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not name or not equals:
-            raise ConfigError(f"--env takes NAME=VALUE, not {assignment!r}")
-        env[name] = value
-    return env
 
 
 def _make_directory(path: str | None) -> None:

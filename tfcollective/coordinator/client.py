@@ -19,9 +19,10 @@ from tfcollective.topology import Endpoint, World
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["MAX_BODY_BYTES", "CoordinatorClient", "CoordinatorUnreachableError"]
+__all__ = ["MAX_BODY_BYTES", "NODES", "CoordinatorClient", "CoordinatorUnreachableError"]
 
 MAX_BODY_BYTES = 4 << 20
+NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves
 _CONNECT_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 10.0
 _POLL_S = 20.0  # one long poll; a waiting call makes several
@@ -38,14 +39,17 @@ class CoordinatorUnreachableError(CoordinatorError):
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
+    ``reply_timeout`` is how long (s) an answer may take, on top of what a call waits for on purpose.
+
     Every call raises CoordinatorError when the coordinator cannot be reached, does not answer in time, does not
     prove the job key, or refuses the request.
     """
 
-    def __init__(self, endpoint: Endpoint, key: bytes) -> None:
+    def __init__(self, endpoint: Endpoint, key: bytes, *, reply_timeout: float = _REPLY_TIMEOUT_S) -> None:
         import urllib3
 
         self._endpoint = endpoint
+        self._reply_timeout = reply_timeout
         self._signer = Signer.from_job_key(key)
         # A pool of its own, so that neither proxy variables nor a user's global pool come into it.
         self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPConnectionPool(
@@ -106,6 +110,13 @@ class CoordinatorClient:
     def exited(self, record: Mapping[str, object]) -> None:
         """Says how a task's process ended (``ExitRecord.to_json()``): for agents."""
         self._call("/v1/exited", {"record": dict(record)})
+
+    def enroll(self, token: str, facts: Mapping[str, object]) -> int:
+        """Says that a node is ready for its part of the job, and what it is like; returns its number.
+
+        ``token`` is random: whoever says it again is the same node.
+        """
+        return _number(self._call("/v1/enroll", {"token": token, "facts": dict(facts)}).get("number"))
 
     def status(self) -> Mapping[str, object]:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
@@ -199,7 +210,9 @@ class CoordinatorClient:
             path,
             body=data,
             headers={**headers, "Content-Type": "application/json"},
-            timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=wait + _REPLY_TIMEOUT_S),
+            timeout=urllib3.Timeout(
+                connect=min(_CONNECT_TIMEOUT_S, self._reply_timeout), read=wait + self._reply_timeout
+            ),
             redirect=False,
             preload_content=False,
         )

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.coordinator import blobs
+from tfcollective.coordinator.client import NODES
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.state import JoinRequest, Membership, RendezvousFailure, TaskView
 from tfcollective.coordinator.store import Entry, Store
@@ -68,6 +69,7 @@ class JobService:
         self._changed = asyncio.Event()
         self._closing = False
         self._told: tuple[World, Reply] | None = None
+        self._nodes: dict[str, Mapping[str, object]] = {}
         self._handlers: dict[str, Handler] = {
             "/v1/join": self._join,
             "/v1/heartbeat": self._heartbeat,
@@ -77,6 +79,7 @@ class JobService:
             "/v1/exited": self._exited,
             "/v1/status": self._status,
             "/v1/clock": self._tell_time,
+            "/v1/enroll": self._enroll,
             "/v1/put": self._put,
             "/v1/get": self._get,
         }
@@ -223,6 +226,14 @@ class JobService:
         key, version = body.text("key"), body.integer("version")
         entry = await self._until(lambda: self._store.newer(key, version), body.number("timeout"))
         return _entry_reply(entry)
+
+    async def _enroll(self, body: Body) -> Reply:
+        """An agent that was not started by the launcher itself says that it is there. Repeating it changes nothing."""
+        token = body.text("token")
+        if token not in self._nodes:
+            self._nodes[token] = body.mapping("facts")
+            self.put(NODES, list(self._nodes.values()))
+        return {"number": list(self._nodes).index(token)}
 
     async def _tell_time(self, body: Body) -> Reply:
         del body

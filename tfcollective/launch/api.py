@@ -15,6 +15,7 @@ from tfcollective import payload
 from tfcollective.errors import ConfigError, LaunchError, WorkerFailedError
 from tfcollective.failures import first_cause
 from tfcollective.launch.function import make_call
+from tfcollective.launch.hosts import parse_hosts, share_out
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
@@ -60,8 +61,10 @@ def run(
             that give them out.
         **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
-            ``horovod_compat``, ``log_dir``, ``prefix``, ``log_level``. Timeouts, transport and log level not given
-            come from ``TFCOLLECTIVE_*`` variables, else from the defaults.
+            ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``; for other launchers than
+            ``local`` also ``hosts`` (``"host1:4,host2:4"``), ``network_interfaces``, ``pass_env``
+            and ``platform``. Timeouts, transport and log level not given come from ``TFCOLLECTIVE_*`` variables, else
+            from the defaults.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
@@ -77,11 +80,16 @@ def run(
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
     for name in _PATHS & set(options):
         options[name] = _as_path(name, options[name])
+    hosts = options.pop("hosts", ())
+    hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
+    if hosts:
+        np = sum(share.count for share in share_out(hosts, len(tasks) or np))
     spec = JobSpec(
         command=(sys.executable, "-m", "tfcollective.launch.function"),
         num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
         tasks=tasks,
+        hosts=hosts,
         **{**_defaults(loaded), **options},
     )
     main_thread = threading.current_thread() is threading.main_thread()

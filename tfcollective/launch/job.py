@@ -100,6 +100,10 @@ class Job:
         """Its private directory on this machine."""
         return str(self._directory.path)
 
+    def replace_plan(self, plan: Plan) -> None:
+        """The same processes on hosts that are known only now, before any agent has begun."""
+        self._plan = plan
+
     @property
     def failed(self) -> bool:
         """Whether a rank has failed already."""
@@ -116,6 +120,8 @@ class Job:
             cwd=self._spec.cwd,
             log_dir=self._spec.log_dir,
             prefix=self._spec.prefix,
+            timestamps=self._spec.timestamps,
+            size=self._spec.num_proc,
             log_level=self._spec.log_level,
         )
 
@@ -123,12 +129,13 @@ class Job:
         """From now on their agent is told with ``send`` to kill a rank that no longer answers."""
         self._silence.add([worker.task for worker in workers], send)
 
-    def outcome(self, received: Sequence[int], agent_failure: str | None) -> JobOutcome:
+    def outcome(self, received: Sequence[int], agent_failure: str | None, *, host_lost: bool = False) -> JobOutcome:
         """How the job ended, after all agents have.
 
         Args:
             received: the signals that asked the launcher to stop.
             agent_failure: what happened to an agent that did not do its work to the end, or None.
+            host_lost: whether that was a host that does not answer any more.
         """
         results = function.collect(self._plan.tasks, self._coordinator) if self._spec.call is not None else {}
         view = self._coordinator.view()
@@ -140,6 +147,8 @@ class Job:
             stopped_by=received[0] if received else None,
             agent_failure=agent_failure or _unreported(view),
             results=results,
+            host_lost=host_lost,
+            places={str(worker.task): worker.place for worker in self._plan.workers},
         )
 
 

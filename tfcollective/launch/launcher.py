@@ -32,6 +32,8 @@ class JobOutcome:
         stopped_by: the signal that asked the launcher to stop, or None.
         agent_failure: what happened to an agent that did not do its work to the end, or None.
         results: what function calls returned, pickled, by task.
+        host_lost: whether ``agent_failure`` is a host that does not answer any more.
+        places: host and slot, by task, for people; empty texts on this machine.
     """
 
     exits: tuple[ExitRecord, ...]
@@ -40,6 +42,8 @@ class JobOutcome:
     stopped_by: int | None = None
     agent_failure: str | None = None
     results: Mapping[str, bytes] = field(default_factory=dict)
+    host_lost: bool = False
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launcher(ABC):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tfcollective.errors import ConfigError
 from tfcollective.launch.agent_process import AgentProcess
 from tfcollective.launch.cores import available_cores
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.network import is_this_machine
 from tfcollective.launch.planner import Plan, plan_local
 from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.spec import JobSpec
@@ -27,6 +29,9 @@ class LocalLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
+        elsewhere = [host.name for host in spec.hosts if not is_this_machine(host.name)]
+        if elsewhere:
+            raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
         endpoints = choose_endpoints(spec.world, _HOST) if spec.emit_tf_config else None
         return plan_local(spec, cores=available_cores(), environ=environ_snapshot(), endpoints=endpoints)
 

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import fnmatch
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
+from tfcollective.launch.hosts import Share
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.tf_config import tf_config
-from tfcollective.settings import TF_CONFIG, variable
+from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, variable
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = ["Plan", "WorkerPlan", "describe", "plan_local"]
+__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "thread_variables"]
 
 # The variables by which numeric libraries and TensorFlow size their thread pools.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+# What ranks on other hosts get of the launcher's environment.
+_PASSED = ("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*")
+# What belongs to a process or to a machine.
+_KEPT_BACK = frozenset(
+    {TF_CONFIG, *(variable(field) for field in ("bind_host", "library", "runtime_dir"))}
+    | {row.name for row in VARIABLES if row.identity}
+)
 _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One process: its role, its ranks, its command and what to add to its environment."""
+    """One process: its role, its ranks, its command, what to add to its environment, and its host (none: this one)."""
 
     task: TaskKey
     rank: int
     local_rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    host: str = ""
+
+    @property
+    def place(self) -> str:
+        """Which slot of which host it has, for people; empty on this machine."""
+        return f"{self.host}, slot {self.local_rank}" if self.host else ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,15 @@ class Plan:
         """The roles, in rank order."""
         return tuple(worker.task for worker in self.workers)
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts, in the order of their ranks."""
+        return tuple(dict.fromkeys(worker.host for worker in self.workers))
+
+    def on(self, host: str) -> tuple[WorkerPlan, ...]:
+        """The processes of one host."""
+        return tuple(worker for worker in self.workers if worker.host == host)
+
 
 def plan_local(
     spec: JobSpec, *, cores: int, environ: Mapping[str, str], endpoints: Mapping[TaskKey, Endpoint] | None = None
@@ -53,9 +76,10 @@ def plan_local(
     """
     share = max(1, cores // spec.num_proc)
     common = {
-        **_thread_variables(share, environ),
+        **thread_variables(share, environ),
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),  # a pipe is no terminal, but people watch it
         **_job_variables(spec),
+        variable("bind_host"): "127.0.0.1",
         **spec.env,
     }
     plans = [
@@ -64,24 +88,70 @@ def plan_local(
             rank,
             rank,
             spec.command,
-            {**common, **_task_variables(task, endpoints), **_horovod_variables(spec, rank, environ)},
+            {
+                **common,
+                **_task_variables(task, endpoints),
+                **_horovod_variables(spec, Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1), environ),
+            },
         )
         for rank, task in enumerate(spec.world)
     ]
     return Plan(tuple(plans))
 
 
+def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str]) -> Plan:
+    """The ranks on their hosts; ``environ`` is the launcher's, of which they get what :func:`_passed_on` lets through.
+
+    What only the host itself knows (its cores, its address) its agent adds.
+    """
+    common = {
+        **_passed_on(environ, (*_PASSED, *spec.pass_env)),
+        "PYTHONUNBUFFERED": "1",
+        **_job_variables(spec),
+        **spec.env,
+    }
+    plans = []
+    for share in shares:
+        for slot, task in enumerate(spec.world[share.first : share.first + share.count]):
+            place = _placement(shares, share, slot)
+            added = {**_task_variables(task, None), **_horovod_variables(spec, place, common)}
+            plans.append(WorkerPlan(task, place.rank, slot, spec.command, {**common, **added}, share.host.name))
+    return Plan(tuple(plans))
+
+
+def _placement(shares: Sequence[Share], share: Share, slot: int) -> Placement:
+    cross = [other for other in shares if other.count > slot]
+    return Placement(
+        rank=share.first + slot,
+        size=sum(other.count for other in shares),
+        local_rank=slot,
+        local_size=share.count,
+        cross_rank=cross.index(share),
+        cross_size=len(cross),
+    )
+
+
+def _passed_on(environ: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _KEPT_BACK and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
 def describe(plan: Plan) -> str:
     """The plan for people: one block a rank. Values that look like secrets are not shown."""
     lines: list[str] = []
     for worker in plan.workers:
-        lines.append(f"rank {worker.rank} ({worker.task}, local rank {worker.local_rank})")
+        host = f", host {worker.host}" if worker.host else ""
+        lines.append(f"rank {worker.rank} ({worker.task}, local rank {worker.local_rank}{host})")
         lines.append(f"  command: {shlex.join(worker.argv)}")
         lines.extend(f"  {name}={value}" for name, value in _shown(worker.env))
     return "\n".join(lines) + "\n"
 
 
-def _thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
+def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What sizes the thread pools of a rank that has ``share`` cores; what ``environ`` says already stays."""
     return {name: str(share) for name in _THREAD_VARIABLES if name not in environ}
 
 
@@ -90,7 +160,6 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
     return {
         **timeline,
         variable("size"): str(spec.num_proc),
-        variable("bind_host"): "127.0.0.1",
         variable("op_timeout"): f"{spec.op_timeout:g}",
         variable("start_timeout"): f"{spec.start_timeout:g}",
         variable("stall_warning"): f"{spec.stall_warning:g}",
@@ -104,11 +173,10 @@ def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None)
     return {variable("task"): str(task), **config}
 
 
-def _horovod_variables(spec: JobSpec, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+def _horovod_variables(spec: JobSpec, place: Placement, environ: Mapping[str, str]) -> dict[str, str]:
     """What ``--horovod-compat`` adds; a variable that the user has set for the ranks stays as it is."""
     if not spec.horovod_compat:
         return {}
-    place = Placement(rank, spec.num_proc, rank, spec.num_proc, cross_rank=0, cross_size=1)
     added = compat_variables(place, {**environ, **spec.env})
     return {name: value for name, value in added.items() if name not in spec.env or name == PYTHONPATH}
 

@@ -7,16 +7,18 @@ from importlib.metadata import EntryPoint, entry_points
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.launcher import Launcher
 
-__all__ = ["GROUP", "find_launcher"]
+__all__ = ["GROUP", "find_launcher", "known_launchers"]
 
 GROUP = "tfcollective.launchers"
-_BUILT_IN = {"local": "tfcollective.launch.local:LocalLauncher"}
+_BUILT_IN = {
+    "agents": "tfcollective.launch.joined:JoinedLauncher",
+    "local": "tfcollective.launch.local:LocalLauncher",
+}
 
 
 def find_launcher(name: str) -> Launcher:
     """The launcher called ``name``; ConfigError lists the known ones, LaunchError says why it cannot be loaded."""
-    known = {point.name: point for point in entry_points(group=GROUP)}
-    known.update({built_in: EntryPoint(built_in, target, GROUP) for built_in, target in _BUILT_IN.items()})
+    known = _known()
     point = known.get(name)
     if point is None:
         raise ConfigError(f"there is no launcher {name!r}; known: {', '.join(sorted(known))}")
@@ -27,3 +29,14 @@ def find_launcher(name: str) -> Launcher:
     if not isinstance(launcher, Launcher):
         raise LaunchError(f"the launcher {name!r} ({point.value}) is no tfcollective launcher")
     return launcher
+
+
+def known_launchers() -> tuple[str, ...]:
+    """The names that :func:`find_launcher` knows."""
+    return tuple(sorted(_known()))
+
+
+def _known() -> dict[str, EntryPoint]:
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    known.update({built_in: EntryPoint(built_in, target, GROUP) for built_in, target in _BUILT_IN.items()})
+    return known

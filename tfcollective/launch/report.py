@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord, first_cause
@@ -21,7 +21,7 @@ def exit_code(outcome: JobOutcome) -> int:
     if outcome.start_failure is not None and outcome.start_failure.timed_out:
         return ExitCode.NOT_STARTED
     if outcome.agent_failure is not None:
-        return ExitCode.INTERNAL
+        return ExitCode.LOST if outcome.host_lost else ExitCode.INTERNAL
     cause = first_cause(outcome.exits)
     return 0 if cause is None else cause.status
 
@@ -48,13 +48,16 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         yield f"the ranks could not meet: {outcome.start_failure.message}"
     cause = first_cause(outcome.exits)
     if cause is not None:
-        yield from _cause_lines(cause)
+        yield from _cause_lines(cause, outcome.places)
         others = [record for record in outcome.exits if record.failed and record is not cause]
-        yield from (f"  then {_who(record)} {_how(record)}" for record in sorted(others, key=lambda one: one.time))
+        yield from (
+            f"  then {_who(record, outcome.places)} {_how(record)}"
+            for record in sorted(others, key=lambda one: one.time)
+        )
 
 
-def _cause_lines(record: ExitRecord) -> Iterator[str]:
-    yield f"the job failed: {_who(record)} {record.how}"
+def _cause_lines(record: ExitRecord, places: Mapping[str, str]) -> Iterator[str]:
+    yield f"the job failed: {_who(record, places)} {record.how}"
     traceback = () if record.exception is None else tuple(record.exception.traceback.rstrip().splitlines())
     tail = _without_traceback(record.stderr_tail, traceback)
     if tail:
@@ -74,8 +77,10 @@ def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tup
     return tail[:start] + tail[end + 1 :]
 
 
-def _who(record: ExitRecord) -> str:
-    return f"rank {record.rank} ({record.task}, pid {record.pid})"
+def _who(record: ExitRecord, places: Mapping[str, str]) -> str:
+    """It is a slot that failed, not its host: other ranks may have done well there."""
+    place = f" on {places[record.task]}" if places.get(record.task) else ""
+    return f"rank {record.rank} ({record.task}, pid {record.pid}{place})"
 
 
 def _how(record: ExitRecord) -> str:

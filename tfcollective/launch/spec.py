@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.hosts import Host
 from tfcollective.settings import TRANSPORTS
 from tfcollective.task_specs import TaskSpecs, side_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
@@ -47,6 +49,11 @@ class JobSpec:
         cwd: where the ranks run; None: here.
         emit_tf_config: whether the ranks get a TF_CONFIG, for ``tf.distribute``.
         horovod_compat: whether ``import horovod`` gives the ranks tfcollective under that name.
+        hosts: where the ranks run, in this order; empty: on this machine.
+        network_interfaces: names or networks (``10.0.0.0/8``) of interfaces; empty: what leads to the others.
+        pass_env: patterns of the names of variables that ranks on other hosts get from here, besides the usual ones.
+        timestamps: whether lines of output start with the time.
+        platform: settings that the launcher's platform has besides these.
         call: a function to call instead of ``command``'s own work, or None.
     """
 
@@ -64,6 +71,11 @@ class JobSpec:
     cwd: str | None = None
     emit_tf_config: bool = False
     horovod_compat: bool = False
+    hosts: tuple[Host, ...] = ()
+    network_interfaces: tuple[str, ...] = ()
+    pass_env: tuple[str, ...] = ()
+    timestamps: bool = False
+    platform: Mapping[str, Any] = field(default_factory=dict)
     call: FunctionCall | None = None
     tasks: tuple[TaskKey, ...] = ()
 

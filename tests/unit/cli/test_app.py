@@ -19,11 +19,11 @@ def test_every_help_has_examples(name, capsys):
     assert "Examples:" in capsys.readouterr().out
 
 
-def test_the_agent_is_hidden(capsys):
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert "status" in text
-    assert "agent" not in text
+def test_an_agent_says_what_it_needs(capsys):
+    assert main(["agent"]) == 64
+    assert "--join HOST:PORT and --key-file F" in capsys.readouterr().err
+    assert main(["agent", "--join", "127.0.0.1:5"]) == 64
+    assert "--key-file" in capsys.readouterr().err
 
 
 def test_version(capsys):

@@ -25,9 +25,10 @@ def test_the_signature_is_for_good():
 
 def test_an_unknown_option_is_named():
     with pytest.raises(
-        tfcollective.ConfigError, match=r"unknown option 'hosts'; known: cwd, emit_tf_config, env, horovod"
+        tfcollective.ConfigError,
+        match=r"unknown option 'queue'; known: cwd, emit_tf_config, env",
     ):
-        tfcollective.run(print, np=2, hosts="a:1")
+        tfcollective.run(print, np=2, queue="a")
 
 
 def test_side_tasks_are_not_supported_yet():
@@ -68,5 +69,5 @@ def test_a_function_that_cannot_be_pickled_is_refused():
 
 def test_launchers_are_found_by_name():
     assert isinstance(find_launcher("local"), LocalLauncher)
-    with pytest.raises(tfcollective.ConfigError, match="no launcher 'cloud'; known: local"):
+    with pytest.raises(tfcollective.ConfigError, match="no launcher 'cloud'; known: agents, local"):
         find_launcher("cloud")

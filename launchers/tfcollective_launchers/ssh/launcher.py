@@ -1,0 +1,126 @@
+"""Runs a job on hosts that ssh reaches; hosts that are this machine need no ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tfcollective.errors import ConfigError, LaunchError, UnsupportedError
+from tfcollective.launch.hosts import share_out
+from tfcollective.launch.job import Job
+from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.network import choose_address, interface_addresses, is_this_machine, own_address
+from tfcollective.launch.node import NodeSettings
+from tfcollective.launch.nodes import Facts, Node, client_of, enrolled, run_on_nodes
+from tfcollective.launch.planner import Plan, plan_hosts
+from tfcollective.launch.spec import JobSpec
+from tfcollective.log import get_logger
+from tfcollective.settings import environ_snapshot
+from tfcollective_launchers.ssh.command import SshOptions, ssh_command
+from tfcollective_launchers.ssh.node_process import NodeProcess
+from tfcollective_launchers.ssh.preflight import Visitor, ask_all
+
+__all__ = ["SshLauncher", "meeting_address"]
+
+_LOG = get_logger(__name__)
+_ENROLL_S = 60.0
+_POLL_S = 0.5
+# Not `-m`, which looks into the directory where it happens to be first: a file there may be called like a module.
+_PROGRAM = "import sys; del sys.path[0]; from tfcollective.cli import main; sys.exit(main())"
+_AGENT = ("-c", _PROGRAM, "agent", "--join", "-")
+
+
+class SshLauncher(Launcher):
+    """An agent on every host of ``spec.hosts``."""
+
+    def plan(self, spec: JobSpec) -> Plan:
+        """See :class:`Launcher`."""
+        if not spec.hosts:
+            raise ConfigError("the launcher 'ssh' needs hosts, for example host1:4,host2:4")
+        if spec.emit_tf_config:
+            raise UnsupportedError(
+                "a TF_CONFIG names ports, and only on this machine can free ones be found: use it without hosts"
+            )
+        return plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
+
+    def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
+        """See :class:`Launcher`."""
+        options = SshOptions.from_platform(spec.platform)
+        spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
+        plan = self.plan(spec)
+        commands = {host: _command(host, options) for host in plan.hosts}
+        remote = [host for host, command in commands.items() if command[0] == "ssh"]
+        visitors = ask_all(remote, options, str(spec.cwd))
+        bind_host = meeting_address(visitors, interface_addresses(), spec.network_interfaces)
+        with (
+            Job(spec, plan, bind_host=bind_host) as job,
+            client_of(job) as client,
+            _started(commands, job, spec) as processes,
+        ):
+            facts = {one.name: one for one in _gather(lambda have: enrolled(client, _POLL_S, have), processes)}
+            nodes = {
+                host: Node(facts[host], client, process.write, process.kill) for host, process in processes.items()
+            }
+            return run_on_nodes(job, plan, nodes, sys.executable, stop_signals)
+
+
+def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
+    """Where the coordinator listens: on the interface that is ``wanted``, else where the first host sees us.
+
+    Raises ConfigError when that is no address of ours: something on the way translates addresses.
+    """
+    if wanted:
+        return choose_address(interfaces, wanted)
+    if not visitors:
+        return own_address(())
+    seen = visitors[0].our_address
+    if not any(seen in addresses for addresses in interfaces.values()):
+        raise ConfigError(
+            f"{visitors[0].host} sees this machine as {seen or 'nobody'}, which no interface here has: "
+            "say with --network-interface which one the hosts can reach"
+        )
+    return seen
+
+
+def _command(host: str, options: SshOptions) -> tuple[str, ...]:
+    if is_this_machine(host):
+        return (sys.executable, *_AGENT)
+    return ssh_command(host, options, [options.python, *_AGENT])
+
+
+@contextlib.contextmanager
+def _started(commands: Mapping[str, Sequence[str]], job: Job, spec: JobSpec) -> Iterator[dict[str, NodeProcess]]:
+    """An agent on every host, while the block runs; none afterwards."""
+    processes: dict[str, NodeProcess] = {}
+    try:
+        for host, command in commands.items():
+            processes[host] = NodeProcess.start(command)
+            settings = NodeSettings(job.coordinator, job.key.hex(), host, spec.network_interfaces, patience=_ENROLL_S)
+            processes[host].write(settings.to_line())
+        yield processes
+    finally:
+        for process in processes.values():
+            process.close()
+        for process in processes.values():
+            process.wait()
+
+
+def _gather(ask: Callable[[int], Sequence[Facts]], processes: Mapping[str, NodeProcess]) -> Sequence[Facts]:
+    """Waits until all hosts have enrolled. Raises LaunchError that names those that have not."""
+    deadline = time.monotonic() + _ENROLL_S
+    found: Sequence[Facts] = ()
+    while len(found) < len(processes):
+        found = ask(len(found))
+        missing = sorted(set(processes) - {one.name for one in found})
+        ended = [host for host in missing if processes[host].ended]
+        if ended or (missing and time.monotonic() > deadline):
+            how = "has ended before it began" if ended else f"has not come within {_ENROLL_S:g} s"
+            raise LaunchError(
+                f"the agent on {', '.join(ended or missing)} {how}: what it said stands above. If it cannot reach the "
+                "coordinator, open the firewall for it, or choose another network with --network-interface"
+            )
+    return found

@@ -1,0 +1,71 @@
+"""Agents that the launcher has not started, here on this machine, over its loopback interface."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+
+import pytest
+from launching import JOIN, Run, run, until
+
+pytestmark = pytest.mark.multiprocess
+
+ON_LOOPBACK = ("--network-interface", "lo")
+
+
+@contextlib.contextmanager
+def agents(one, count, key):
+    """As many agents for the job of ``one``, started as its launcher says."""
+    join = next(line for line in one.process.stderr if "agent --join" in line).split()
+    assert join[:2] == ["tfcollective", "agent"]
+    assert join[-1] == str(key)
+    command = [sys.executable, "-m", *join]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(count)
+    ]
+    try:
+        yield started
+    finally:
+        for agent in started:
+            agent.kill()
+            agent.communicate()
+
+
+def test_agents_share_the_ranks_and_end_with_them(tmp_path):
+    key = tmp_path / "key"
+    arguments = ("-np", "3", "--wait-for-agents", "2", "--key-file", str(key), *ON_LOOPBACK)
+    program = f"{JOIN}\njoin(); print('rank', rank, me.world_size); sys.exit(5 * (rank == 2))"
+    with Run((*arguments, "python", "-c", program)) as one, agents(one, 2, key) as started:
+        said = [agent.communicate(timeout=60)[0] for agent in started]
+        code, _, err = one.finish()
+    assert [agent.returncode for agent in started] == [0, 0]
+    assert sorted("".join(said).splitlines()) == [f"[{rank}]<stdout>: rank {rank} 3" for rank in range(3)]
+    assert code == 5
+    assert "rank 2 (worker:2, pid " in err
+    assert not key.exists()
+
+
+@pytest.mark.hosts  # needs nothing but time: seven seconds of silence
+def test_agents_end_their_ranks_when_the_launcher_is_killed(tmp_path):
+    key = tmp_path / "key"
+    arguments = ("-np", "1", "--wait-for-agents", "1", "--key-file", str(key), *ON_LOOPBACK)
+    program = f"{JOIN}\njoin(); print('pid', os.getpid(), flush=True); time.sleep(100)"
+    with Run((*arguments, "python", "-c", program)) as one, agents(one, 1, key) as (agent,):
+        rank = int(agent.stdout.readline().split()[-1])
+        one.signal(signal.SIGKILL)
+        agent.communicate(timeout=30)
+        assert agent.returncode == 70
+        until(lambda: not _exists(rank))
+
+
+def test_one_rank_keeps_its_output_too(tmp_path):
+    assert run("-np", "1", "--output-filename", str(tmp_path / "o"), "python", "-c", "print(1)")[0] == 0
+    assert (tmp_path / "o/rank.0/stdout").read_text() == "1\n"
+
+
+def _exists(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split()[2] != "Z"
+    except OSError:
+        return False

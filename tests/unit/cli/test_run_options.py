@@ -1,0 +1,132 @@
+"""horovodrun's flags and configuration files, and who runs what."""
+
+import pytest
+
+from tfcollective.cli import main
+from tfcollective.cli.run import run
+from tfcollective.cli.run_options import job_spec
+from tfcollective.errors import ConfigError
+
+
+def parsed(*arguments):
+    """(launcher, job) of a command line."""
+    context = run.make_context("run", [*arguments, "true"])
+    options = dict(context.params)
+    return job_spec(options, options.pop("command"))
+
+
+def test_a_list_that_names_only_this_machine_needs_no_ssh():
+    launcher, spec = parsed("-np", "2", "-H", "localhost:4")
+    assert (launcher, spec.num_proc, spec.hosts) == ("local", 2, ())
+    assert parsed("-H", "localhost:4")[1].num_proc == 4
+
+
+def test_other_hosts_need_ssh(tmp_path):
+    (tmp_path / "hosts").write_text("h1.invalid slots=2 # comment\nh2.invalid max-slots=3\n")
+    launcher, spec = parsed("-hostfile", str(tmp_path / "hosts"), "-p", "2222", "-i", "/k", "--ssh-options", "-F 'a b'")
+    assert (launcher, spec.num_proc, [host.slots for host in spec.hosts]) == ("ssh", 5, [2, 3])
+    assert spec.platform["port"] == 2222
+    assert spec.platform["identity_file"] == "/k"
+    assert spec.platform["options"] == ("-F", "a b")
+
+
+def test_agents_that_others_start():
+    launcher, spec = parsed("-np", "4", "--wait-for-agents", "2", "--port", "29477")
+    assert (launcher, spec.platform["agents"], spec.platform["port"]) == ("agents", 2, 29477)
+    with pytest.raises(ConfigError, match="without -H"):
+        parsed("--wait-for-agents", "2", "-H", "h:2")
+
+
+def test_horovodruns_names():
+    flags = ("--stall-check-warning-time-seconds", "7", "--gloo-timeout-seconds", "8", "--timeline-filename", "/t")
+    more = ("--output-filename", "/o", "--network-interfaces", "eth0,ib1", "--fusion-threshold-mb", "16")
+    spec = parsed("-np", "2", *flags, *more, "-prefix-timestamp", "--log-level", "TRACE")[1]
+    assert (spec.stall_warning, spec.op_timeout, spec.timeline, spec.log_dir) == (7.0, 8.0, "/t", "/o")
+    assert spec.network_interfaces == ("eth0", "ib1")
+    assert spec.env == {"TFCOLLECTIVE_BUCKET_BYTES": str(16 << 20)}
+    assert (spec.timestamps, spec.log_level) == (True, "debug")
+    assert parsed("-np", "2", "--no-stall-check")[1].stall_warning == 0
+
+
+def test_flags_without_effect_are_named(capsys):
+    arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune")
+    assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 0
+    assert "no effect here: --gloo, --cycle-time-ms, --autotune" in capsys.readouterr().err
+    assert main(["run", "-np", "1", "--print-plan", "true"]) == 0
+    assert "no effect" not in capsys.readouterr().err
+
+
+CONFIG = """
+controller: gloo
+num-proc: 3
+env: [A=1, B=2]
+network_interface: eth1
+params: {fusion_threshold_mb: 4, cycle_time_ms: 3}
+timeline: {filename: /trace.json, mark_cycles: true}
+stall_check: {enabled: true, warning_time_seconds: 9}
+library_options: {gloo_timeout_seconds: 77}
+logging: {level: info}
+"""
+
+
+def test_a_configuration_file_in_horovodruns_form(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    spec = parsed("--config-file", str(path))[1]
+    assert (spec.num_proc, spec.timeline, spec.stall_warning, spec.op_timeout) == (3, "/trace.json", 9.0, 77.0)
+    assert spec.env == {"A": "1", "B": "2", "TFCOLLECTIVE_BUCKET_BYTES": str(4 << 20)}
+    assert (spec.network_interfaces, spec.log_level) == (("eth1",), "info")
+
+
+def test_the_command_line_goes_before_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    spec = parsed("--gloo-timeout-seconds", "5", "--config-file", str(path), "-np", "2")[1]
+    assert (spec.num_proc, spec.op_timeout, spec.stall_warning) == (2, 5.0, 9.0)
+
+
+def test_stall_checks_can_be_switched_off_in_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("stall_check: {enabled: false}\nnum_proc: 1")
+    assert parsed("--config-file", str(path))[1].stall_warning == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num_procs: 3", "'num_procs' means nothing"),
+        ("params: {fusion: 3}", "params.fusion means nothing; known: fusion_threshold_mb"),
+        ("[1, 2]", "no mapping"),
+        ("{", "--config-file: "),
+        ("num_proc: many", "many"),
+    ],
+)
+def test_files_that_mean_nothing(tmp_path, text, message, capsys):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert main(["run", "--config-file", str(path), "true"]) == 64
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-np", "5", "-H", "a:2,b:2"], "5 processes do not fit into the 4 slots of a:2, b:2"),
+        (["-H", "a:2,a:2"], "a stands there twice"),
+        (["-H", "a:2", "--hostfile", "f"], "not with both"),
+        (["--hostfile", "/no/such/file"], "--hostfile: "),
+        (["-H", "h.invalid:1", "--ssh-options", "'"], "--ssh-options"),
+        (["-H", "h.invalid:1", "--emit-tf-config"], "TF_CONFIG"),
+        (["-np", "2", "--fusion-threshold-mb", "0"], "above 0"),
+    ],
+)
+def test_wrong_usage(arguments, message, capsys):
+    assert main(["run", *arguments, "--print-plan", "true"]) == 64
+    assert message in capsys.readouterr().err
+
+
+def test_what_this_installation_can_do(capsys):
+    assert main(["run", "--check-build"]) == 0
+    text = capsys.readouterr().out
+    assert "[X] native (TCP, shared memory)" in text
+    assert "[X] local" in text

@@ -1,0 +1,136 @@
+"""How ssh is called, and what is made of a host's answer, without ssh."""
+
+import json
+import platform
+import shlex
+import time
+
+import pytest
+from tfcollective_launchers.ssh.command import SshOptions, ssh_command
+from tfcollective_launchers.ssh.launcher import SshLauncher, meeting_address
+from tfcollective_launchers.ssh.preflight import Answer, Visitor, diagnose
+
+from tfcollective._version import __version__
+from tfcollective.errors import ConfigError
+from tfcollective.launch.hosts import parse_hosts
+from tfcollective.launch.spec import JobSpec
+
+OPTIONS = SshOptions(python="/opt/py")
+
+
+def test_the_command_asks_nothing_and_checks_host_keys():
+    command = ssh_command("ann@h", SshOptions(), ["/opt/my python", "-m", "x"])
+    assert command[:2] == ("ssh", "-T")
+    assert "BatchMode=yes" in command
+    assert "StrictHostKeyChecking=accept-new" in command
+    assert command[-3:] == ("--", "ann@h", "'/opt/my python' -m x")
+    assert shlex.split(command[-1]) == ["/opt/my python", "-m", "x"]
+
+
+def test_what_the_user_says_of_ssh_comes_first():
+    command = ssh_command("h", SshOptions(2222, "/k", ("-o", "StrictHostKeyChecking=yes")), ["x"])
+    assert command.index("StrictHostKeyChecking=yes") < command.index("StrictHostKeyChecking=accept-new")
+    assert command[command.index("-p") + 1] == "2222"
+    assert command[command.index("-i") + 1] == "/k"
+
+
+@pytest.mark.parametrize("platform", [{"port": 0}, {"port": 70000}, {"prot": 22}])
+def test_settings_that_mean_nothing(platform):
+    with pytest.raises(ConfigError):
+        SshOptions.from_platform(platform)
+
+
+def said(**facts):
+    good = {
+        "python": platform.python_version(),
+        "version": __version__,
+        "time": time.time(),
+        "ssh": "10.0.0.1 5 10.0.0.2 22",
+    }
+    good.update(facts)
+    text = json.dumps({key: value for key, value in good.items() if value is not None})
+    return Answer(0, f"welcome to this host\ntfcollective-preflight {text}\n", "", time.time())
+
+
+def test_a_good_answer_among_other_words():
+    assert diagnose("h", said(), OPTIONS) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem", "remedy"),
+    [
+        (said(python="3.9.1"), "/opt/py is Python 3.9.1 there", "--remote-python"),
+        (
+            said(missing="No module named 'tfcollective'"),
+            "has no tfcollective there",
+            f"pip install tfcollective=={__version__}",
+        ),
+        (said(version="0.0.1"), "tfcollective 0.0.1 is installed there", f"pip install tfcollective=={__version__}"),
+        (said(directory="No such file: '/x'"), "the working directory is not there", "--cwd"),
+        (said(time=time.time() + 400), "its clock differs from ours by 400 s", "NTP"),
+        (Answer(None, "", "", 0.0), "no answer within", "ssh h true"),
+        (Answer(127, "", "sh: /opt/py: not found", 0.0), "there is no /opt/py", "--remote-python"),
+        (Answer(0, "hello", "", 0.0), "does not run as a Python does", "--remote-python"),
+        (Answer(255, "", "ann@h: Permission denied (publickey).", 0.0), "ssh is refused", "ssh-copy-id h"),
+        (
+            Answer(255, "", "Host key verification failed.", 0.0),
+            "host key is not the one that is known",
+            "ssh-keygen -R h",
+        ),
+        (
+            Answer(255, "", "connect to host h port 22: No route to host", 0.0),
+            "cannot connect (connect to",
+            "ssh h true",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_remedy(answer, problem, remedy):
+    text = diagnose("h", answer, OPTIONS)
+    assert problem in text
+    assert remedy in text
+
+
+INTERFACES = {"lo": ("127.0.0.1",), "eth7": ("10.0.0.1", "fd00::1"), "ib0": ("10.9.0.1",)}
+
+
+def test_the_coordinator_listens_where_the_hosts_see_us():
+    assert meeting_address([Visitor("h", "10.0.0.1")], INTERFACES, ()) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "address"), [("ib0", "10.9.0.1"), ("10.9.0.0/16", "10.9.0.1"), ("fd00::/8", "fd00::1")]
+)
+def test_or_where_the_user_wants(wanted, address):
+    assert meeting_address([Visitor("h", "10.0.0.1")], INTERFACES, (wanted,)) == address
+
+
+def test_addresses_that_are_not_ours():
+    with pytest.raises(ConfigError, match=r"h sees this machine as 192\.0\.2\.9, which no interface here has"):
+        meeting_address([Visitor("h", "192.0.2.9")], INTERFACES, ())
+    with pytest.raises(ConfigError, match=r"lies in eth0; there are: lo 127\.0\.0\.1; eth7"):
+        meeting_address([], INTERFACES, ("eth0",))
+
+
+def test_the_plan_follows_the_list_of_hosts(monkeypatch):
+    monkeypatch.setenv("TF_X", "1")
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    monkeypatch.setenv("TFCOLLECTIVE_TASK", "worker:9")
+    monkeypatch.setenv("HOME_OF_SECRETS", "x")
+    workers = SshLauncher().plan(JobSpec(("a",), 3, hosts=parse_hosts("z:2,a:2"))).workers
+    assert [(w.rank, w.local_rank, w.host, w.place) for w in workers] == [
+        (0, 0, "z", "z, slot 0"),
+        (1, 1, "z", "z, slot 1"),
+        (2, 0, "a", "a, slot 0"),
+    ]
+    env = workers[2].env
+    assert (env["TF_X"], env["TFCOLLECTIVE_TASK"], env["TFCOLLECTIVE_SIZE"]) == ("1", "worker:2", "3")
+    assert "TF_CONFIG" not in env
+    assert "HOME_OF_SECRETS" not in env
+    assert "TFCOLLECTIVE_BIND_HOST" not in env  # only the host knows
+
+
+def test_horovods_variables_count_hosts():
+    spec = JobSpec(("a",), 3, hosts=parse_hosts("z:2,a:1"), horovod_compat=True)
+    names = ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    found = [tuple(int(w.env[f"HOROVOD_{name}"]) for name in names) for w in SshLauncher().plan(spec).workers]
+    assert found == [(0, 0, 2, 0, 2), (1, 1, 2, 0, 1), (2, 0, 1, 1, 2)]

@@ -1,0 +1,99 @@
+"""Options of ``tfcollective run`` from a YAML file, in horovodrun's form or by the options' own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["read_config"]
+
+# horovodrun's groups, and which of our options a key of theirs is; None: it has no effect here.
+_GROUPS: Mapping[str, Mapping[str, str | None]] = {
+    "params": {
+        "fusion_threshold_mb": "fusion_threshold_mb",
+        "cycle_time_ms": None,
+        "cache_capacity": None,
+        "hierarchical_allreduce": None,
+        "hierarchical_allgather": None,
+        "torus_allreduce": None,
+    },
+    "autotune": {
+        "enabled": None,
+        "log_file": None,
+        "warmup_samples": None,
+        "steps_per_sample": None,
+        "bayes_opt_max_samples": None,
+        "gaussian_process_noise": None,
+    },
+    "timeline": {"filename": "timeline", "mark_cycles": None},
+    "stall_check": {
+        "enabled": "no_stall_check",
+        "warning_time_seconds": "stall_warning",
+        "shutdown_time_seconds": None,
+    },
+    "library_options": {
+        "mpi_threads_disable": None,
+        "num_nccl_streams": None,
+        "thread_affinity": None,
+        "gloo_timeout_seconds": "op_timeout",
+    },
+    "logging": {"level": "log_level", "with_timestamp": None},
+}
+
+
+def read_config(path: str, command: click.Command) -> dict[str, Any]:
+    """What the file says, by the names of the command's parameters. Raises ConfigError for what means nothing."""
+    try:
+        document = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config-file: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"--config-file: {path} is no mapping of names to values")
+    return dict(_read(document, path, _parameters(command)))
+
+
+def _parameters(command: click.Command) -> dict[str, click.Option]:
+    """Options by every name that a file may use: without dashes in front, and with either kind inside."""
+    found: dict[str, click.Option] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.expose_value:
+            for name in (*parameter.opts, str(parameter.name)):
+                found[name.lstrip("-").replace("-", "_")] = parameter
+    return found
+
+
+def _read(document: Mapping[object, object], path: str, known: Mapping[str, click.Option]) -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        name = str(key).replace("-", "_")
+        if name == "controller":
+            continue  # which of theirs to use; here there is one
+        if isinstance(value, dict) and name in _GROUPS:
+            yield from _read_group(name, value, path)
+        elif name in known:
+            yield str(known[name].name), _listed(value) if known[name].multiple else value
+        else:
+            raise ConfigError(f"--config-file: {path}: {key!r} means nothing; the names are those of the options")
+
+
+def _read_group(group: str, values: Mapping[object, object], path: str) -> Iterator[tuple[str, Any]]:
+    names = _GROUPS[group]
+    for key, value in values.items():
+        if key not in names:
+            raise ConfigError(f"--config-file: {path}: {group}.{key} means nothing; known: {', '.join(names)}")
+        ours = names[str(key)]
+        if ours == "no_stall_check":
+            yield ours, not value
+        elif ours is not None and value is not None:
+            yield ours, value
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]

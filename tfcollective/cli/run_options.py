@@ -1,0 +1,295 @@
+"""The options of ``tfcollective run``: what can be typed, and the job that it means."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tfcollective._version import __version__
+from tfcollective.cli.config_file import read_config
+from tfcollective.cli.task_spec import parse_task_specs
+from tfcollective.errors import ConfigError
+from tfcollective.launch.hosts import Host, parse_hostfile, parse_hosts, share_out
+from tfcollective.launch.network import is_this_machine
+from tfcollective.launch.spec import JobSpec, refuse_side_tasks
+from tfcollective.log import LEVELS
+from tfcollective.settings import TRANSPORTS, Settings, variable
+from tfcollective.task_specs import PS_POLICIES, trainers_of
+from tfcollective.tasks import TaskKey, workers
+
+__all__ = ["choose_launcher", "job_spec", "run_options", "warn_of_ignored"]
+
+_Value = TypeVar("_Value")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# horovodrun has six levels of logging, we have four.
+_LEVELS = {"trace": "debug", "fatal": "error"}
+_MEBIBYTE = 1 << 20
+# What horovodrun's users may have in their scripts, and what is different here by nature: (flags, takes a value).
+_IGNORED: tuple[tuple[str, bool], ...] = (
+    ("--gloo", False),
+    ("--disable-cache", False),
+    ("--cycle-time-ms", True),
+    ("--cache-capacity", True),
+    ("--hierarchical-allreduce/--no-hierarchical-allreduce", False),
+    ("--hierarchical-allgather/--no-hierarchical-allgather", False),
+    ("--torus-allreduce/--no-torus-allreduce", False),
+    ("--autotune/--no-autotune", False),
+    ("--autotune-log-file", True),
+    ("--timeline-mark-cycles/--no-timeline-mark-cycles", False),
+    ("--stall-check", False),
+    ("--stall-check-shutdown-time-seconds", True),
+    ("--mpi-threads-disable/--no-mpi-threads-disable", False),
+    ("--num-nccl-streams", True),
+    ("--thread-affinity", True),
+    ("--log-with-timestamp/--log-without-timestamp", False),
+)
+
+
+def _set_defaults(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
+    """What a configuration file says counts where the command line says nothing."""
+    del parameter
+    if path is not None:
+        context.default_map = {**(context.default_map or {}), **read_config(path, context.command)}
+    return path
+
+
+def _level(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    del context, parameter
+    return None if value is None else _LEVELS.get(value, value)
+
+
+_SECONDS: dict[str, Any] = {"type": float, "metavar": "S"}
+_OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
+    # what to run
+    click.option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="How many processes. [all slots]"),
+    click.option("--task-spec", multiple=True, metavar="ROLE:K=V,...", help="A role and how many; not -np."),
+    click.option("--ps-policy", type=click.Choice(PS_POLICIES), help="A ps role is an error, or left out. [error]"),
+    click.option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command."),
+    click.option("--cwd", metavar="DIR", help="Where the ranks run. [here]"),
+    click.option("--env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated."),
+    click.option(
+        "--pass-env", multiple=True, metavar="GLOB", help="Hand on variables of these names to other hosts, too."
+    ),
+    # where
+    click.option("-H", "--hosts", metavar="HOST:N,...", help="Run on these hosts, so many ranks on each."),
+    click.option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="The same, one host a line."),
+    click.option(
+        *("--network-interface", "--network-interfaces"),
+        multiple=True,
+        metavar="NAME|CIDR",
+        help="The interface to use on each host; may be repeated. [the one that leads to the launcher]",
+    ),
+    click.option("-p", "--ssh-port", type=int, metavar="PORT", help="The port of sshd on the hosts."),
+    click.option("-i", "--ssh-identity-file", metavar="F", help="The private key for the hosts."),
+    click.option("--ssh-options", default="", metavar="TEXT", help="More arguments for ssh, as one text."),
+    click.option("--remote-python", metavar="PATH", help="The interpreter on the other hosts. [this one's path]"),
+    click.option(
+        "--wait-for-agents", type=click.IntRange(min=1), metavar="N", help="Let others start N agents; say how."
+    ),
+    click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Where agents find us. [any]"),
+    click.option("--key-file", type=click.Path(), metavar="F", help="Where to put the job key for agents."),
+    # how
+    click.option("--start-timeout", **_SECONDS, help="How long ranks wait for each other to start. [120]"),
+    click.option("--op-timeout", "--gloo-timeout-seconds", **_SECONDS, help="How long a collective may take. [300]"),
+    click.option(
+        *("--stall-warning", "--stall-check-warning-time-seconds"),
+        **_SECONDS,
+        help="Warn of a collective that takes longer; 0: never. [60]",
+    ),
+    click.option("--no-stall-check", is_flag=True, help="Never warn: --stall-warning 0."),
+    click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
+    click.option("--fusion-threshold-mb", type=float, metavar="MB", help="How many gradients to reduce together. [8]"),
+    click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
+    click.option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective."),
+    # what is shown and kept
+    click.option(
+        *("--log-dir", "--output-filename"),
+        type=click.Path(),
+        metavar="DIR",
+        help="Keep every rank's output in DIR/rank.N/stdout and stderr.",
+    ),
+    click.option(
+        "--timeline",
+        "--timeline-filename",
+        type=click.Path(),
+        metavar="F",
+        help="Write a trace of all operations.",
+    ),
+    click.option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank."),
+    click.option(
+        "-prefix-timestamp", "--prefix-output-with-timestamp", is_flag=True, help="Start lines of output with the time."
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice((*LEVELS, *_LEVELS), case_sensitive=False),
+        callback=_level,
+        help="What the launcher, the agents and the ranks log. [warning]",
+    ),
+    click.option("--verbose", is_flag=True, help="Log what the launcher, the agents and the ranks do."),
+    # instead of running
+    click.option("--print-plan", "--dry-run", is_flag=True, help="Print what would run, and where, and run nothing."),
+    click.option("-cb", "--check-build", is_flag=True, help="Print what this installation can do, and run nothing."),
+    click.option(
+        "--config-file",
+        type=click.Path(),
+        is_eager=True,
+        callback=_set_defaults,
+        metavar="F",
+        help="Take options from a YAML file, as horovodrun does, where the command line does not give them.",
+    ),
+    click.version_option(__version__, "-v", "--version", prog_name="tfcollective"),
+)
+
+
+def run_options(command: _Command) -> _Command:
+    """Adds all options to a click command; those without effect are not in its help."""
+    for flags, with_value in reversed(_IGNORED):
+        kind: dict[str, Any] = {} if with_value else {"is_flag": True, "default": None}
+        command = click.option(flags, hidden=True, expose_value=False, callback=_note_ignored, **kind)(command)
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _note_ignored(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value is not None:
+        context.meta.setdefault(_NOTED, []).append(parameter.opts[0])
+
+
+_NOTED = f"{__name__}.ignored"
+
+
+def warn_of_ignored(context: click.Context) -> None:
+    """Says once which options were given that have no effect here."""
+    noted = context.meta.get(_NOTED)
+    if noted:
+        click.echo(f"tfcollective: no effect here: {', '.join(noted)}", err=True)
+
+
+def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host]) -> str:
+    """Who runs a job with these options."""
+    if options["wait_for_agents"] is not None:
+        if hosts:
+            raise ConfigError("--wait-for-agents starts no agents itself: use it without -H and --hostfile")
+        return "agents"
+    return "local" if all(is_this_machine(host.name) for host in hosts) else "ssh"
+
+
+def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str, JobSpec]:
+    """The launcher's name and the job."""
+    settings = Settings.load()
+    hosts = _hosts(options["hosts"], options["hostfile"])
+    launcher = choose_launcher(options, hosts)
+    tasks = _world(options, hosts, options["ps_policy"] or settings.ps_policy)
+    spec = JobSpec(
+        command=command,
+        num_proc=len(tasks),
+        tasks=tasks,
+        env={**_bucket_bytes(options["fusion_threshold_mb"]), **_parse_env(options["env"])},
+        start_timeout=_given(options["start_timeout"], settings.start_timeout),
+        op_timeout=_given(options["op_timeout"], settings.op_timeout),
+        stall_warning=0.0 if options["no_stall_check"] else _given(options["stall_warning"], settings.stall_warning),
+        transport=options["transport"] or settings.transport,
+        timeline=_absolute(_given(options["timeline"], settings.timeline)),
+        emit_tf_config=options["emit_tf_config"],
+        horovod_compat=options["horovod_compat"],
+        log_dir=_absolute(options["log_dir"]),
+        prefix=not options["no_prefix"],
+        timestamps=options["prefix_output_with_timestamp"],
+        log_level=options["log_level"] or ("info" if options["verbose"] else settings.log_level),
+        cwd=_absolute(options["cwd"]),
+        hosts=() if launcher == "local" else tuple(hosts),
+        network_interfaces=_split(options["network_interface"]),
+        pass_env=_split(options["pass_env"]),
+        platform=_platform(launcher, options),
+    )
+    return launcher, spec
+
+
+def _hosts(text: str | None, path: str | None) -> tuple[Host, ...]:
+    if text is not None and path is not None:
+        raise ConfigError("give the hosts with -H or with --hostfile, not with both")
+    if text is not None:
+        return parse_hosts(text)
+    if path is None:
+        return ()
+    try:
+        return parse_hostfile(Path(path).read_text("utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hostfile: {error}") from error
+
+
+def _world(options: Mapping[str, Any], hosts: Sequence[Host], ps_policy: str) -> tuple[TaskKey, ...]:
+    """The tasks to run, in rank order."""
+    num_proc, task_specs = options["num_proc"], options["task_spec"]
+    if num_proc is not None and task_specs:
+        raise ConfigError("how many processes? give either -np N or --task-spec ROLE:instances=N")
+    if task_specs:
+        specs = parse_task_specs(task_specs, ps_policy)
+        refuse_side_tasks(specs)
+        tasks = trainers_of(specs)
+        num_proc = len(tasks)
+    else:
+        tasks = ()
+    if hosts:
+        num_proc = sum(share.count for share in share_out(hosts, num_proc))
+    if num_proc is None:
+        raise ConfigError(
+            "how many processes? give -np N, --task-spec ROLE:instances=N, or hosts with slots: -H host1:4,host2:4"
+        )
+    return tasks or workers(num_proc)
+
+
+def _platform(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    if launcher == "agents":
+        key_file = _absolute(options["key_file"])
+        return {"agents": options["wait_for_agents"], "port": options["port"], "key_file": key_file}
+    if launcher == "local":
+        return {}
+    try:
+        more = tuple(shlex.split(options["ssh_options"]))
+    except ValueError as error:
+        raise ConfigError(f"--ssh-options {options['ssh_options']!r}: {error}") from error
+    return {
+        "port": options["ssh_port"],
+        "identity_file": options["ssh_identity_file"],
+        "options": more,
+        "python": options["remote_python"] or sys.executable,
+    }
+
+
+def _bucket_bytes(mebibytes: float | None) -> dict[str, str]:
+    if mebibytes is None:
+        return {}
+    if not 0 < mebibytes < _MEBIBYTE:
+        raise ConfigError(f"--fusion-threshold-mb is above 0, not {mebibytes:g}")
+    return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
+
+
+def _given(option: _Value | None, default: _Value) -> _Value:
+    return default if option is None else option
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
+
+
+def _split(texts: Sequence[str]) -> tuple[str, ...]:
+    """Options that may be repeated may as well hold several values with commas."""
+    return tuple(one for text in texts for one in text.split(",") if one)
+
+
+def _parse_env(assignments: Sequence[str]) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--env takes NAME=VALUE, not {assignment!r}")
+        env[name] = value
+    return env

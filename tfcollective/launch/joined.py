@@ -1,0 +1,141 @@
+"""The launcher that starts no agents: it prints the line with which anything else starts them, and waits for them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.errors import ConfigError, RendezvousError
+from tfcollective.launch.hosts import Host, Share, share_out
+from tfcollective.launch.job import Job
+from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.network import own_address
+from tfcollective.launch.node import refusal_line
+from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
+from tfcollective.launch.planner import Plan, plan_hosts
+from tfcollective.launch.secret_file import write_secret
+from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import environ_snapshot
+
+__all__ = ["JoinedLauncher", "deal_to"]
+
+_POLL_S = 1.0
+_TELL_S = 15.0
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The platform's settings: how many agents to wait for, where the coordinator listens, where the key is put."""
+
+    agents: int
+    port: int = 0
+    key_file: str | None = None
+
+    @classmethod
+    def from_platform(cls, platform: Mapping[str, object]) -> _Options:
+        try:
+            options = cls(**platform)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ConfigError(f"the launcher 'agents' takes agents, port and key_file: {error}") from error
+        if options.agents < 1:
+            raise ConfigError(f"the number of agents is 1 or more, not {options.agents}")
+        return options
+
+
+class JoinedLauncher(Launcher):
+    """Waits for agents that ``mpirun``, ``srun``, a person or anything else starts."""
+
+    def plan(self, spec: JobSpec) -> Plan:
+        """See :class:`Launcher`. Which hosts they are is not known before they are there."""
+        options = _Options.from_platform(spec.platform)
+        names = [f"agent {number}" for number in range(options.agents)]
+        return plan_hosts(spec, deal_to(names, [None] * options.agents, spec), environ_snapshot())
+
+    def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
+        """See :class:`Launcher`."""
+        options = _Options.from_platform(spec.platform)
+        bind_host = own_address(spec.network_interfaces)
+        with Job(spec, self.plan(spec), bind_host=bind_host, bind_port=options.port) as job:
+            key_file = options.key_file or str(Path(job.scratch_dir) / "join.key")
+            with write_secret(key_file, job.key.hex()):
+                _tell(job, options, key_file)
+                with client_of(job) as client:
+                    facts = sorted(_gather(client, options.agents, spec.start_timeout), key=lambda one: one.host)
+                    nodes = _name(facts, client)
+                    slots = [one.slots for one in facts]
+                    plan = plan_hosts(spec, deal_to(list(nodes), slots, spec), environ_snapshot())
+                    job.replace_plan(plan)
+                    _dismiss(nodes, plan)
+                    return run_on_nodes(job, plan, nodes, sys.executable, stop_signals)
+
+
+def deal_to(names: Sequence[str], slots: Sequence[int | None], spec: JobSpec) -> tuple[Share, ...]:
+    """The ranks in blocks, in this order of the agents; those that have not said how many they take share evenly."""
+    said = sum(slot for slot in slots if slot is not None)
+    silent = sum(slot is None for slot in slots)
+    left = max(0, spec.num_proc - said)
+    most = -(-left // silent) if silent else 0
+    hosts = []
+    for name, slot in zip(names, slots, strict=True):
+        count = slot if slot is not None else min(most, left)
+        left -= count if slot is None else 0
+        if count:
+            hosts.append(Host(name, count))
+    return share_out(hosts, spec.num_proc)
+
+
+def _tell(job: Job, options: _Options, key_file: str) -> None:
+    join = shlex.join(["tfcollective", "agent", "--join", job.coordinator, "--key-file", key_file])
+    count = "one host" if options.agents == 1 else f"each of {options.agents} hosts"
+    sys.stderr.write(f"tfcollective: run this on {count}, where {key_file} has to be readable:\n  {join}\n")
+    sys.stderr.flush()
+
+
+def _gather(client: CoordinatorClient, count: int, timeout: float) -> tuple[Facts, ...]:
+    """The agents, once there are enough that can take part. Raises RendezvousError."""
+    deadline = time.monotonic() + timeout
+    tell_at = time.monotonic() + _TELL_S
+    have = 0
+    refused: set[int] = set()
+    while True:
+        found = enrolled(client, _POLL_S, have)
+        have = len(found)
+        for one in found:
+            problem = version_problem(one)
+            if problem is not None and one.number not in refused:
+                refused.add(one.number)
+                Mailbox(client, one.number).write(refusal_line(problem))
+                sys.stderr.write(f"tfcollective: refused an agent: {problem}\n")
+        good = tuple(one for one in found if one.number not in refused)
+        if len(good) >= count:
+            return good[:count]
+        now = time.monotonic()
+        here = ", ".join(one.host for one in good) or "none"
+        if now > deadline:
+            raise RendezvousError(f"{len(good)} of {count} agents came within {timeout:g} s: {here}")
+        if now > tell_at:
+            sys.stderr.write(f"tfcollective: waiting for {count - len(good)} more agents; here: {here}\n")
+            tell_at = now + _TELL_S
+
+
+def _name(facts: Sequence[Facts], client: CoordinatorClient) -> dict[str, Node]:
+    """The nodes by names of their own: those of their hosts, with a number where several are on one host."""
+    hosts = [one.host for one in facts]
+    return {
+        one.host if hosts.count(one.host) == 1 else f"{one.host} (agent {one.number})": Node(
+            one, client, Mailbox(client, one.number).write, lambda: None
+        )
+        for one in facts
+    }
+
+
+def _dismiss(nodes: Mapping[str, Node], plan: Plan) -> None:
+    """Agents for which there are no ranks may go."""
+    for name, node in nodes.items():
+        if name not in plan.hosts:
+            node.refuse("there are fewer ranks than agents: this one is not needed")

@@ -1,0 +1,77 @@
+"""Which address of this machine others are to use: decisions are pure, looking is not."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from tfcollective.errors import ConfigError
+from tfcollective.identity.addresses import is_own_host
+
+__all__ = ["choose_address", "interface_addresses", "is_this_machine", "own_address", "route_address"]
+
+_DISCARD_PORT = 9
+# Documentation's own networks (RFC 5737, RFC 3849): nothing is sent there, but the default route leads there.
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")
+
+
+def choose_address(interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
+    """The first address that fits one of ``wanted``: names of interfaces, or networks such as ``10.0.0.0/8``.
+
+    Interfaces may be called differently on every host. Raises ConfigError that lists what there is.
+    """
+    for one in wanted:
+        network = _network(one)
+        for name, addresses in interfaces.items():
+            for address in addresses:
+                if name == one or (network is not None and ipaddress.ip_address(address) in network):
+                    return address
+    listed = "; ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
+    raise ConfigError(f"no interface here is or lies in {', '.join(wanted)}; there are: {listed}")
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def interface_addresses() -> dict[str, tuple[str, ...]]:
+    """The addresses of this machine's interfaces by name, without those that are good on one link only."""
+    found = {
+        name: tuple(
+            entry.address
+            for entry in entries
+            if entry.family in (socket.AF_INET, socket.AF_INET6) and "%" not in entry.address
+        )
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    return {name: addresses for name, addresses in found.items() if addresses}
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether ``host``, as it stands in a list of hosts, is the machine that this process runs on."""
+    return is_own_host(host)
+
+
+def route_address(host: str) -> str | None:
+    """The address of this machine from which packets go to ``host``; None if nothing leads there. Sends nothing."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, _DISCARD_PORT))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def own_address(wanted: Sequence[str]) -> str:
+    """Where others reach this machine, as far as it knows: on an interface that is ``wanted``, else where the default
+    route leads out, else on loopback. Raises ConfigError when no interface is the wanted one."""
+    if wanted:
+        return choose_address(interface_addresses(), wanted)
+    return next((address for place in _ANYWHERE if (address := route_address(place))), "127.0.0.1")

@@ -1,0 +1,312 @@
+"""A node's part of a job whose launcher runs elsewhere: what ``tfcollective agent --join`` does.
+
+It enrolls with the coordinator, waits for its orders, runs an agent, and keeps telling the coordinator that it lives.
+Orders come line by line: over stdin from a launcher that has started it, else from the coordinator. The end of stdin,
+and a coordinator that does not answer any more, mean that the launcher is gone: then the ranks are ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tfcollective import log
+from tfcollective._version import __version__
+from tfcollective.agent.config import AgentConfig, WorkerConfig, command_from_line
+from tfcollective.clock import Deadline
+from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError
+from tfcollective.coordinator.records import JobDirectory
+from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.exit_codes import ExitCode
+from tfcollective.identity.keys import read_key
+from tfcollective.launch.agent_process import AgentProcess
+from tfcollective.launch.cores import available_cores
+from tfcollective.launch.horovod_compat import PACKAGES
+from tfcollective.launch.network import choose_address, interface_addresses, route_address
+from tfcollective.launch.planner import thread_variables
+from tfcollective.launch.signals import forward_signals
+from tfcollective.launch.sweep import end_processes_of
+from tfcollective.private_directory import runtime_directory
+from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.topology import Endpoint
+
+__all__ = ["LOST_S", "NodeSettings", "beat_key", "orders_key", "refusal_line", "serve", "serve_stdin", "wait_for_key"]
+
+_LOG = log.get_logger(__name__)
+# All ranks end within 15 s of the moment in which a host is cut off: 7 s until both sides know, the rest for ending.
+LOST_S = 7.0
+_BEAT_S = 1.5
+_REPLY_S = 3.0
+_RETRY_S = 0.5
+_POLL_S = 20.0
+_STDIN = 0
+_READ_BYTES = 1 << 16
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GONE = "lost its launcher and ended its ranks"
+
+_Orders = queue.SimpleQueue["bytes | None"]
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a node has to know before it can enroll: a value that travels as one line of JSON, never in argv.
+
+    Attributes:
+        coordinator: HOST:PORT.
+        key: the job key in hexadecimal.
+        name: what the launcher calls this node.
+        network_interfaces: names or networks of the interface that its ranks are to use; empty: what leads to the
+            coordinator.
+        slots: how many ranks it takes; None: the launcher decides.
+        patience: how long (s) to try to reach the coordinator, and then to wait for the first order.
+    """
+
+    coordinator: str
+    key: str = field(repr=False)
+    name: str
+    network_interfaces: tuple[str, ...] = ()
+    slots: int | None = None
+    patience: float = 120.0
+
+    def to_line(self) -> bytes:
+        """One line of JSON that :meth:`from_line` reads."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> NodeSettings:
+        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
+        try:
+            document = json.loads(line)
+            return cls(network_interfaces=tuple(document.pop("network_interfaces")), **document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"the node's settings cannot be read: {error!r}") from error
+
+
+def beat_key(number: int) -> str:
+    """Where a node says that it lives, and how it ended."""
+    return f"node/{number}/beat"
+
+
+def orders_key(number: int) -> str:
+    """Where a node that was not started by the launcher finds its orders."""
+    return f"node/{number}/orders"
+
+
+def wait_for_key(path: Path, patience: float) -> bytes:
+    """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
+    deadline = Deadline.after(patience)
+    while not path.exists() and not deadline.expired():
+        time.sleep(_RETRY_S)  # it may be on a file system that tells nobody of new files
+    key = read_key(Settings(key_file=str(path)))
+    assert key is not None
+    return key
+
+
+def refusal_line(reason: str) -> bytes:
+    """The order to go away."""
+    return json.dumps({"refused": reason}).encode() + b"\n"
+
+
+def serve_stdin() -> int:
+    """As a launcher's child, over ssh or not: settings and orders come over stdin. Returns the exit code."""
+    orders: _Orders = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(_STDIN, orders), daemon=True).start()
+    first = orders.get()
+    if first is None:
+        return ExitCode.LOST  # the launcher has died before it could say anything
+    return _serve(NodeSettings.from_line(first), orders, lambda number: None)
+
+
+def serve(settings: NodeSettings) -> int:
+    """Started by anybody: orders come from the coordinator. Returns the exit code."""
+    orders: _Orders = queue.SimpleQueue()
+
+    def listen(number: int) -> None:
+        threading.Thread(target=_poll_orders, args=(settings, number, orders), daemon=True).start()
+
+    return _serve(settings, orders, listen)
+
+
+def _serve(settings: NodeSettings, orders: _Orders, listen: Callable[[int], None]) -> int:
+    client = CoordinatorClient(
+        Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), reply_timeout=_REPLY_S
+    )
+    address = _address(settings)
+    number = _enroll(client, settings, address)
+    listen(number)
+    pulse = _Pulse(client, number, lambda: orders.put(None))
+    pulse.start()
+    try:
+        first = orders.get(timeout=settings.patience)
+    except queue.Empty:
+        raise CoordinatorError(f"the launcher has given no orders within {settings.patience:g} s") from None
+    if first is None:
+        raise CoordinatorError("the launcher is gone")
+    document = json.loads(first)
+    if "refused" in document:
+        raise ConfigError(str(document["refused"]))
+    failure = _run(AgentConfig.from_line(first), settings, address, number, orders)
+    pulse.end(failure)
+    return ExitCode.OK if failure is None else ExitCode.INTERNAL
+
+
+def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int, orders: _Orders) -> str | None:
+    """Runs an agent to its end; what went wrong with it, or None."""
+    log.configure(config.log_level)
+    environ = environ_snapshot()
+    parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
+    with JobDirectory.create(parent, f"{config.job_id}-node-{number}") as directory:
+        agent = AgentProcess.start(
+            replace(
+                config,
+                coordinator=settings.coordinator,
+                key=settings.key,
+                scratch_dir=str(directory.path),
+                workers=tuple(_placed(worker, config, address) for worker in config.workers),
+            )
+        )
+        relay = _Relay(orders, agent)
+        relay.start()
+        with forward_signals(_STOP_SIGNALS, agent.stop):
+            failure = agent.wait()
+        if failure is not None:
+            end_processes_of(config.job_id)
+        return _GONE if relay.launcher_gone else failure
+
+
+def _placed(worker: WorkerConfig, config: AgentConfig, address: str) -> WorkerConfig:
+    """The process with what only its node knows."""
+    share = max(1, available_cores() // len(config.workers))
+    threads = thread_variables(share, {**environ_snapshot(), **worker.env})
+    return replace(worker, env={**threads, variable("bind_host"): address, **worker.env})
+
+
+def _address(settings: NodeSettings) -> str:
+    if settings.network_interfaces:
+        return choose_address(interface_addresses(), settings.network_interfaces)
+    found = route_address(Endpoint.parse(settings.coordinator).host)
+    if found is None:
+        raise CoordinatorError(f"nothing leads from here to the coordinator at {settings.coordinator}")
+    return found
+
+
+def _enroll(client: CoordinatorClient, settings: NodeSettings, address: str) -> int:
+    """Says what this node is like, until the coordinator hears it; returns the node's number."""
+    facts = {
+        "name": settings.name,
+        "host": socket.gethostname(),
+        "address": address,
+        "version": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "packages": str(PACKAGES),
+        "slots": settings.slots,
+    }
+    token = secrets.token_hex(16)
+    deadline = Deadline.after(settings.patience)
+    while True:
+        try:
+            return client.enroll(token, facts)
+        except CoordinatorUnreachableError:
+            if deadline.expired():
+                raise
+        time.sleep(_RETRY_S)  # a coordinator that does not listen yet gives no notice
+
+
+class _Pulse:
+    """Tells the coordinator again and again that this node lives, and finds out when nobody hears it any more."""
+
+    def __init__(self, client: CoordinatorClient, number: int, on_lost: Callable[[], None]) -> None:
+        self._client = client
+        self._key = beat_key(number)
+        self._on_lost = on_lost
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; ``on_lost`` is called on it, once."""
+        self._thread.start()
+
+    def end(self, failure: str | None) -> None:
+        """The last word: how the agent ended."""
+        self._ended.set()
+        self._thread.join(_REPLY_S)
+        try:
+            self._client.put(self._key, {"ended": True, "failure": failure})
+        except CoordinatorError as error:
+            _LOG.info("node: %s", error)
+
+    def _run(self) -> None:
+        heard = time.monotonic()
+        while not self._ended.wait(_BEAT_S):
+            try:
+                self._client.put(self._key, {"ended": False, "failure": None})
+                heard = time.monotonic()
+            except CoordinatorError as error:
+                _LOG.info("node: %s", error)
+                if time.monotonic() - heard >= LOST_S:
+                    _LOG.error("%s has not answered for %.0f s: ending the ranks", error, time.monotonic() - heard)
+                    self._on_lost()
+                    return
+
+
+class _Relay:
+    """Hands the launcher's orders to the agent, on a thread of its own."""
+
+    def __init__(self, orders: _Orders, agent: AgentProcess) -> None:
+        self._orders = orders
+        self._agent = agent
+        self.launcher_gone = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while (line := self._orders.get()) is not None:
+            try:
+                self._agent.send(command_from_line(line))
+            except ConfigError as error:
+                _LOG.warning("node: %s", error)
+        self.launcher_gone = True
+        self._agent.stop(signal.SIGTERM)
+
+
+def _read_lines(descriptor: int, orders: _Orders) -> None:
+    rest = b""
+    while data := os.read(descriptor, _READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            orders.put(line)
+    orders.put(None)
+
+
+def _poll_orders(settings: NodeSettings, number: int, orders: _Orders) -> None:
+    """A connection of its own: it waits long."""
+    client = CoordinatorClient(
+        Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), reply_timeout=_REPLY_S
+    )
+    version, seen = 0, 0
+    while True:
+        try:
+            entry = client.wait(orders_key(number), timeout=_POLL_S, newer_than=version)
+        except CoordinatorError as error:
+            _LOG.debug("node: %s", error)
+            time.sleep(_RETRY_S)  # the pulse decides when this has lasted too long
+            continue
+        if entry is not None and isinstance(entry.value, list):
+            for line in entry.value[seen:]:
+                orders.put(str(line).encode())
+            version, seen = entry.version, len(entry.value)

@@ -1,0 +1,195 @@
+"""The nodes of a job as the launcher holds them: enrolment, orders, and noticing that one is gone."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfcollective._version import __version__
+from tfcollective.agent.config import Command, StopCommand, command_to_line
+from tfcollective.coordinator.client import NODES, CoordinatorClient
+from tfcollective.errors import CoordinatorError
+from tfcollective.launch.agents import Agents
+from tfcollective.launch.horovod_compat import PACKAGES, PYTHONPATH
+from tfcollective.launch.job import Job
+from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.node import LOST_S, beat_key, orders_key, refusal_line
+from tfcollective.launch.planner import Plan, WorkerPlan
+from tfcollective.launch.signals import forward_signals
+from tfcollective.log import get_logger
+from tfcollective.topology import Endpoint
+
+__all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "run_on_nodes", "version_problem"]
+
+_LOG = get_logger(__name__)
+_STOP_LIMIT_S = 25.0  # longer than a node's own limit for its agent
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a node has said of itself; ``number`` is the order of enrolment."""
+
+    number: int
+    name: str
+    host: str
+    address: str
+    version: str
+    python: str
+    executable: str
+    packages: str
+    slots: int | None
+
+    @classmethod
+    def from_json(cls, number: int, document: Mapping[str, object]) -> Facts:
+        """Reads what :mod:`tfcollective.launch.node` wrote."""
+        texts = {
+            key: str(document.get(key, ""))
+            for key in ("name", "host", "address", "version", "python", "executable", "packages")
+        }
+        slots = document.get("slots")
+        return cls(number=number, slots=slots if isinstance(slots, int) else None, **texts)
+
+
+def version_problem(facts: Facts) -> str | None:
+    """Why this node cannot take part, or None."""
+    if facts.version == __version__:
+        return None
+    return (
+        f"{facts.name} has tfcollective {facts.version}, the launcher {__version__}: "
+        f"install the same one there (pip install tfcollective=={__version__})"
+    )
+
+
+def client_of(job: Job) -> CoordinatorClient:
+    """For the launcher's own waits."""
+    return CoordinatorClient(Endpoint.parse(job.coordinator), job.key)
+
+
+def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Facts, ...]:
+    """All nodes that have enrolled, once there are more than ``have``, or after ``timeout`` seconds."""
+    entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
+    if entry is None:
+        entry = client.get(NODES)
+    found = entry.value if entry is not None and isinstance(entry.value, list) else []
+    return tuple(Facts.from_json(number, document) for number, document in enumerate(found))
+
+
+class Node:
+    """One enrolled node; an :class:`~tfcollective.launch.agents.AgentHandle`.
+
+    Args:
+        facts: what it has said of itself.
+        client: for waiting.
+        write: hands it a line of orders; may be called from a signal handler.
+        close: cuts it off when it does not answer any more.
+    """
+
+    def __init__(
+        self, facts: Facts, client: CoordinatorClient, write: Callable[[bytes], None], close: Callable[[], None]
+    ) -> None:
+        self._facts = facts
+        self._client = client
+        self._write = write
+        self._close = close
+        self._stop_by: float | None = None
+        self.lost = False
+        """Whether it does not answer any more."""
+
+    def begin(self, job: Job, workers: Sequence[WorkerPlan], launcher_python: str) -> None:
+        """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
+        theirs = [self._localised(worker, launcher_python) for worker in workers]
+        # It has the key already, and orders may pass where others can listen.
+        self._write(replace(job.agent_config(theirs, scratch_dir=""), key="").to_line())
+        job.watch(workers, self.send)
+
+    def _localised(self, worker: WorkerPlan, launcher_python: str) -> WorkerPlan:
+        argv = worker.argv
+        if argv[0] == launcher_python:
+            argv = (self._facts.executable, *argv[1:])
+        path = worker.env.get(PYTHONPATH, "").replace(str(PACKAGES), self._facts.packages)
+        return replace(worker, argv=argv, env={**worker.env, PYTHONPATH: path} if path else worker.env)
+
+    def refuse(self, reason: str) -> None:
+        """Tells it to go away."""
+        self._write(refusal_line(reason))
+
+    def send(self, command: Command) -> None:
+        """See :class:`AgentHandle`."""
+        self._write(command_to_line(command))
+
+    def stop(self, number: int) -> None:
+        """See :class:`AgentHandle`."""
+        self.send(StopCommand(number))
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + _STOP_LIMIT_S
+
+    def wait(self) -> str | None:
+        """See :class:`AgentHandle`."""
+        version = 0
+        while True:
+            try:
+                entry = self._client.wait(beat_key(self._facts.number), timeout=LOST_S, newer_than=version)
+            except CoordinatorError as error:
+                return f"{self._facts.name}: {error}"
+            late = self._stop_by is not None and time.monotonic() > self._stop_by
+            if entry is None or late:
+                self.lost = True
+                self._close()
+                return self._describe_loss(late=late and entry is not None)
+            version = entry.version
+            said = entry.value if isinstance(entry.value, dict) else {}
+            if said.get("ended"):
+                failure = said.get("failure")
+                return None if failure is None else f"{self._facts.name}: {failure}"
+
+    def _describe_loss(self, *, late: bool) -> str:
+        where = f"the host {self._facts.name} ({self._facts.address})"
+        if late:
+            return f"{where} has not ended its ranks within {_STOP_LIMIT_S:g} s of being asked to"
+        return (
+            f"{where} has not answered for {LOST_S:g} s: it is down, or the network between it and the launcher is; "
+            "its ranks end by themselves"
+        )
+
+
+class Mailbox:
+    """Orders for a node that the launcher has not started: kept with the coordinator, which the node asks for them."""
+
+    def __init__(self, client: CoordinatorClient, number: int) -> None:
+        self._client = client
+        self._key = orders_key(number)
+        self._lines: list[str] = []
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._deliver, name="tfc-mailbox", daemon=True).start()
+
+    def write(self, line: bytes) -> None:
+        """Leaves a line; from any thread, and from signal handlers."""
+        self._queue.put(line)
+
+    def _deliver(self) -> None:
+        while True:
+            self._lines.append(self._queue.get().decode().rstrip("\n"))
+            try:
+                self._client.put(self._key, self._lines)
+            except CoordinatorError as error:
+                _LOG.info("launcher: %s", error)
+                return
+
+
+def run_on_nodes(
+    job: Job, plan: Plan, nodes: Mapping[str, Node], python: str, stop_signals: Sequence[int]
+) -> JobOutcome:
+    """Gives every host of the plan its part, waits for all of them, and says how the job ended.
+
+    ``python`` is the launcher's interpreter, for which each host takes its own.
+    """
+    agents = Agents([nodes[host] for host in plan.hosts])
+    with forward_signals(stop_signals, agents.stop) as received:
+        for host in plan.hosts:
+            nodes[host].begin(job, plan.on(host), python)
+        failures = agents.wait(lambda: job.failed)
+    lost = any(nodes[host].lost for host in plan.hosts)
+    return job.outcome(received, failures[0] if failures else None, host_lost=lost)
