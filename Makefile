@@ -23,7 +23,7 @@ say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-pythons test-soak bench bench-quick bench-native googletest clean distclean
+  test-pythons test-hosts test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -171,6 +171,13 @@ test-with/%: dist/wheel.made
 	  $(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) -r /dev/stdin
 	@$(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
 	$(call python_tests,alone-$(notdir $*),-q -m "not tensorflow" $(ALONE:%=$(CURDIR)/%))
+
+test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hosts; needs root and openssh-server
+	$(call say,jobs on several hosts)
+	@reason=$$(tools/hosts_possible.sh); if [ -n "$$reason" ]; then echo "skipped: $$reason"; else \
+	  mkdir -p build/tests-hosts && cd build/tests-hosts && $(CURDIR)/tools/own_network.sh $(VENV)/tf221/bin/pytest \
+	    -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-hosts/cache -m hosts \
+	    $(CURDIR)/tests $(PYTEST_ARGS) </dev/null; fi
 
 test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 	$(call say,kill tests $(SOAK) times)

@@ -1,0 +1,146 @@
+"""Network namespaces as hosts: a real sshd in each, and interfaces that are called differently everywhere."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from launching import Run
+
+from tfcollective.bench import netlab
+from tfcollective.bench.netlab import Lab
+
+HOSTS = 4
+_SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+_CONFIG = """
+Port 22
+ListenAddress {address}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/../id.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+MaxStartups 64
+AcceptEnv TFC_TEST_MARK
+"""
+
+
+def missing():
+    """Why there can be no hosts here, or None."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "network namespaces need Linux and root"
+    needed = {"ip": "iproute2", "tc": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+    for program, package in needed.items():
+        if shutil.which(program) is None:
+            return f"{program} is missing: install {package}"
+    if not Path(_SSHD).exists():
+        return "sshd is missing: install openssh-server"
+    return None
+
+
+@dataclass
+class Hosts:
+    """The hosts, and how to run jobs on them."""
+
+    lab: Lab
+    folder: Path
+    sshds: dict
+
+    @property
+    def addresses(self):
+        return self.lab.addresses
+
+    def listed(self, slots=1, count=HOSTS):
+        return ",".join(f"{address}:{slots}" for address in self.addresses[:count])
+
+    def options(self, known_hosts="known_hosts", identity="id"):
+        ssh = f"-F none -o UserKnownHostsFile={self.folder / known_hosts} -o SendEnv=TFC_TEST_MARK"
+        return ("--ssh-options", ssh, "-i", str(self.folder / identity))
+
+    def run(self, *arguments, **options):
+        return Run((*self.options(), *arguments), **options)
+
+    def finish(self, *arguments, timeout=90, **options):
+        with self.run(*arguments, **options) as one:
+            result = one.finish(timeout)
+            one.wait_until_gone(2.0)
+            return result
+
+    def start_sshd(self, number, key="host_key"):
+        """On host ``number``, counted from 1; ends the one that runs there."""
+        self.stop_sshd(number)
+        folder = self.folder / f"host{number}"
+        folder.mkdir(exist_ok=True)
+        if not (folder / key).exists():
+            _keygen(folder / key)
+        config = folder / f"sshd_config_{key}"
+        text = _CONFIG.format(address=self.addresses[number - 1], folder=folder)
+        config.write_text(text.replace("/host_key", f"/{key}"))
+        inside = ["ip", "netns", "exec", self.lab.namespaces[number - 1]]
+        with (folder / "log").open("ab") as log:
+            self.sshds[number] = subprocess.Popen([*inside, _SSHD, "-D", "-e", "-f", str(config)], stderr=log)
+        _wait_for_port(inside, self.addresses[number - 1])
+
+    def stop_sshd(self, number):
+        running = self.sshds.pop(number, None)
+        if running is not None:
+            running.terminate()
+            running.wait(10)
+
+    def cut(self, number):
+        """Takes the cable of a host away."""
+        _ip("link", "set", self.lab.cables[number - 1], "down")
+
+    def mend(self, number):
+        _ip("link", "set", self.lab.cables[number - 1], "up")
+
+
+def _ip(*words):
+    subprocess.run(["ip", *words], check=True, timeout=20)
+
+
+def _keygen(path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=20)
+
+
+def _wait_for_port(inside, address):
+    probe = f"import socket; socket.create_connection(('{address}', 22), 1)"
+    deadline = time.monotonic() + 10
+    while subprocess.run([*inside, sys.executable, "-c", probe], capture_output=True).returncode:
+        assert time.monotonic() < deadline, "sshd does not listen"
+
+
+def _rename_interfaces(lab):
+    for number, name in zip(lab.numbers, lab.namespaces):
+        for words in (("eth0", "down"), ("eth0", "name", f"lan{number}"), (f"lan{number}", "up")):
+            _ip("-n", name, "link", "set", *words)
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory):
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    if not netlab.current_state().empty:
+        pytest.skip("there is a lab already, perhaps in use")
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    folder = tmp_path_factory.mktemp("ssh")
+    _keygen(folder / "id")
+    _keygen(folder / "stranger")
+    with netlab.opened(Lab(HOSTS, "none")) as lab:
+        _rename_interfaces(lab)
+        made = Hosts(lab, folder, {})
+        try:
+            for number in lab.numbers:
+                made.start_sshd(number)
+            yield made
+        finally:
+            for number in lab.numbers:
+                made.stop_sshd(number)
