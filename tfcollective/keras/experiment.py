@@ -74,7 +74,10 @@ class KerasExperiment(Trainable):
             raise ConfigError(f"train_params: {data[0]} comes from input_data_fn, target_data_fn or validation_data_fn")
         for callback in self.train_params.get("callbacks") or ():
             if isinstance(callback, tf.keras.callbacks.BackupAndRestore) and runtime.size() > 1:
-                raise UnsupportedError("train_params: BackupAndRestore restores on each rank for itself: leave it out")
+                raise UnsupportedError(
+                    "train_params: Keras's BackupAndRestore restores on each rank for itself: "
+                    "use tfcollective.keras.BackupAndRestore"
+                )
 
     def _make_model(self) -> Any:
         is_model = isinstance(self.model, tf.keras.Model)  # which can be called, too

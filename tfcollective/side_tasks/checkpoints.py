@@ -1,0 +1,140 @@
+"""Which checkpoints a directory holds, and in which order they were made."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "KERAS",
+    "TENSORFLOW",
+    "WEIGHTS",
+    "Checkpoint",
+    "FileFacts",
+    "checkpoints_of",
+    "find_checkpoints",
+    "number_in",
+]
+
+TENSORFLOW, KERAS, WEIGHTS = "tensorflow", "keras", "weights"
+_ENDINGS = {".keras": KERAS, ".weights.h5": WEIGHTS}
+_INDEX = ".index"
+_SHARD = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})")
+_DECIMAL = re.compile(r"\d+\.\d+")
+_WHOLE = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a look at a file tells.
+
+    Attributes:
+        modified_ns: when it was changed, in ns since 1970.
+        size: in bytes.
+    """
+
+    modified_ns: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Attributes:
+        path: the file; of a TensorFlow checkpoint the prefix, as ``tf.train.Checkpoint.restore`` takes it.
+        kind: "tensorflow", "keras" (a ``.keras`` file) or "weights" (``.weights.h5``).
+        step: the number in its name: a training step, or an epoch; None if there is none.
+        modified_ns: when its newest file was changed, in ns since 1970.
+        size: of all its files together, in bytes.
+    """
+
+    path: str
+    kind: str
+    step: int | None
+    modified_ns: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def identity(self) -> str:
+        """Tells it from another under the same name: a file that is written again is a new checkpoint."""
+        return f"{self.name} {self.modified_ns} {self.size}"
+
+    def files(self) -> list[Path]:
+        """The files that it consists of, as they are now."""
+        path = Path(self.path)
+        if self.kind != TENSORFLOW:
+            return [path]
+        return sorted(file for file in path.parent.iterdir() if file.name.startswith(f"{path.name}."))
+
+
+def find_checkpoints(directory: str | Path) -> tuple[Checkpoint, ...]:
+    """The complete checkpoints in a directory (not below it), oldest first; none if it does not exist (yet)."""
+    files = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.is_file():
+                    facts = entry.stat()
+                    files[entry.name] = FileFacts(facts.st_mtime_ns, facts.st_size)
+    except FileNotFoundError:  # or a file was deleted while we looked: the next look sees more
+        pass
+    return checkpoints_of(str(directory), files)
+
+
+def checkpoints_of(directory: str, files: Mapping[str, FileFacts]) -> tuple[Checkpoint, ...]:
+    """As :func:`find_checkpoints`, from a listing: what stands in a name decides.
+
+    Ordered by the numbers in the names; by time where a name has none, or two have the same.
+    """
+    found = [*_single_files(directory, files), *_tensorflow_checkpoints(directory, files)]
+    numbers = [checkpoint.step for checkpoint in found]
+    if None in numbers or len(set(numbers)) != len(numbers):
+        return tuple(sorted(found, key=lambda one: (one.modified_ns, _natural(one.name))))
+    return tuple(sorted(found, key=lambda one: one.step or 0))
+
+
+def number_in(name: str) -> int | None:
+    """The last whole number in a name, for example 12 in "resnet50-12-0.87"; None if there is none."""
+    numbers = _WHOLE.findall(_DECIMAL.sub(" ", name))
+    return int(numbers[-1]) if numbers else None
+
+
+def _single_files(directory: str, files: Mapping[str, FileFacts]) -> Iterable[Checkpoint]:
+    for name, facts in files.items():
+        for ending, kind in _ENDINGS.items():
+            if name.endswith(ending):
+                stem = name.removesuffix(ending)
+                yield Checkpoint(f"{directory}/{name}", kind, number_in(stem), facts.modified_ns, facts.size)
+
+
+def _tensorflow_checkpoints(directory: str, files: Mapping[str, FileFacts]) -> Iterable[Checkpoint]:
+    """Those whose index and data files are all there."""
+    shards: defaultdict[str, list[FileFacts]] = defaultdict(list)
+    wanted: dict[str, int] = {}
+    for name, facts in files.items():
+        match = _SHARD.fullmatch(name)
+        if match:
+            shards[match["prefix"]].append(facts)
+            wanted[match["prefix"]] = int(match["count"])
+    for prefix, parts in shards.items():
+        index = files.get(prefix + _INDEX)
+        if index is None or len(parts) != wanted[prefix]:
+            continue
+        newest = max(part.modified_ns for part in (index, *parts))
+        size = sum(part.size for part in (index, *parts))
+        yield Checkpoint(f"{directory}/{prefix}", TENSORFLOW, number_in(prefix), newest, size)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts "a10" after "a9"."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
