@@ -177,7 +177,7 @@ test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hos
 	@reason=$$(tools/hosts_possible.sh); if [ -n "$$reason" ]; then echo "skipped: $$reason"; else \
 	  mkdir -p build/tests-hosts && cd build/tests-hosts && $(CURDIR)/tools/own_network.sh $(VENV)/tf221/bin/pytest \
 	    -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-hosts/cache -m hosts \
-	    $(CURDIR)/tests $(PYTEST_ARGS) </dev/null; fi
+	    $(CURDIR)/tests/hosts $(CURDIR)/tests/multiprocess/test_joined.py $(PYTEST_ARGS) </dev/null; fi
 
 test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 	$(call say,kill tests $(SOAK) times)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import JOIN, until
+from launching import JOIN, Run, until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
 
@@ -75,6 +76,33 @@ tfcollective.shutdown()
     code, out, err = hosts.finish("-H", hosts.listed(slots=2), *python(program))
     assert code == 0, err
     assert sorted(out.splitlines()) == [f"[{rank}]<stdout>: 8 2 4 36.0 36.0" for rank in range(8)]
+
+
+def test_a_function_runs_on_all_hosts_and_returns(hosts, tmp_path):
+    (tmp_path / "moved.py").write_text(
+        "def where(word):\n    import os\n    return word + os.environ['TFCOLLECTIVE_BIND_HOST']\n"
+    )
+    platform = {"identity_file": str(hosts.folder / "id"), "options": hosts.options()[1].split()}
+    program = f"""
+import sys, tfcollective
+sys.path.insert(0, {str(tmp_path)!r})
+import moved
+print(tfcollective.run(moved.where, ("at ",), launcher="ssh", hosts={hosts.listed()!r}, platform={platform!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
+    assert done.stdout == f"{[f'at {address}' for address in hosts.addresses]}\n", done.stderr
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_digits_example_trains_on_all_hosts(hosts, tmp_path):
+    pytest.importorskip("tensorflow")
+    script = str(Path(__file__).parents[2] / "examples" / "keras_digits.py")
+    arguments = ("--epochs", "3", "--model-dir", str(tmp_path))
+    quiet = ("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--env", "CUDA_VISIBLE_DEVICES=")
+    code, out, err = hosts.finish("-H", hosts.listed(), *quiet, "python", script, *arguments, timeout=170)
+    assert code == 0, err
+    assert (tmp_path / "keras_digits.keras").exists(), out
 
 
 def test_directory_and_environment(hosts, tmp_path):
@@ -278,3 +306,17 @@ def test_agents_started_by_hand(hosts, tmp_path):
     assert ranks_seen("".join(outs)) == [0, 1, 2, 3]
     assert all(len(set(re.findall(r"ready (\w+)", out))) == 1 for out in outs)
     assert not os.path.exists(key)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is missing: install openmpi-bin")
+def test_agents_started_by_mpirun(tmp_path):
+    key = tmp_path / "job.key"
+    program = f"{JOIN}\njoin(); print('ready')"
+    arguments = ("-np", "4", "--wait-for-agents", "2", "--network-interface", "lo", "--key-file", str(key))
+    with Run((*arguments, *python(program))) as one:
+        join = next(line for line in one.process.stderr if "agent --join" in line).split()
+        start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "btl", "self,tcp"]
+        done = subprocess.run([*start, sys.executable, "-m", *join], capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stderr
+        assert one.finish(30)[0] == 0
+    assert ranks_seen(done.stdout) == [0, 1, 2, 3]

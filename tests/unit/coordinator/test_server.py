@@ -10,7 +10,7 @@ import pytest
 import urllib3
 
 from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Signer, new_key
-from tfcollective.coordinator.client import MAX_BODY_BYTES, CoordinatorClient
+from tfcollective.coordinator.client import MAX_BODY_BYTES, NODES, CoordinatorClient
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
@@ -128,6 +128,12 @@ def test_status_tells_all(server, client):
     assert (first["task"], first["state"], first["pid"], first["info"]) == ("worker:0", "started", 7, {"completed": 3})
     assert first["heartbeat_age_s"] < 10
     assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
+
+
+def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
+    assert [client.enroll(token, {"name": token}) for token in ("b", "a", "b")] == [0, 1, 0]
+    assert client.wait(NODES, timeout=5, newer_than=1).value == [{"name": "b"}, {"name": "a"}]
+    assert client.wait(NODES, timeout=0.05, newer_than=2) is None
 
 
 def test_values_and_waits(server, client):

@@ -1,0 +1,108 @@
+"""What a launcher makes of its nodes' signs of life, without nodes."""
+
+import json
+import signal
+
+import pytest
+
+from tfcollective._version import __version__
+from tfcollective.agent.config import StopCommand, command_from_line
+from tfcollective.coordinator.store import Entry
+from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.launch import nodes
+from tfcollective.launch.agents import Agents
+from tfcollective.launch.node import NodeSettings
+from tfcollective.launch.nodes import Facts, Node, version_problem
+
+FACTS = Facts.from_json(3, {"name": "h2", "address": "10.0.0.2", "version": __version__, "slots": 4})
+
+
+class Client:
+    """Answers one wait after the other."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.keys = []
+
+    def wait(self, key, *, timeout, newer_than):
+        self.keys.append((key, newer_than))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def beat(version, ended=False, failure=None):
+    return Entry({"ended": ended, "failure": failure}, version)
+
+
+def node(*answers, facts=FACTS):
+    lines, closed = [], []
+    made = Node(facts, Client(*answers), lines.append, lambda: closed.append(True))
+    made.lines, made.closed = lines, closed
+    return made
+
+
+def test_a_node_that_ends_in_order():
+    one = node(beat(1), beat(4), beat(5, ended=True))
+    assert one.wait() is None
+    assert not one.lost
+    assert one._client.keys == [("node/3/beat", 0), ("node/3/beat", 1), ("node/3/beat", 4)]
+
+
+def test_a_node_whose_agent_failed():
+    assert node(beat(1, ended=True, failure="the agent was killed")).wait() == "h2: the agent was killed"
+
+
+def test_a_node_that_is_silent_is_lost_and_cut_off():
+    one = node(beat(1), None)
+    text = one.wait()
+    assert "the host h2 (10.0.0.2) has not answered for 7 s" in text
+    assert one.lost
+    assert one.closed
+
+
+def test_a_node_that_does_not_end_when_asked(monkeypatch):
+    monkeypatch.setattr(nodes, "_STOP_LIMIT_S", -1.0)
+    one = node(beat(1))
+    one.stop(signal.SIGTERM)
+    assert command_from_line(one.lines[0]) == StopCommand(signal.SIGTERM)
+    assert "has not ended its ranks" in one.wait()
+    assert one.closed
+
+
+def test_a_coordinator_that_is_gone():
+    assert node(CoordinatorError("no answer")).wait() == "h2: no answer"
+
+
+def test_when_one_node_is_lost_the_others_are_stopped():
+    lost, other = node(None), node(beat(1, ended=True))
+    assert len(Agents([lost, other]).wait(lambda: False)) == 1
+    assert command_from_line(other.lines[0]) == StopCommand(signal.SIGTERM)
+    assert not lost.lines
+
+
+def test_a_refusal_is_an_order():
+    one = node()
+    one.refuse("because")
+    assert json.loads(one.lines[0]) == {"refused": "because"}
+
+
+def test_another_version_is_named_with_the_remedy():
+    assert version_problem(FACTS) is None
+    other = Facts.from_json(0, {"name": "h2", "version": "0.0.1"})
+    assert f"h2 has tfcollective 0.0.1, the launcher {__version__}" in version_problem(other)
+    assert f"pip install tfcollective=={__version__}" in version_problem(other)
+
+
+def test_settings_travel_as_one_line():
+    settings = NodeSettings("10.0.0.1:5", "ab" * 32, "h\n2", ("eth0", "10.0.0.0/8"), 4)
+    assert settings.to_line().count(b"\n") == 1
+    assert NodeSettings.from_line(settings.to_line()) == settings
+    assert settings.key not in repr(settings)
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[]", b"{}", b'{"network_interfaces": []}'])
+def test_other_lines_are_no_settings(line):
+    with pytest.raises(ConfigError, match="settings cannot be read"):
+        NodeSettings.from_line(line)
