@@ -146,7 +146,7 @@ Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, c
   TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), bytes));
   TFC_RETURN_IF_ERROR(CheckElements(input, DtypeSize(reduction.dtype)));
   TFC_RETURN_IF_ERROR(CheckElements(output, DtypeSize(reduction.dtype)));
-  StagingRounds rounds(context);
+  StagingRounds rounds(context, bytes);
   if (bytes == 0) return rounds.Pass();
   if (rounds.local_size() == 1) {
     ScaleSpans(reduction, input, output);

@@ -39,10 +39,11 @@ Status Missing(const ArenaContext& context, const PhaseDone& done, Phase phase) 
 
 }  // namespace
 
-StagingRounds::StagingRounds(const ArenaContext& context)
+StagingRounds::StagingRounds(const ArenaContext& context, size_t bytes)
     : context_(context),
       channel_(context.arena, context.channel),
       first_(*context.round),
+      tiny_(bytes <= ArenaChannel::kTinySize),
       signature_(SignatureInSequence(context)) {}
 
 Status StagingRounds::AwaitStaged(uint64_t round, int local_rank) {

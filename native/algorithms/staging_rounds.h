@@ -20,7 +20,8 @@ class StagingRounds {
  public:
   static constexpr uint64_t kRunAhead = ArenaChannel::kRunAhead;
 
-  explicit StagingRounds(const ArenaContext& context);
+  // `bytes`: of the operation, where that is all that a rank ever stages.
+  explicit StagingRounds(const ArenaContext& context, size_t bytes = SIZE_MAX);
 
   int local_rank() const { return channel_.local_rank(); }
   int local_size() const { return channel_.local_size(); }
@@ -30,13 +31,15 @@ class StagingRounds {
   // Waits until the slot of the round may be written / does not wait.
   Status Open(uint64_t round) { return Await(PhaseDone::Phase::kReusable, round, PhaseDone::kAllRanks); }
   bool CanOpen(uint64_t round) const { return Holds(PhaseDone::Phase::kReusable, round); }
-  std::byte* slot(uint64_t round) const { return channel_.slot(first_ + round); }
+  std::byte* slot(uint64_t round) const {
+    return tiny_ ? channel_.tiny_slot(first_ + round) : channel_.slot(first_ + round);
+  }
   void Publish(uint64_t round) { channel_.PublishStaged(first_ + round, signature_); }
 
   Status AwaitStaged(uint64_t round, int local_rank = PhaseDone::kAllRanks);
   bool IsStaged(uint64_t round) const { return Holds(PhaseDone::Phase::kStaged, round); }
   const std::byte* peer_slot(int local_rank, uint64_t round) const {
-    return channel_.peer_slot(local_rank, first_ + round);
+    return tiny_ ? channel_.tiny_peer_slot(local_rank, first_ + round) : channel_.peer_slot(local_rank, first_ + round);
   }
 
   void PublishReduced(uint64_t round) { channel_.PublishReduced(first_ + round); }
@@ -58,6 +61,7 @@ class StagingRounds {
   const ArenaContext& context_;
   const ArenaChannel channel_;
   const uint64_t first_;  // the channel's number of round 0
+  const bool tiny_;
   const uint64_t signature_;
 };
 

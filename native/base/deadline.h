@@ -16,7 +16,9 @@ class Deadline {
   static Clock::duration Seconds(double seconds) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
   }
-  static Deadline After(double seconds) { return Deadline(Clock::now() + Seconds(seconds)); }
+  static Deadline After(double seconds) { return After(seconds, Clock::now()); }
+  // For callers that have looked at the clock already.
+  static Deadline After(double seconds, Clock::time_point now) { return Deadline(now + Seconds(seconds)); }
   static Deadline At(Clock::time_point when) { return Deadline(when); }
 
   bool Passed() const { return Clock::now() >= when_; }

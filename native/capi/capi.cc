@@ -139,9 +139,14 @@ tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
     const auto session = communicator->session;  // a concurrent release must not take it away
-    auto operation = tfc::OperationOf(given.value(), session->engine().topology());
-    if (!operation.ok()) return operation.status();
-    return session->world_ranks().Translate(session->engine().Run(operation.value()));
+    // This thread's last operation is used again: a small one would spend much of its time on new vectors.
+    thread_local std::unique_ptr<tfc::Operation> last;
+    std::unique_ptr<tfc::Operation> operation = std::move(last);
+    if (operation == nullptr) operation = std::make_unique<tfc::Operation>();
+    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), session->engine().topology(), operation.get()));
+    const Status status = session->engine().Run(operation.get());
+    last = std::move(operation);
+    return status.ok() ? status : session->world_ranks().Translate(status);
   });
 }
 
@@ -153,10 +158,10 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
     const auto session = communicator->session;  // `done` may drop the caller's reference meanwhile
-    auto operation = tfc::OperationOf(given.value(), session->engine().topology());
-    if (!operation.ok()) return operation.status();
+    tfc::Operation operation;
+    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), session->engine().topology(), &operation));
     return session->world_ranks().Translate(
-        session->engine().Submit(operation.Take(), tfc::DoneOf(done, user, session->world_ranks())));
+        session->engine().Submit(std::move(operation), tfc::DoneOf(done, user, session->world_ranks())));
   });
 }
 

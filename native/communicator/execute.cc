@@ -230,12 +230,12 @@ Status RunAlone(const Operation& operation) {
   return Status::Ok();
 }
 
-Status Explain(const Run& run, const Status& status, double seconds) {
+Status Explain(const Run& run, const Status& status) {
   if (status.ok()) return status;
   if (status.code() != Code::kDeadlineExceeded) return status.WithContext(run.operation.Title());
   return Status(Code::kDeadlineExceeded,
-                run.operation.Title() + " timed out after " + std::to_string(static_cast<int>(seconds + 0.5)) +
-                    " s: " + status.message(),
+                run.operation.Title() + " timed out after " +
+                    std::to_string(static_cast<int>(run.operation.timeout_s + 0.5)) + " s: " + status.message(),
                 status.peer());
 }
 
@@ -247,10 +247,9 @@ bool UsesArenaOnly(const Topology& topology, const Resources& resources) {
 
 Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline,
                Channel* channel) {
-  const double seconds = deadline.Left();
   const Run run{topology, operation, resources, deadline, channel, channel->sequence++, operation.Signature()};
   if (topology.size == 1) return RunAlone(operation);
-  return Explain(run, Dispatch(run), seconds);
+  return Explain(run, Dispatch(run));
 }
 
 }  // namespace tfc

@@ -1,5 +1,7 @@
 #include "communicator/operation.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace tfc {
@@ -16,14 +18,23 @@ bool IsRagged(Collective collective) {
 
 class Hasher {
  public:
-  // FNV-1a (Fowler, Noll and Vo), then a final mix because short inputs leave the high bits alike.
-  void Add(const void* data, size_t size) {
-    const auto* bytes = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < size; ++i) hash_ = (hash_ ^ bytes[i]) * 1099511628211ull;
-  }
+  // FNV-1a (Fowler, Noll and Vo) over words instead of bytes, with a shift so that high bits reach low
+  // ones, then the final mix of MurmurHash3 (Appleby).
   template <typename T>
   void AddValue(T value) {
-    Add(&value, sizeof(value));
+    static_assert(sizeof(T) <= sizeof(uint64_t));
+    uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof(value));
+    hash_ = (hash_ ^ word) * 1099511628211ull;
+    hash_ ^= hash_ >> 32;
+  }
+  void AddText(const std::string& text) {
+    for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min(sizeof(word), text.size() - i));
+      AddValue(word);
+    }
+    AddValue(text.size());
   }
   uint64_t Finish() const {
     uint64_t mixed = hash_;
@@ -113,7 +124,8 @@ Status Operation::Check(int world_size) const {
       break;
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
-      TFC_RETURN_IF_ERROR(CheckReduction(ReductionFor(world_size)).WithContext(Title()));
+      if (const Status reducible = CheckReduction(ReductionFor(world_size)); !reducible.ok())
+        return reducible.WithContext(Title());
       break;
     case Collective::kAllGather:
     case Collective::kAllToAll:
@@ -147,7 +159,7 @@ size_t Operation::RowBytes() const {
 uint64_t Operation::Signature() const {
   Hasher hasher;
   hasher.AddValue(static_cast<int>(collective));
-  hasher.Add(name.data(), name.size());
+  hasher.AddText(name);
   if (collective == Collective::kBarrier) return hasher.Finish();
   hasher.AddValue(static_cast<int>(dtype));
   if (collective == Collective::kBroadcast) hasher.AddValue(root);

@@ -57,6 +57,7 @@ Status Engine::Start(PolledTransport transport, Arena* arena, std::function<void
     transport_ = std::move(transport);
     if (arena_ != nullptr) caller_waiter_ = arena_->MakeWaiter(Arena::Sleeper::kCaller, options_.caller_spin_us);
     add_connection_ = std::move(add_connection);
+    runs_inline_ = options_.topology.size == 1 || UsesArenaOnly(options_.topology, Resources{nullptr, arena_, nullptr});
     scheduler_ = std::make_unique<Scheduler>(transport_, arena_, options_.progress_spin_us);
     started_ = true;
     failure = failure_.Get();
@@ -70,49 +71,38 @@ std::string Engine::Call(int rank) const {
   return index < options_.peers.size() ? options_.peers[index] : "rank " + std::to_string(rank);
 }
 
-Deadline Engine::DeadlineOf(const Operation& operation) const {
-  return Deadline::After(operation.timeout_s > 0 ? operation.timeout_s : options_.op_timeout_s);
+Deadline Engine::Start(Operation* operation) const {
+  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  return Deadline::After(operation->timeout_s);
 }
 
 Status Engine::Admit() const {
   if (failure_.failed()) return failure_.Get();
-  std::lock_guard<std::mutex> lock(mutex_);
   if (closing_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
   return Status::Ok();
 }
 
-Status Engine::Run(const Operation& operation) {
-  TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
-  TFC_RETURN_IF_ERROR(Admit());
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ++callers_;
-  }
-  KeepTicking();
-  const Resources resources{nullptr, arena_, caller_waiter_.get()};
-  const bool inline_here = options_.topology.size == 1 || UsesArenaOnly(options_.topology, resources);
-  const Status status = inline_here ? RunInline(operation) : RunOnProgress(operation);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    --callers_;
-  }
-  changed_.notify_all();
-  return status;
+Status Engine::Run(Operation* operation) {
+  TFC_RETURN_IF_ERROR(operation->Check(options_.topology.size));
+  return runs_inline_ ? RunInline(operation) : RunOnProgress(operation);
 }
 
-Status Engine::RunInline(const Operation& operation) {
+// A shutdown takes the mutex after it has announced itself: it waits for this call, or is seen here.
+Status Engine::RunInline(Operation* operation) {
   std::lock_guard<std::mutex> lock(inline_mutex_);
+  TFC_RETURN_IF_ERROR(Admit());
   const Resources resources{nullptr, arena_, caller_waiter_.get()};
-  return RunWatched(operation, resources, DeadlineOf(operation), &inline_channel_);
+  return RunWatched(*operation, resources, Start(operation), &inline_channel_);
 }
 
-Status Engine::RunOnProgress(const Operation& operation) {
+Status Engine::RunOnProgress(Operation* operation) {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Status> result;
-  const Deadline deadline = DeadlineOf(operation);
+  const Deadline deadline = Start(operation);
+  TFC_RETURN_IF_ERROR(Admit());
   const bool taken = scheduler_->Submit(kDirectChannel, [&](const Resources& resources, Channel* channel) {
-    const Status status = RunWatched(operation, resources, deadline, channel);
+    const Status status = RunWatched(*operation, resources, deadline, channel);
     std::lock_guard<std::mutex> lock(mutex);
     result = status;
     changed.notify_all();
@@ -133,6 +123,7 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
     Fail(begun);
     return failure_.Get();
   }
+  KeepTicking();
   if (view_owed)
     star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
   const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
@@ -186,7 +177,7 @@ Status Engine::Submit(Operation operation, Done done) {
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
   TFC_RETURN_IF_ERROR(Admit());
   if (options_.topology.size == 1) {
-    done(RunInline(operation));
+    done(RunInline(&operation));
     return Status::Ok();
   }
   if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
@@ -194,8 +185,8 @@ Status Engine::Submit(Operation operation, Done done) {
   request.name = operation.name;
   request.signature = operation.Signature();
   request.view = operation.Describe();
-  request.timeout_s = operation.timeout_s > 0 ? operation.timeout_s : options_.op_timeout_s;
-  const Deadline deadline = DeadlineOf(operation);
+  const Deadline deadline = Start(&operation);
+  request.timeout_s = operation.timeout_s;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
@@ -237,10 +228,10 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
   TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
   TFC_RETURN_IF_ERROR(Admit());
   if (options_.topology.size == 1) {
-    done(RunInline(operation));
+    done(RunInline(&operation));
     return Status::Ok();
   }
-  const Deadline deadline = DeadlineOf(operation);
+  const Deadline deadline = Start(&operation);
   bool ask = false;
   bool agreed = false;
   {
@@ -336,8 +327,10 @@ void Engine::Shutdown(double timeout_s) {
   Fail(Status(Code::kCancelled, "the communicator was shut down on this rank"));
   if (star_ == nullptr) return;
   if (scheduler_ != nullptr) scheduler_->Stop();
+  {
+    std::lock_guard<std::mutex> callers(inline_mutex_);
+  }  // the last call has been interrupted
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return callers_ == 0; });  // they have been interrupted
   star_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
   const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, kFailedLingerSeconds) : timeout_s);
   if (is_root()) {

@@ -73,7 +73,7 @@ class Engine final : public StarHandler {
   // may be nullptr; `add_connection` takes data connections of peers.
   Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
 
-  Status Run(const Operation& operation);         // blocks
+  Status Run(Operation* operation);               // blocks; fills in the timeout
   Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done);
@@ -117,12 +117,13 @@ class Engine final : public StarHandler {
   };
 
   bool is_root() const { return options_.topology.rank == 0; }
-  Deadline DeadlineOf(const Operation& operation) const;
+  // The operation's deadline from now on; gives it the default timeout if it has none.
+  Deadline Start(Operation* operation) const;
   std::string Call(int rank) const;  // how messages call a rank
 
   // Running operations (any thread).
-  Status RunInline(const Operation& operation);
-  Status RunOnProgress(const Operation& operation);
+  Status RunInline(Operation* operation);
+  Status RunOnProgress(Operation* operation);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
   Status AskRoot(const Status& error, uint32_t channel, uint64_t sequence);
@@ -164,6 +165,7 @@ class Engine final : public StarHandler {
   std::function<void(int, UniqueFd)> add_connection_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Waiter> caller_waiter_;
+  bool runs_inline_ = false;  // direct calls run on the caller's thread; set before there are callers
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
   Timeline timeline_;
@@ -174,10 +176,9 @@ class Engine final : public StarHandler {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool started_ = false;
-  bool closing_ = false;
+  std::atomic<bool> closing_{false};
   bool shut_down_ = false;
   bool go_ = false;
-  size_t callers_ = 0;                                  // threads inside Run
   std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
   std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;

@@ -286,7 +286,7 @@ void Engine::OnDataConnection(int peer, UniqueFd fd) {
 
 void Engine::KeepTicking() {
   // The first waiting operation wakes the monitor; while there are more it looks every kTickSeconds.
-  if (options_.topology.size > 1 && !ticking_.exchange(true)) star_->Post([] {});
+  if (options_.topology.size > 1 && !ticking_.load() && !ticking_.exchange(true)) star_->Post([] {});
 }
 
 std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {

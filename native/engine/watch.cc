@@ -32,7 +32,7 @@ Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& op
   Slot& slot = slots_[channel];
   slot.operation = &operation;
   slot.sequence = sequence;
-  slot.since = Deadline::Clock::now();
+  slot.since.reset();
   slot.reported = false;
   *view_owed = slot.view_owed == sequence;
   if (*view_owed) slot.view_owed.reset();
@@ -96,7 +96,9 @@ std::vector<std::string> WatchList::Stalled(Deadline::Clock::time_point now, dou
   if (seconds <= 0) return titles;
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [channel, slot] : slots_) {
-    if (slot.operation == nullptr || slot.reported || now - slot.since < Deadline::Seconds(seconds)) continue;
+    if (slot.operation == nullptr || slot.reported) continue;
+    if (!slot.since) slot.since = now;
+    if (now - *slot.since < Deadline::Seconds(seconds)) continue;
     slot.reported = true;
     titles.push_back(slot.operation->Title());
   }

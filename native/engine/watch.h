@@ -40,7 +40,7 @@ class WatchList {
   Progress progress() const;
   uint64_t completed() const;
   uint64_t active() const;
-  // Titles of operations that have run for `seconds` and were not reported before.
+  // Titles of operations that have run for `seconds` since the first look at them, each once.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
 
  private:
@@ -48,7 +48,7 @@ class WatchList {
     const Operation* operation = nullptr;  // nullptr: nothing runs
     uint64_t sequence = 0;                 // of what runs or ran last
     uint64_t completed = 0;
-    Deadline::Clock::time_point since;
+    std::optional<Deadline::Clock::time_point> since;  // of the first look: an operation reads no clock
     bool reported = false;
     std::optional<uint64_t> view_owed;
   };

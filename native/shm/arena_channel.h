@@ -37,6 +37,10 @@ class ArenaChannel {
 
   std::byte* slot(uint64_t round) const { return bytes(local_rank_, round); }  // to write, before publishing
   const std::byte* peer_slot(int local_rank, uint64_t round) const { return bytes(local_rank, round); }
+  // The same for an operation of at most kTinySize bytes; all ranks choose alike.
+  static constexpr size_t kTinySize = SlotFlags::kTinySize;
+  std::byte* tiny_slot(uint64_t round) const { return flags(local_rank_, round).tiny; }
+  const std::byte* tiny_peer_slot(int local_rank, uint64_t round) const { return flags(local_rank, round).tiny; }
 
   // Makes what was written to the slot visible; wakes peers that sleep for it. `signature` says what
   // this rank takes the round for.

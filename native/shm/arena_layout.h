@@ -39,11 +39,14 @@ struct alignas(kLinePairSize) Doorbell {
   std::atomic<uint32_t> sleeping;
 };
 
-// Written by the rank that owns the slot only. Rounds are published as round + 1.
+// Written by the rank that owns the slot only. Rounds are published as round + 1. What is staged for a
+// tiny operation lies beside the flags: its peers then fetch one line instead of two.
 struct alignas(kLineSize) SlotFlags {
+  static constexpr size_t kTinySize = 32;
   std::atomic<uint64_t> staged;
   std::atomic<uint64_t> reduced;
   std::atomic<uint64_t> signature;
+  alignas(kTinySize) std::byte tiny[kTinySize];
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
