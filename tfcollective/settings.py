@@ -22,6 +22,7 @@ __all__ = [
     "TF_CONFIG",
     "TRANSPORTS",
     "VARIABLES",
+    "Alias",
     "Settings",
     "Variable",
     "environ_snapshot",
@@ -39,6 +40,14 @@ _LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True)
+class Alias:
+    """A variable of Horovod's that means the same: it counts where ours is not set. ``parse`` as in Variable."""
+
+    name: str
+    parse: Callable[[str], Any]
+
+
+@dataclass(frozen=True)
 class Variable:
     """One environment variable.
 
@@ -49,6 +58,7 @@ class Variable:
         default: the value when the variable is unset or empty.
         doc: one sentence.
         identity: whether it says who a process is in its job; a job that is started inside another has its own.
+        alias: a name that scripts written for Horovod use.
     """
 
     field: str
@@ -57,6 +67,7 @@ class Variable:
     default: Any
     doc: str
     identity: bool = False
+    alias: Alias | None = None
 
     @property
     def name(self) -> str:
@@ -106,6 +117,11 @@ def _flag(text: str) -> bool:
     if text.lower() not in ("0", "1", "false", "true", "no", "yes"):
         raise ValueError("it must be 0 or 1")
     return text.lower() in ("1", "true", "yes")
+
+
+def _horovod_level(text: str) -> str:
+    level = text.lower()
+    return _one_of(*LEVELS)({"trace": "debug", "fatal": "error"}.get(level, level))
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -173,11 +189,39 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "The address of the interface that peers connect to; by default the one that leads to them.",
     ),
-    Variable("op_timeout", "seconds", _positive, 300.0, "How long a collective may take."),
-    Variable("start_timeout", "seconds", _positive, 120.0, "How long the ranks wait for each other in `init()`."),
-    Variable("stall_warning", "seconds", _not_negative, 60.0, "When to warn of a slow collective; 0: never."),
+    Variable(
+        "op_timeout",
+        "seconds",
+        _positive,
+        300.0,
+        "How long a collective may take.",
+        alias=Alias("HOROVOD_GLOO_TIMEOUT_SECONDS", _positive),
+    ),
+    Variable(
+        "start_timeout",
+        "seconds",
+        _positive,
+        120.0,
+        "How long the ranks wait for each other in `init()`.",
+        alias=Alias("HOROVOD_START_TIMEOUT", _positive),
+    ),
+    Variable(
+        "stall_warning",
+        "seconds",
+        _not_negative,
+        60.0,
+        "When to warn of a slow collective; 0: never.",
+        alias=Alias("HOROVOD_STALL_CHECK_TIME_SECONDS", _not_negative),
+    ),
     Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "auto", "How ranks of one node move data."),
-    Variable("bucket_bytes", "bytes", _count, 8 << 20, "How many bytes of gradients are reduced together at most."),
+    Variable(
+        "bucket_bytes",
+        "bytes",
+        _count,
+        8 << 20,
+        "How many bytes of gradients are reduced together at most.",
+        alias=Alias("HOROVOD_FUSION_THRESHOLD", lambda text: max(1, _whole(text))),
+    ),
     Variable(
         "replica_check_steps",
         "number",
@@ -185,9 +229,23 @@ VARIABLES: tuple[Variable, ...] = (
         1000,
         "Every so many steps, and at the third, the ranks compare their weights; 0: never.",
     ),
-    Variable("timeline", "path", str, None, "Where rank 0 writes a trace of all ranks' operations."),
+    Variable(
+        "timeline",
+        "path",
+        str,
+        None,
+        "Where rank 0 writes a trace of all ranks' operations.",
+        alias=Alias("HOROVOD_TIMELINE", lambda text: None if text == "DYNAMIC" else text),
+    ),
     Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception.", identity=True),
-    Variable("log_level", "level", _one_of(*LEVELS), "warning", "What to log: debug, info, warning or error."),
+    Variable(
+        "log_level",
+        "level",
+        _one_of(*LEVELS),
+        "warning",
+        "What to log: debug, info, warning or error.",
+        alias=Alias("HOROVOD_LOG_LEVEL", _horovod_level),
+    ),
     Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
     Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
 )
@@ -243,11 +301,23 @@ class Settings:
 def _value(row: Variable, source: Mapping[str, str]) -> Any:
     text = source.get(row.name, "").strip()
     if not text:
-        return row.default
+        return _alias_value(row, source)
     try:
         return row.parse(text)
     except ValueError as error:
         raise ConfigError(f"{row.name}={text!r} cannot be used: {error}") from error
+
+
+def _alias_value(row: Variable, source: Mapping[str, str]) -> Any:
+    """What Horovod's variable says, else the default. One that cannot be used is no reason to stop: it is not ours."""
+    text = "" if row.alias is None else source.get(row.alias.name, "").strip()
+    if row.alias is None or not text:
+        return row.default
+    try:
+        return row.alias.parse(text)
+    except ValueError as error:
+        _LOG.warning("%s=%r has no effect here: %s", row.alias.name, text, error)
+        return row.default
 
 
 def variable(field: str) -> str:
@@ -273,5 +343,6 @@ def markdown_table() -> str:
     rows = ["| variable | value | default | meaning |", "|---|---|---|---|"]
     for row in VARIABLES:
         default = "" if row.default is None else f"`{int(row.default) if row.kind == '0 or 1' else row.default}`"
-        rows.append(f"| `{row.name}` | {row.kind} | {default} | {row.doc} |")
+        other = "" if row.alias is None else f" Also `{row.alias.name}`."
+        rows.append(f"| `{row.name}` | {row.kind} | {default} | {row.doc}{other} |")
     return "\n".join(rows) + "\n"

@@ -105,6 +105,16 @@ def test_the_digits_example_trains_on_all_hosts(hosts, tmp_path):
     assert (tmp_path / "keras_digits.keras").exists(), out
 
 
+def test_this_machine_takes_part_without_ssh(hosts):
+    program = "import os; print(os.environ['TFCOLLECTIVE_BIND_HOST'], 'SSH_CONNECTION' in os.environ)"
+    code, out, err = hosts.finish("-H", f"localhost:1,{hosts.addresses[1]}:1", *python(program))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [
+        f"[0]<stdout>: {hosts.lab.gateway} False",
+        f"[1]<stdout>: {hosts.addresses[1]} True",
+    ]
+
+
 def test_directory_and_environment(hosts, tmp_path):
     program = "import os; print(os.getcwd(), os.environ['A'], os.environ['TF_X'], 'B_SECRET' in os.environ)"
     given = {"TF_X": "passed", "B_SECRET": "kept"}

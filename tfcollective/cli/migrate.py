@@ -9,9 +9,11 @@ import click
 
 from tfcollective.cli.horovod_script import Finding, Report, examine
 from tfcollective.errors import ConfigError
+from tfcollective.settings import VARIABLES
 
 __all__ = ["migrate"]
 
+_OURS = {row.alias.name: f"understood, as {row.name}" for row in VARIABLES if row.alias is not None}
 _SET_BY_COMPAT = {f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") for kind in ("RANK", "SIZE")}
 
 
@@ -57,7 +59,9 @@ def _described(report: Report) -> Iterator[str]:
         if finding not in same:
             yield _noted(finding)
     for name, lines in report.variables:
-        how = "set with tfcollective run --horovod-compat" if name in _SET_BY_COMPAT else "has no effect"
+        how = (
+            "set with tfcollective run --horovod-compat" if name in _SET_BY_COMPAT else _OURS.get(name, "has no effect")
+        )
         yield f"  variable {name} ({_places(lines)}): {how}"
 
 

@@ -39,13 +39,21 @@ class CoordinatorUnreachableError(CoordinatorError):
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
-    ``reply_timeout`` is how long (s) an answer may take, on top of what a call waits for on purpose.
+    ``reply_timeout`` is how long (s) an answer may take, on top of what a call waits for on purpose;
+    ``connections`` is how many calls at a time find one open.
 
     Every call raises CoordinatorError when the coordinator cannot be reached, does not answer in time, does not
     prove the job key, or refuses the request.
     """
 
-    def __init__(self, endpoint: Endpoint, key: bytes, *, reply_timeout: float = _REPLY_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        key: bytes,
+        *,
+        reply_timeout: float = _REPLY_TIMEOUT_S,
+        connections: int = _CONNECTIONS,
+    ) -> None:
         import urllib3
 
         self._endpoint = endpoint
@@ -53,7 +61,7 @@ class CoordinatorClient:
         self._signer = Signer.from_job_key(key)
         # A pool of its own, so that neither proxy variables nor a user's global pool come into it.
         self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPConnectionPool(
-            endpoint.host, endpoint.port, maxsize=_CONNECTIONS, retries=False
+            endpoint.host, endpoint.port, maxsize=connections, retries=False
         )
 
     def __enter__(self) -> CoordinatorClient:

@@ -64,7 +64,7 @@ class JoinedLauncher(Launcher):
             key_file = options.key_file or str(Path(job.scratch_dir) / "join.key")
             with write_secret(key_file, job.key.hex()):
                 _tell(job, options, key_file)
-                with client_of(job) as client:
+                with client_of(job, options.agents) as client:
                     facts = sorted(_gather(client, options.agents, spec.start_timeout), key=lambda one: one.host)
                     nodes = _name(facts, client)
                     slots = [one.slots for one in facts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import queue
 import threading
 import time
@@ -55,6 +56,9 @@ class Facts:
 
 def version_problem(facts: Facts) -> str | None:
     """Why this node cannot take part, or None."""
+    python, ours = facts.python.rpartition(".")[0], platform.python_version().rpartition(".")[0]
+    if python != ours:
+        return f"{facts.name} has Python {facts.python}, the launcher {ours}: use Python {ours} on all hosts"
     if facts.version == __version__:
         return None
     return (
@@ -63,9 +67,9 @@ def version_problem(facts: Facts) -> str | None:
     )
 
 
-def client_of(job: Job) -> CoordinatorClient:
-    """For the launcher's own waits."""
-    return CoordinatorClient(Endpoint.parse(job.coordinator), job.key)
+def client_of(job: Job, nodes: int) -> CoordinatorClient:
+    """For the launcher's own waits: one for each node, and its orders."""
+    return CoordinatorClient(Endpoint.parse(job.coordinator), job.key, connections=2 * nodes + 1)
 
 
 def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Facts, ...]:

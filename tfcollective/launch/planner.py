@@ -20,7 +20,10 @@ __all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "thread
 # The variables by which numeric libraries and TensorFlow size their thread pools.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # What ranks on other hosts get of the launcher's environment.
-_PASSED = ("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*")
+_PASSED = (
+    *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),
+    *(row.alias.name for row in VARIABLES if row.alias is not None),
+)
 # What belongs to a process or to a machine.
 _KEPT_BACK = frozenset(
     {TF_CONFIG, *(variable(field) for field in ("bind_host", "library", "runtime_dir"))}

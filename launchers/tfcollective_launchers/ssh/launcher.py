@@ -58,7 +58,7 @@ class SshLauncher(Launcher):
         bind_host = meeting_address(visitors, interface_addresses(), spec.network_interfaces)
         with (
             Job(spec, plan, bind_host=bind_host) as job,
-            client_of(job) as client,
+            client_of(job, len(commands)) as client,
             _started(commands, job, spec) as processes,
         ):
             facts = {one.name: one for one in _gather(lambda have: enrolled(client, _POLL_S, have), processes)}

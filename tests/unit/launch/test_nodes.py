@@ -1,7 +1,9 @@
 """What a launcher makes of its nodes' signs of life, without nodes."""
 
 import json
+import platform
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +16,8 @@ from tfcollective.launch.agents import Agents
 from tfcollective.launch.node import NodeSettings
 from tfcollective.launch.nodes import Facts, Node, version_problem
 
-FACTS = Facts.from_json(3, {"name": "h2", "address": "10.0.0.2", "version": __version__, "slots": 4})
+SAID = {"name": "h2", "address": "10.0.0.2", "version": __version__, "python": platform.python_version(), "slots": 4}
+FACTS = Facts.from_json(3, SAID)
 
 
 class Client:
@@ -90,9 +93,13 @@ def test_a_refusal_is_an_order():
 
 def test_another_version_is_named_with_the_remedy():
     assert version_problem(FACTS) is None
-    other = Facts.from_json(0, {"name": "h2", "version": "0.0.1"})
+    other = replace(FACTS, version="0.0.1")
     assert f"h2 has tfcollective 0.0.1, the launcher {__version__}" in version_problem(other)
     assert f"pip install tfcollective=={__version__}" in version_problem(other)
+
+
+def test_another_python_is_named():
+    assert "h2 has Python 3.9.2, the launcher 3." in version_problem(replace(FACTS, python="3.9.2"))
 
 
 def test_settings_travel_as_one_line():

@@ -38,6 +38,28 @@ def test_values_are_parsed():
     assert (settings.size, settings.op_timeout, settings.transport, settings.job_id) == (4, 2.5, "tcp", None)
 
 
+def test_horovods_variables_count_where_ours_are_not_set():
+    theirs = {
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "30",
+        "HOROVOD_START_TIMEOUT": "31",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "0",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+        "HOROVOD_TIMELINE": "/t.json",
+        "HOROVOD_LOG_LEVEL": "TRACE",
+    }
+    found = Settings.load(theirs)
+    assert (found.op_timeout, found.start_timeout, found.stall_warning) == (30.0, 31.0, 0.0)
+    assert (found.bucket_bytes, found.timeline, found.log_level) == (1, "/t.json", "debug")
+    assert Settings.load({**theirs, "TFCOLLECTIVE_OP_TIMEOUT": "5"}).op_timeout == 5.0
+    assert Settings.load({"HOROVOD_TIMELINE": "DYNAMIC"}).timeline is None
+
+
+def test_horovods_values_that_cannot_be_used_are_reported(caplog):
+    with caplog.at_level(logging.WARNING, "tfcollective"):
+        assert Settings.load({"HOROVOD_START_TIMEOUT": "soon"}).start_timeout == 120.0
+    assert "HOROVOD_START_TIMEOUT='soon' has no effect here" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
