@@ -33,7 +33,9 @@ def shard(dataset: Any, even: bool = True) -> Any:
         return dataset
     if not even:
         return dataset.shard(size, rank)
-    cardinality = int(dataset.cardinality())
+    # In a graph of tf.compat.v1, such as an Estimator's, it is known only when the graph runs.
+    known = tf.get_static_value(dataset.cardinality())
+    cardinality = tf.data.UNKNOWN_CARDINALITY if known is None else int(known)
     if cardinality == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(size, rank)
     if cardinality == tf.data.UNKNOWN_CARDINALITY:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcollective import runtime
 from tfcollective.tensorflow.variables import broadcast_global_variables
 
 __all__ = ["BroadcastGlobalVariablesHook"]
@@ -34,6 +35,12 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
             self._operation = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it."""
+        """Runs it.
+
+        A monitored session takes another rank's error for a preemption and makes a new session, again and again. The
+        world does not come back: here the error is raised as one that ends the session.
+        """
         del coord
+        if runtime.size() > 1 and runtime.get_communicator().info().broken:
+            runtime.get_communicator().barrier(name="new_session")  # raises what broke the world
         session.run(self._operation)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +19,9 @@ from tfcollective.tensorflow.layers import LocalVariables
 
 __all__ = ["DistributedOptimizer"]
 
-_count = itertools.count()
+# By graph: a rank may build graphs that the others do not, for example to evaluate.
+_counts: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
+_eager_count = itertools.count()
 
 
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
@@ -87,6 +90,14 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     )
 
 
+def _new_scope() -> str:
+    """Names an optimizer: equal on ranks that make the same ones, in the same order, in the same graph."""
+    if tf.executing_eagerly():
+        return f"v1_optimizer.eager.{next(_eager_count)}"
+    count = _counts.setdefault(tf.compat.v1.get_default_graph(), itertools.count())
+    return f"v1_optimizer.{next(count)}"
+
+
 class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # TensorFlow is not typed
     """Reduces in ``compute_gradients``; everything else is the wrapped optimizer's."""
 
@@ -104,7 +115,7 @@ class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # Ten
         self._aggregation = aggregation
         self._due: Any = None
         self._local = LocalVariables()
-        self._scope = f"v1_optimizer.{next(_count)}"
+        self._scope = _new_scope()
 
     def register_local_var(self, var: Any) -> None:
         """Leaves `var` to this rank: its gradient is not reduced."""

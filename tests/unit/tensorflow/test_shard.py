@@ -85,3 +85,12 @@ def test_one_rank_gets_the_dataset_itself() -> None:
     dataset = tf.data.Dataset.range(2)
     with fake_world(size=1):
         assert tfc.shard(dataset) is dataset
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_in_a_graph_where_the_number_of_elements_is_not_known_yet(rank: int) -> None:
+    with fake_world(rank=rank), tf.Graph().as_default():
+        part = tfc.shard(tf.data.Dataset.range(5))
+        element = tf.compat.v1.data.make_one_shot_iterator(part.batch(10)).get_next()
+        with tf.compat.v1.Session() as session:
+            assert session.run(element).tolist() == [rank, rank + 2]

@@ -1,0 +1,9 @@
+"""Estimators on several ranks, for TensorFlow 2.15; later versions have none."""
+
+from __future__ import annotations
+
+from tfcollective.estimator.evaluation import run_estimator_evaluator
+from tfcollective.estimator.experiment import Experiment
+from tfcollective.estimator.training import TrainingResult, train_and_evaluate
+
+__all__ = ["Experiment", "TrainingResult", "run_estimator_evaluator", "train_and_evaluate"]

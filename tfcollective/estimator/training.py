@@ -1,0 +1,117 @@
+"""``train_and_evaluate`` for Estimators: the same call in every role of a job."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.errors import InvalidArgumentError
+from tfcollective.estimator.evaluation import evaluate_once, run_estimator_evaluator
+from tfcollective.estimator.hooks import BroadcastHook, ReductionCheckHook
+from tfcollective.estimator.silent import silent_copy, silent_hooks
+from tfcollective.estimator.support import check_arguments, estimators
+from tfcollective.log import get_logger
+from tfcollective.side_tasks import announced_training
+from tfcollective.tasks import EVALUATOR
+from tfcollective.tensorflow import allgather_object
+
+__all__ = ["TrainingResult", "train_and_evaluate"]
+
+_LOG = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What ``train_and_evaluate`` did.
+
+    Attributes:
+        global_step: of the last checkpoint; None in a task that does not write any, or if there is none.
+        metrics: of the last evaluation in this process; empty if there was none.
+    """
+
+    global_step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def train_and_evaluate(
+    estimator: Any, train_spec: Any, eval_spec: Any, *, final_evaluation: bool = True, idle_timeout: float = 1200.0
+) -> TrainingResult:
+    """Trains an Estimator on all ranks together; the evaluator's task evaluates beside it.
+
+    The optimizer in ``model_fn`` is wrapped with ``tfcollective.tensorflow.DistributedOptimizer``; everything else is
+    done here. All ranks start from rank 0's variables, also after rank 0 has restored a checkpoint. Rank 0 writes
+    checkpoints, summaries and logs, the others nothing: hooks of theirs that write are left out. If rank 0's last
+    checkpoint is of ``max_steps`` or later, no rank trains. Each rank's ``input_fn`` has to give its own part of the
+    data (``tfcollective.tensorflow.shard``), and equally many batches if there is no ``max_steps``.
+
+    Args:
+        estimator: a ``tf.estimator.Estimator``, made after ``tfcollective.init()``.
+        train_spec: a ``tf.estimator.TrainSpec``; the same ``max_steps`` on all ranks.
+        eval_spec: a ``tf.estimator.EvalSpec``. Its delays are not heeded: every checkpoint is evaluated.
+        final_evaluation: rank 0 evaluates and exports at the end. Not needed where there is an evaluator.
+        idle_timeout: after how many seconds without a new checkpoint the evaluator ends.
+
+    Raises:
+        UnsupportedError: TensorFlow is newer than 2.15, or the Estimator has a distribution strategy.
+        InvalidArgumentError: an argument is wrong, ranks have different ``max_steps``, or no gradient is reduced.
+        CollectiveError: another rank was lost; says which.
+    """
+    estimators()
+    runtime.init()
+    check_arguments(estimator, train_spec, eval_spec)
+    task = runtime.task()
+    if task.type == EVALUATOR:
+        result = run_estimator_evaluator(estimator, train_spec, eval_spec, idle_timeout=idle_timeout)
+        return TrainingResult(result.figures.last_training_step, result.metrics)
+    if not task.is_trainer:
+        return TrainingResult()
+    chief = runtime.rank() == 0
+    with announced_training(estimator.model_dir):
+        if not _is_trained(estimator, train_spec.max_steps):
+            _train(estimator, train_spec, chief)
+    if not chief:
+        return TrainingResult()
+    metrics = evaluate_once(estimator, eval_spec) if final_evaluation else {}
+    return TrainingResult(_last_step(estimator), metrics)
+
+
+def _is_trained(estimator: Any, max_steps: int | None) -> bool:
+    """Whether there is nothing to train: rank 0 decides, so that no rank waits for one that has left."""
+    mine = (_last_step(estimator) if runtime.rank() == 0 else None, max_steps)
+    everyone = allgather_object(mine, name="estimator/trained")
+    step, wanted = everyone[0]
+    asked = [theirs for _, theirs in everyone]
+    if any(theirs != wanted for theirs in asked):
+        raise InvalidArgumentError(f"train_spec: max_steps differs from rank to rank: {asked}")
+    trained = step is not None and wanted is not None and step >= wanted
+    if trained:
+        _LOG.info("nothing to train: the last checkpoint is of step %d, max_steps is %d", step, wanted)
+    return trained
+
+
+def _last_step(estimator: Any) -> int | None:
+    path = estimator.latest_checkpoint()
+    if path is None:
+        return None
+    return int(tf.train.load_checkpoint(path).get_tensor(tf.compat.v1.GraphKeys.GLOBAL_STEP))
+
+
+def _train(estimator: Any, train_spec: Any, chief: bool) -> None:
+    hooks = (BroadcastHook(), ReductionCheckHook())
+    if chief:
+        estimator.train(
+            train_spec.input_fn,
+            hooks=[*train_spec.hooks, *hooks],
+            max_steps=train_spec.max_steps,
+            saving_listeners=getattr(train_spec, "saving_listeners", None) or None,
+        )
+        return
+    with tempfile.TemporaryDirectory(prefix="tfcollective-") as directory:
+        silent_copy(estimator, directory).train(
+            train_spec.input_fn, hooks=[*silent_hooks(train_spec.hooks), *hooks], max_steps=train_spec.max_steps
+        )
