@@ -20,6 +20,10 @@ WITH_TOOLS := PATH="$(TOOLS)/bin:$$PATH"
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
+# A list of requirements that cannot be made must end the installation.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \

@@ -20,7 +20,7 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
 def requirements(document: dict[str, Any], group: str) -> Iterator[str]:
-    """Yields the requirements of one group; an extra may name others as ``tfcollective[other]``."""
+    """Yields the requirements of one group; an extra may name others as ``tfcollective[one,other]``."""
     project = document["project"]
     if group == "build":
         yield from document["build-system"]["requires"]
@@ -29,7 +29,8 @@ def requirements(document: dict[str, Any], group: str) -> Iterator[str]:
     elif group in project["optional-dependencies"]:
         for requirement in project["optional-dependencies"][group]:
             if requirement.startswith("tfcollective["):
-                yield from requirements(document, requirement[len("tfcollective[") : -1])
+                for other in requirement[len("tfcollective[") : -1].split(","):
+                    yield from requirements(document, other.strip())
             else:
                 yield requirement
     else:
