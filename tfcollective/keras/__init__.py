@@ -5,7 +5,9 @@ Names and defaults are Horovod's, so that a script moves over by changing its im
 
 from __future__ import annotations
 
-from tfcollective.keras import callbacks, elastic
+import tensorflow as tf
+
+from tfcollective.keras import adapter, callbacks, elastic
 from tfcollective.keras.callbacks import (
     BackupAndRestore,
     BestModelCheckpoint,
@@ -134,3 +136,5 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+adapter.install(tf.keras)

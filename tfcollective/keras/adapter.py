@@ -1,5 +1,8 @@
 """The two places where Keras has to know of us and offers no hook: all that this package changes in Keras.
 
+It is changed when ``tfcollective.keras`` is imported. The first optimizer would be too late: Python looks up
+``model.compile`` before it makes the optimizer in ``model.compile(optimizer=DistributedOptimizer(...))``.
+
 * ``Model.compile``: XLA cannot compile our ops, and Keras 3's ``jit_compile="auto"`` means True as soon as it sees an
   accelerator. With a distributed optimizer "auto" becomes False, and an explicit True an error.
 * Keras 3's ``LossScaleOptimizer.check_finite``: it decides by the local gradients whether the optimizer inside is
@@ -23,7 +26,7 @@ from tfcollective.keras.state import distributed_part, state_of
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
 
-__all__ = ["install"]
+__all__ = ["check_backend", "install"]
 
 _LOG = get_logger(__name__)
 _lock = threading.Lock()
@@ -33,7 +36,6 @@ _installed = False
 def install(keras: Any) -> None:
     """Changes `keras` (the module), once a process. Without a distributed optimizer everything stays as it was."""
     global _installed
-    _check_backend(keras)
     with _lock:
         if _installed:
             return
@@ -44,7 +46,7 @@ def install(keras: Any) -> None:
         _wrap(scaler, "check_finite", "grads", _check_finite)
 
 
-def _check_backend(keras: Any) -> None:
+def check_backend(keras: Any) -> None:
     """Raises ConfigError if this is Keras 3 over another backend than TensorFlow."""
     config: Any = getattr(keras, "config", None)
     backend = config.backend() if hasattr(config, "backend") else "tensorflow"

@@ -158,7 +158,7 @@ def distribute(optimizer: Any, options: GradientOptions, name: str | None, passe
     """See :func:`DistributedOptimizer`."""
     if distributed_part(optimizer) is not None:
         raise InvalidArgumentError("optimizer: it is a DistributedOptimizer already")
-    adapter.install(tf.keras)
+    adapter.check_backend(tf.keras)
     if hasattr(optimizer, "inner_optimizer"):
         return _distribute_inner(optimizer, options, name, passes)
     kind: Any = _distributed_class(type(optimizer))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfcollective import _native, runtime
 from tfcollective.communicator import Op
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.plan import BucketPlan
 
@@ -44,13 +44,30 @@ def load() -> Any:
 
     Raises:
         ConfigError: the library does not load into this TensorFlow.
+        UnsupportedError: a function that XLA compiles is being traced.
     """
     global _module
+    if not tf.executing_eagerly():
+        _refuse_xla(tf.compat.v1.get_default_graph())
     if _module is None:
         with _lock:
             if _module is None:
                 _module = _load_library()
     return _module
+
+
+def _refuse_xla(graph: Any) -> None:
+    """XLA's own complaint comes when the step runs, fills pages and does not say what to do."""
+    while graph is not None:
+        context = getattr(graph, "_get_control_flow_context", lambda: None)()
+        while context is not None:
+            if context.IsXLAContext():
+                raise UnsupportedError(
+                    "XLA cannot compile a function that communicates: make its tf.function, or model.compile(), "
+                    "without jit_compile=True, or keep the collective outside of the compiled function."
+                )
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
 
 
 def _load_library() -> Any:

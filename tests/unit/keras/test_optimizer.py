@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -275,6 +279,34 @@ def test_auto_jit_is_false_even_with_an_accelerator(monkeypatch: pytest.MonkeyPa
 def test_explicit_jit_says_what_to_do() -> None:
     with fake_world(), pytest.raises(ConfigError, match="jit_compile=False"):
         model(tfk.DistributedOptimizer(keras.optimizers.SGD()), jit_compile=True)
+
+
+def test_jit_is_refused_in_the_first_process_that_makes_its_optimizer_inside_compile() -> None:
+    """Python looks up ``model.compile`` before it makes the optimizer: a fresh interpreter shows what that leads to."""
+    script = """
+import tensorflow as tf
+import tfcollective.keras as tfc
+from fake_world import fake_world
+model = tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(1)])
+with fake_world():
+    model.compile(optimizer=tfc.DistributedOptimizer(tf.keras.optimizers.SGD()), loss="mse", jit_compile=True)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert "ConfigError: jit_compile=True: XLA cannot compile" in ended.stderr
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_functions_that_xla_compiles_are_refused_when_they_are_traced(inner: bool) -> None:
+    def reduce(value: tf.Tensor) -> tf.Tensor:
+        return tfk.allreduce(value, name="jit")
+
+    nested = tf.function(reduce) if inner else reduce
+    refused = r"UnsupportedError: XLA cannot compile a function .* without jit_compile=True"
+    with fake_world(), pytest.raises(Exception, match=refused):  # AutoGraph puts it into an error of its own
+        tf.function(nested, jit_compile=True)(tf.constant(1.0))
 
 
 def test_one_rank_communicates_nothing() -> None:
