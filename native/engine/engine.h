@@ -111,8 +111,9 @@ class Engine final : public StarHandler {
   struct RollCall {
     uint32_t channel = 0;
     uint64_t sequence = 0;
-    Status timeout;                    // Ok: a mismatch
-    std::map<int, std::string> views;  // empty: alive, but not come to it
+    Status timeout;                      // Ok: a mismatch
+    std::map<int, std::string> views;    // empty: alive, but not come to it
+    std::map<int, std::string> instead;  // of those: what they wait in
     Deadline::Clock::time_point until;
   };
 
@@ -151,6 +152,7 @@ class Engine final : public StarHandler {
   void StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout);
   void FinishRollCall();
   Status WhoIsMissing(const RollCall& call) const;
+  std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
   void CheckDeparted(int rank, const Progress& progress);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now);

@@ -151,7 +151,7 @@ void Engine::OnTimeout(int from, const std::string& payload) {
 
 void Engine::StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout) {
   if (roll_call_ || failure_.failed()) return;
-  roll_call_ = RollCall{channel, sequence, timeout, {}, Deadline::Clock::now() + Deadline::Seconds(kViewSeconds)};
+  roll_call_ = RollCall{channel, sequence, timeout, {}, {}, Deadline::Clock::now() + Deadline::Seconds(kViewSeconds)};
   star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), EncodePlace(channel, sequence));
 }
 
@@ -161,17 +161,26 @@ void Engine::OnViewQuery(const std::string& payload) {
   const Status decoded = DecodePlace(payload, &channel, &sequence);
   if (!decoded.ok()) return Protocol(decoded, 0);
   const std::string view = watch_.View(channel, sequence).value_or("");
-  star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, view));
+  const std::string instead = view.empty() ? WaitingIn() : "";
+  star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, view, instead));
+}
+
+std::string Engine::WaitingIn() const {
+  const std::string running = watch_.Oldest();
+  if (!running.empty()) return running;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return pending_.empty() ? "" : pending_.begin()->second.front().operation.Title();
 }
 
 void Engine::OnView(int from, const std::string& payload) {
   uint32_t channel = 0;
   uint64_t sequence = 0;
-  std::string view;
-  const Status decoded = DecodeView(payload, &channel, &sequence, &view);
+  std::string view, instead;
+  const Status decoded = DecodeView(payload, &channel, &sequence, &view, &instead);
   if (!decoded.ok()) return Protocol(decoded, from);
   if (!roll_call_ || roll_call_->channel != channel || roll_call_->sequence != sequence) return;
   roll_call_->views[from] = view;
+  roll_call_->instead[from] = instead;
   const bool all_answered = static_cast<int>(roll_call_->views.size()) == options_.topology.size;
   // A rank that will come to the operation soon shows what it does there; after a timeout nobody waits.
   const bool some_to_come = std::any_of(roll_call_->views.begin(), roll_call_->views.end(),
@@ -207,6 +216,12 @@ Status Engine::WhoIsMissing(const RollCall& call) const {
   if (!elsewhere.empty()) {
     text += "; " + RankList(elsewhere) + (elsewhere.size() == 1 ? " has" : " have") + " not called it";
     culprit = elsewhere.front();
+    const auto busy = std::find_if(elsewhere.begin(), elsewhere.end(), [&call](int rank) {
+      return call.instead.count(rank) && !call.instead.at(rank).empty();
+    });
+    if (busy != elsewhere.end())
+      text += "; rank " + std::to_string(*busy) + " waits in " + call.instead.at(*busy) +
+              ": do all ranks make the same steps, and as many of them?";
   }
   if (!silent.empty()) {
     text += "; " + RankList(silent) + (silent.size() == 1 ? " does" : " do") +

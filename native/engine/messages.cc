@@ -89,15 +89,17 @@ Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequen
   return reader.Finish("place");
 }
 
-std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view) {
-  return WireWriter().Number(channel).Number(sequence).Text(view).Take();
+std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead) {
+  return WireWriter().Number(channel).Number(sequence).Text(view).Text(instead).Take();
 }
 
-Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view) {
+Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
+                  std::string* instead) {
   WireReader reader(bytes);
   *channel = reader.Number<uint32_t>();
   *sequence = reader.Number<uint64_t>();
   *view = reader.Text();
+  *instead = reader.Text();
   return reader.Finish("view");
 }
 

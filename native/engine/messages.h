@@ -31,7 +31,8 @@ std::string Encode(const Verdict& verdict);
 std::string Encode(const Status& status);
 std::string Encode(const Progress& progress);
 std::string EncodePlace(uint32_t channel, uint64_t sequence);
-std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view);
+// `view` is empty where the rank has not come to the operation; `instead` is what it waits in then, if anything.
+std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead = "");
 std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status);
 std::string EncodeLeft(int rank, const Progress& progress);
 
@@ -41,7 +42,8 @@ Status Decode(const std::string& bytes, Verdict* verdict);
 Status Decode(const std::string& bytes, Status* status);
 Status Decode(const std::string& bytes, Progress* progress);
 Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence);
-Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view);
+Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
+                  std::string* instead);
 Status DecodeTimeout(const std::string& bytes, uint32_t* channel, uint64_t* sequence, Status* status);
 Status DecodeLeft(const std::string& bytes, int* rank, Progress* progress);
 

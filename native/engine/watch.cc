@@ -91,6 +91,15 @@ uint64_t WatchList::active() const {
   return active;
 }
 
+std::string WatchList::Oldest() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto begun = [](const Slot& slot) { return slot.since.value_or(Deadline::Clock::time_point::max()); };
+  const Slot* oldest = nullptr;
+  for (const auto& [channel, slot] : slots_)
+    if (slot.operation != nullptr && (oldest == nullptr || begun(slot) < begun(*oldest))) oldest = &slot;
+  return oldest == nullptr ? "" : oldest->operation->Title();
+}
+
 std::vector<std::string> WatchList::Stalled(Deadline::Clock::time_point now, double seconds) {
   std::vector<std::string> titles;
   if (seconds <= 0) return titles;

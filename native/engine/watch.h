@@ -40,6 +40,8 @@ class WatchList {
   Progress progress() const;
   uint64_t completed() const;
   uint64_t active() const;
+  // The title of what has run longest by the looks of Stalled; nothing if nothing runs.
+  std::string Oldest() const;
   // Titles of operations that have run for `seconds` since the first look at them, each once.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
 

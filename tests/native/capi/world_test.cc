@@ -293,6 +293,29 @@ TEST_P(WorldTest, ALateRankIsNamedAtTheDeadline) {
   });
 }
 
+TEST_P(WorldTest, WhatARankWaitsInInsteadIsNamedAtTheDeadline) {
+  if (size() == 1) GTEST_SKIP() << "nobody to wait for";
+  EveryRank([&](int rank, tfc_communicator* communicator) {
+    std::vector<float> values(10, 1);
+    if (rank == 1) {  // has run out of steps and averages its metrics
+      tfc_request metrics = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "metrics");
+      const tfc_span span{values.data(), values.data(), 10};
+      metrics.spans = &span;
+      metrics.num_spans = 1;
+      EXPECT_EQ(SubmitAndWait(communicator, metrics).code, TFC_DEADLINE_EXCEEDED);
+      return;
+    }
+    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "gradients");
+    const tfc_span span{values.data(), values.data(), 10};
+    request.spans = &span;
+    request.num_spans = 1;
+    request.timeout_s = 0.5;
+    const CallResult result = RunNow(communicator, request);
+    EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
+    EXPECT_NE(result.message.find("rank 1 waits in allreduce 'metrics'"), std::string::npos) << result.message;
+  });
+}
+
 TEST_P(WorldTest, ALateRankIsNamedForSubmittedOperations) {
   if (size() == 1) GTEST_SKIP() << "nobody to wait for";
   std::atomic<int> waiting{size() - 1};

@@ -56,8 +56,10 @@ TEST(WatchTest, CountsAndStalls) {
   EXPECT_EQ(watch.Stalled(now + std::chrono::seconds(61), 60), std::vector<std::string>{"barrier 'a'"});
   EXPECT_TRUE(watch.Stalled(now + std::chrono::seconds(62), 60).empty());
   EXPECT_EQ(watch.active(), 1u);
+  EXPECT_EQ(watch.Oldest(), "barrier 'a'");
   watch.End(1, true);
   EXPECT_EQ(watch.active(), 0u);
+  EXPECT_EQ(watch.Oldest(), "");
   EXPECT_EQ(watch.completed(), 1u);
   EXPECT_EQ(watch.progress(), (Progress{{1, 1}}));
 }
