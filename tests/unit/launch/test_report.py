@@ -74,9 +74,15 @@ def test_other_ends(fields, code, text):
     assert render(one).startswith(text)
 
 
-def test_a_job_that_never_called_init_gets_one_line():
+def test_a_job_that_failed_before_init_is_not_blamed_for_the_missing_call():
     one = outcome(record(0, 1.0, code=5), initialised=False)
     assert exit_code(one) == 5
+    assert warning(one) == "note: that was before any rank called tfcollective.init()"
+
+
+def test_a_job_that_never_called_init_gets_one_line():
+    one = outcome(record(0, 1.0, code=0), initialised=False)
+    assert exit_code(one) == 0
     assert warning(one).startswith("warning: no rank called tfcollective.init()")
     assert "\n" not in warning(one)
     assert warning(outcome(initialised=False, stopped_by=2)) is None
