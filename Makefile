@@ -34,7 +34,7 @@ help:            ## list the targets
 
 demo: .venv/tf221.installed  ## set up everything and train the digits example on 2 processes
 	$(call say,training examples/keras_digits.py on 2 processes)
-	@cd build && $(VENV)/tf221/bin/tfcollective run -np 2 --env TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/tf221/bin/python $(CURDIR)/examples/keras_digits.py \
+	@mkdir -p build && cd build && $(VENV)/tf221/bin/tfcollective run -np 2 --env TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/tf221/bin/python $(CURDIR)/examples/keras_digits.py \
 	  --model-dir $(CURDIR)/models
 
 test:            ## lint, native tests and Python tests under both TensorFlow versions
