@@ -75,7 +75,9 @@ def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tup
     if not traceback or traceback[-1] not in tail:
         return tail
     end = tail.index(traceback[-1])
-    start = tail.index(_TRACEBACK) if _TRACEBACK in tail[:end] else 0  # its first lines may have been cut off
+    begins = [place for place, line in enumerate(tail[:end]) if line == _TRACEBACK]
+    chained = traceback.count(_TRACEBACK)  # one for each exception of a chain
+    start = begins[-chained] if 0 < chained <= len(begins) else 0  # its first lines may have been cut off
     return tail[:start] + tail[end + 1 :]
 
 

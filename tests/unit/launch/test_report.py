@@ -58,6 +58,18 @@ def test_a_traceback_is_shown_once():
     ]
 
 
+def test_a_chain_of_exceptions_is_shown_once_also_when_its_begin_is_cut_off():
+    first = ["Traceback (most recent call last):", "  in f", "OSError: none"]
+    bridge = "The above exception was the direct cause of the following exception:"
+    second = ["Traceback (most recent call last):", "  in g", "ConfigError: text"]
+    chain = ExceptionRecord("ConfigError", "text", "\n".join([*first, "", bridge, "", *second]), 1.0, False)
+    for cut in (0, 1, 2):
+        tail = ("before", *first, bridge, *second)[cut:]
+        text = render(outcome(record(0, 1.0, exception=chain, tail=tail)))
+        assert text.count("OSError: none") == 1
+        assert ("before" in text) == (cut == 0)
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "text"),
     [
