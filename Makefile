@@ -147,16 +147,19 @@ endef
 # These tests do not touch TensorFlow, or only the documentation: once is enough.
 ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore $(CURDIR)/tests/e2e/test_docs.py
 
+# Many tests mostly wait, for processes or for deadlines: two files at a time even on two cores.
+AT_ONCE := --numprocesses 2 --dist loadfile
+
 test-python: test-tf221 test-tf215  ## Python tests under both TensorFlow versions
 
 test-tf221: .venv/tf221.installed
 	$(call say,Python tests with $(TENSORFLOW_tf221))
-	$(call python_tests,tf221,$(CURDIR)/tests $(PYTEST_ARGS))
+	$(call python_tests,tf221,$(AT_ONCE) $(CURDIR)/tests $(PYTEST_ARGS))
 
 ifneq ($(PYTHON_TF215),)
 test-tf215: .venv/tf215.installed
 	$(call say,Python tests with $(TENSORFLOW_tf215) and the same wheel)
-	$(call python_tests,tf215,$(CURDIR)/tests $(ONCE) $(PYTEST_ARGS))
+	$(call python_tests,tf215,$(AT_ONCE) $(CURDIR)/tests $(ONCE) $(PYTEST_ARGS))
 else
 test-tf215:
 	$(call say,skipped: $(TENSORFLOW_tf215) needs Python 3.10 or 3.11 and none was found)
