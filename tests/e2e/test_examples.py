@@ -32,9 +32,9 @@ def test_tf_config_on_three_hosts_started_by_hand():
     command = [sys.executable, "hosts.py", "--port", str(free_port()), "python", "train.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
     assert "y = 3.00 x + 1.00" in done.stdout
-    assert {f"{task} is rank {rank} of 3" for rank, task in enumerate(("chief:0", "worker:0", "worker:1"))} <= set(
-        done.stdout.splitlines()
-    )
+    # Three processes write to one pipe: their lines may share a line.
+    for rank, task in enumerate(("chief:0", "worker:0", "worker:1")):
+        assert f"{task} is rank {rank} of 3" in done.stdout
 
 
 @pytest.mark.tensorflow
