@@ -144,11 +144,14 @@ define python_tests
 	  $(2) </dev/null
 endef
 
-# These tests do not touch TensorFlow, or only the documentation: once is enough.
-ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore $(CURDIR)/tests/e2e/test_docs.py
+# These tests do not touch TensorFlow, or only the documentation and the benchmarks: once is enough.
+ROOMS_WITHOUT_TENSORFLOW := agent bench cli coordinator docs failures identity launch launchers private_directory settings \
+  task_specs tasks timeline topology
+ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore-glob '$(CURDIR)/tests/e2e/test_bench*.py' \
+  --ignore $(CURDIR)/tests/e2e/test_docs.py $(ROOMS_WITHOUT_TENSORFLOW:%=--ignore $(CURDIR)/tests/unit/%)
 
-# Many tests mostly wait, for processes or for deadlines: two files at a time even on two cores.
-AT_ONCE := --numprocesses 2 --dist loadfile
+# Many tests mostly wait, for processes or for deadlines: three files at a time even on two cores.
+AT_ONCE := --numprocesses 3 --dist loadfile
 
 test-python: test-tf221 test-tf215  ## Python tests under both TensorFlow versions
 
