@@ -65,7 +65,8 @@ def test_a_rank_that_is_killed_costs_its_own_part_only(tmp_path):
         "world.allreduce(np.ones(1), name='alone')\n"
     )
     err = run_job("--timeline", str(path), "--", sys.executable, "-c", program, code=137)
-    assert {(e["pid"], e["name"]) for e in operations(path)} == {(0, "together"), (0, "alone")}
+    # Rank 0 may learn of the death before it starts the operation that rank 1 never joins.
+    assert {(0, "together")} <= {(e["pid"], e["name"]) for e in operations(path)} <= {(0, "together"), (0, "alone")}
     assert "rank 1 left nothing for the timeline" in err
 
 
