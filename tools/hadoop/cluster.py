@@ -1,0 +1,389 @@
+"""Starts and ends a real Hadoop on this machine; see the script ``hadoop`` beside this file. Standard library only.
+
+Everything that it writes is below one state directory, which ``down`` removes. The jars are beside it and stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import configuration
+from configuration import LABEL, NODES, Layout
+
+HERE = Path(__file__).resolve().parent
+VERSION = "3.4.3"
+HEAP = "256m"
+# Below the range from which Linux gives out ports by itself.
+PORT_BASES = range(28000, 32000, 200)
+START_S = 180.0
+END_S = 20.0
+MARK = "-Dtfcollective.hadoop="
+PACKAGE = "org.apache.hadoop"
+# The ResourceManager defines classes through reflection, which Java 17 forbids unless it is told.
+OPENED = ("java.lang", "java.util", "java.io", "java.net", "java.nio", "java.util.concurrent", "sun.nio.ch")
+
+
+class ClusterError(Exception):
+    """What to tell the user."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One JVM of the cluster: its name, its class, its configuration and where it listens once it is ready."""
+
+    name: str
+    java_class: str
+    conf: Path
+    address: str
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(prog="hadoop", description="A real Hadoop on this machine, on loopback only.")
+    parser.add_argument("command", choices=("up", "down", "status", "env"))
+    parser.add_argument("--state", type=Path, default=HERE.parents[1] / "build/hadoop/state", help="its directory")
+    parser.add_argument("--version", default=VERSION, help=f"which Hadoop [{VERSION}]")
+    options = parser.parse_args()
+    state = options.state.resolve()
+    try:
+        if options.command == "up":
+            _up(state, options.version)
+        elif options.command == "down":
+            _down(state)
+        elif options.command == "status":
+            _status(state)
+        else:
+            sys.stdout.write(_exports(_read_layout(state)))
+    except ClusterError as error:
+        sys.stderr.write(f"hadoop: {error}\n")
+        return 1
+    return 0
+
+
+# ---- up --------------------------------------------------------------------------------------------------------------
+
+
+def _up(state: Path, version: str) -> None:
+    """Starts everything and waits until applications can be submitted; ends what it has started if that fails."""
+    begun = time.monotonic()
+    if (state / "layout.json").exists():
+        raise ClusterError(f"{state} is in use already: see `hadoop status`, end it with `hadoop down`")
+    jars = _resolve_jars(state.parent / f"jars-{version}", version)
+    layout = Layout(state, jars, _find_java(), _free_ports(), getpass.getuser())
+    _write_files(layout)
+    try:
+        _format_namenode(layout)
+        _start_daemons(layout)
+        _wait_until("all nodes are there", lambda: _nodes_are_up(layout))
+        _run_client(layout, "yarn", "rmadmin", "-addToClusterNodeLabels", f"{LABEL}(exclusive=true)")
+        _run_client(layout, "yarn", "rmadmin", "-replaceLabelsOnNode", f"{layout.node_address(NODES[-1])}={LABEL}")
+    except BaseException:
+        shutil.copytree(state / "log", state.parent / "log-of-failure", dirs_exist_ok=True)
+        _down(state)
+        raise
+    print(f"Hadoop {version} is up after {time.monotonic() - begun:.0f} s: {len(NODES)} nodes, one labelled {LABEL}")
+
+
+def _resolve_jars(directory: Path, version: str) -> Path:
+    """The jars, from Maven's repository."""
+    if (directory / "complete").exists():
+        return directory
+    if shutil.which("mvn") is None:
+        raise ClusterError("Maven is missing: install the package `maven`")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    log = Path(f"{directory}.maven.log")
+    command = ["mvn", "-B", "-ntp", "-f", str(HERE / "pom.xml"), f"-Dhadoop.version={version}"]
+    command += ["dependency:copy-dependencies", f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
+    with log.open("wb") as file:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"Maven could not get the jars:\n{_last_lines(log)}")
+    (directory / "complete").touch()
+    return directory
+
+
+def _find_java() -> Path:
+    """JAVA_HOME, or where ``java`` is."""
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home, "bin/java") if home else Path(shutil.which("java") or "/nowhere")
+    if not found.exists():
+        raise ClusterError(
+            f"there is no Java{f' in JAVA_HOME={home}' if home else ''}: install the package `openjdk-17-jdk`"
+        )
+    return found.resolve().parents[1]
+
+
+def _free_ports() -> int:
+    """A base such that all ports of the layout are free."""
+    for base in PORT_BASES:
+        layout = Layout(Path(), Path(), Path(), base, "")
+        places = [("127.0.0.1", port) for port in layout.ports]
+        places += [(layout.node_host(node), int(layout.node_address(node, n)[-5:])) for node in NODES for n in range(3)]
+        if all(_is_free(*place) for place in places):
+            return base
+    raise ClusterError(f"no free ports between {PORT_BASES[0]} and {PORT_BASES[-1]}")
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _write_files(layout: Layout) -> None:
+    """Configuration, command lines, and the record by which later calls find the cluster."""
+    for directory in ("bin", "log", "pid", "data/labels"):
+        (layout.state / directory).mkdir(parents=True, exist_ok=True)
+    _write_record(layout)
+    confs = {layout.client_conf: configuration.client_files(layout)}
+    confs.update({layout.node_conf(node): configuration.node_files(layout, node) for node in NODES})
+    for conf, files in confs.items():
+        for directory in configuration.webapp_directories(conf):
+            directory.mkdir(parents=True)
+        for name, text in files.items():
+            (conf / name).write_text(text)
+    (layout.state / "env.sh").write_text(_exports(layout))
+    for name in ("hadoop", "hdfs", "yarn"):
+        shutil.copy(HERE / "client", layout.state / "bin" / name)
+
+
+def _write_record(layout: Layout) -> None:
+    record = {"jars": str(layout.jars), "java_home": str(layout.java_home), "port": layout.port, "user": layout.user}
+    (layout.state / "layout.json").write_text(json.dumps(record))
+
+
+def _read_layout(state: Path) -> Layout:
+    """The cluster that is up."""
+    try:
+        record = json.loads((state / "layout.json").read_text())
+    except FileNotFoundError:
+        raise ClusterError(f"nothing is up in {state}") from None
+    return Layout(state, Path(record["jars"]), Path(record["java_home"]), record["port"], record["user"])
+
+
+def _exports(layout: Layout) -> str:
+    """Lines for a shell."""
+    values = {**configuration.environment(layout), "HADOOP_JARS": str(layout.jars)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
+    return "\n".join([*lines, f"export PATH={shlex.quote(str(layout.state / 'bin'))}:$PATH", ""])
+
+
+def _client_environ(layout: Layout) -> dict[str, str]:
+    environ = {**os.environ, **configuration.environment(layout)}
+    environ["PATH"] = f"{layout.state / 'bin'}:{os.environ.get('PATH', '/usr/bin:/bin')}"
+    return environ
+
+
+def _run_client(layout: Layout, *command: str) -> None:
+    """One of the command lines; raises with what it has said."""
+    done = subprocess.run(
+        [str(layout.state / "bin" / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        env=_client_environ(layout),
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"{shlex.join(command)} failed:\n{done.stderr[-2000:]}")
+
+
+def _java_command(layout: Layout, conf: Path, *arguments: str) -> list[str]:
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
+    sizes = [f"-Xmx{HEAP}", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxMetaspaceSize=192m"]
+    logs = ["-Dhadoop.root.logger=INFO,console", f"-Dhadoop.log.dir={layout.state / 'log'}"]
+    java = str(layout.java_home / "bin/java")
+    classpath = f"{conf}:{layout.jars}/*"
+    return [java, *sizes, "-Djava.net.preferIPv4Stack=true", *opened, *logs, "-cp", classpath, *arguments]
+
+
+def _format_namenode(layout: Layout) -> None:
+    """An empty file system."""
+    log = layout.state / "log/format.log"
+    namenode = f"{PACKAGE}.hdfs.server.namenode.NameNode"
+    with log.open("wb") as file:
+        command = _java_command(layout, layout.client_conf, namenode, "-format", "-nonInteractive")
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"the file system cannot be made:\n{_last_lines(log)}")
+
+
+def _central_daemons(layout: Layout) -> tuple[Daemon, ...]:
+    conf, yarn = layout.client_conf, f"{PACKAGE}.yarn.server"
+    return (
+        Daemon("namenode", f"{PACKAGE}.hdfs.server.namenode.NameNode", conf, layout.namenode),
+        Daemon("datanode", f"{PACKAGE}.hdfs.server.datanode.DataNode", conf, layout.at(2)),
+        Daemon("resourcemanager", f"{yarn}.resourcemanager.ResourceManager", conf, layout.at(12)),
+    )
+
+
+def _node_daemons(layout: Layout) -> tuple[Daemon, ...]:
+    node_class = f"{PACKAGE}.yarn.server.nodemanager.NodeManager"
+    return tuple(Daemon(f"node{n}", node_class, layout.node_conf(n), layout.node_address(n)) for n in NODES)
+
+
+def _start_daemons(layout: Layout) -> None:
+    """All of them at once; each waits for what it needs."""
+    daemons = (*_central_daemons(layout), *_node_daemons(layout))
+    for daemon in daemons:
+        _start(layout, daemon)
+    for daemon in daemons:
+        _wait_until(f"{daemon.name} listens", lambda daemon=daemon: _listens(layout, daemon))
+
+
+def _start(layout: Layout, daemon: Daemon) -> None:
+    """In a session of its own, so that it outlives this command."""
+    command = _java_command(layout, daemon.conf, f"{MARK}{daemon.name}", daemon.java_class)
+    # Before the class, a property is the JVM's.
+    with (layout.state / f"log/{daemon.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_client_environ(layout),
+            cwd=layout.state,
+            start_new_session=True,
+        )
+    (layout.state / "pid" / daemon.name).write_text(str(process.pid))
+
+
+def _listens(layout: Layout, daemon: Daemon) -> bool:
+    pid = int((layout.state / "pid" / daemon.name).read_text())
+    if _daemon_of(pid) is None:
+        raise ClusterError(f"{daemon.name} has ended:\n{_last_lines(layout.state / f'log/{daemon.name}.log')}")
+    host, _, port = daemon.address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+        return True
+    return False
+
+
+def _nodes_are_up(layout: Layout) -> bool:
+    """Whether YARN has all its nodes and HDFS has one."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        metrics = _fetch(f"http://{layout.resourcemanager_web}/ws/v1/cluster/metrics")["clusterMetrics"]
+        query = "Hadoop:service=NameNode,name=FSNamesystemState"
+        (hdfs,) = _fetch(f"http://{layout.namenode_web}/jmx?qry={query}")["beans"]
+        return metrics["activeNodes"] == len(NODES) and hdfs["NumLiveDataNodes"] >= 1
+    return False
+
+
+def _fetch(url: str) -> dict:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=5) as reply:
+        return json.load(reply)
+
+
+def _wait_until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"not within {START_S:g} s: {what}")
+        time.sleep(0.2)
+
+
+# ---- down and status -------------------------------------------------------------------------------------------------
+
+
+def _down(state: Path) -> None:
+    """Ends the daemons, what they ran, and removes the state."""
+    nodes_first = sorted(_daemons(state), key=lambda found: not found[1].startswith("node"))
+    _end([pid for pid, _ in nodes_first])
+    _end([*_containers(state)])
+    shutil.rmtree(state, ignore_errors=True)
+    print(f"down: {len(nodes_first)} daemons")
+
+
+def _daemons(state: Path) -> Iterator[tuple[int, str]]:
+    """The daemons of this state directory that run, by the marks on their command lines: a pid may be another's now."""
+    for file in sorted((state / "pid").glob("*")):
+        name = _daemon_of(int(file.read_text()))
+        if name == file.name:
+            yield int(file.read_text()), name
+
+
+def _daemon_of(pid: int) -> str | None:
+    """Which daemon a process is; None for any other."""
+    with contextlib.suppress(OSError):
+        for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            if word.startswith(MARK.encode()):
+                return word.decode()[len(MARK) :]
+    return None
+
+
+def _containers(state: Path) -> Iterator[int]:
+    """Processes that work below the state directory: what a node that was killed has left behind."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if (entry / "cwd").readlink().is_relative_to(state / "data"):
+                    yield int(entry.name)
+
+
+def _end(pids: Sequence[int]) -> None:
+    """Asks them to end, and kills those that do not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + END_S
+        while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _status(state: Path) -> None:
+    """What runs."""
+    layout = _read_layout(state)
+    total = 0
+    for pid, name in _daemons(state):
+        resident = _resident_mib(pid)
+        total += resident
+        print(f"{name:16} pid {pid}, {resident} MiB")
+    print(f"{total} MiB; {layout.state}")
+    for node in _fetch(f"http://{layout.resourcemanager_web}/ws/v1/cluster/nodes")["nodes"]["node"]:
+        labels = ", ".join(node.get("nodeLabels", [])) or "none"
+        print(f"{node['id']} {node['state']}, {node['numContainers']} containers, labels: {labels}")
+
+
+def _resident_mib(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) // 1024
+    return 0
+
+
+def _last_lines(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if not line.lstrip().startswith("at ")]
+    return "\n".join(lines[-15:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
