@@ -140,6 +140,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3.", identity=True
     ),
+    Variable("evaluator", "0 or 1", _flag, False, "Whether the job has an evaluator.", identity=True),
     Variable("size", "number", _count, None, "The number of processes that take part in collectives.", identity=True),
     Variable(
         "rendezvous",
@@ -263,6 +264,7 @@ class Settings:
     insecure: bool = False
     job_id: str | None = None
     task: TaskKey | None = None
+    evaluator: bool = False
     size: int | None = None
     rendezvous: Endpoint | None = None
     identity: str = "auto"

@@ -27,6 +27,7 @@ from tfcollective.tasks import (
 
 __all__ = [
     "PS_POLICIES",
+    "TENSORBOARD_LINGER_S",
     "NodeLabel",
     "TaskSpec",
     "TaskSpecs",
@@ -41,6 +42,7 @@ __all__ = [
 PS_POLICIES = ("error", "exit0")
 DEFAULT_MEMORY = "4 GiB"
 DEFAULT_VCORES = 2
+TENSORBOARD_LINGER_S = 30.0
 _ROLES = (*TRAINER_TYPES, *SIDE_TYPES)
 _ONE_PROCESS_ROLES = (CHIEF, EVALUATOR, TENSORBOARD)
 _BYTES_PER_MIB = 1 << 20
@@ -102,6 +104,12 @@ class TaskSpec:
     def processes(self) -> int:
         """How many processes all instances run."""
         return self.instances * self.nb_proc_per_worker
+
+    @property
+    def tensorboard_linger_s(self) -> float:
+        """How long TensorBoard stays when training has ended, in seconds."""
+        given = self.tb_termination_timeout_seconds
+        return TENSORBOARD_LINGER_S if given == -1 else float(given)
 
     def _check_processes(self) -> None:
         count = self.nb_proc_per_worker

@@ -10,6 +10,7 @@ from tfcollective.errors import ConfigError
 __all__ = [
     "CHIEF",
     "EVALUATOR",
+    "NO_RANK",
     "PS",
     "PS_ADVICE",
     "SIDE_TYPES",
@@ -28,6 +29,7 @@ TENSORBOARD = "tensorboard"
 PS = "ps"  # a role of other systems: known only to be refused with advice
 TRAINER_TYPES = (CHIEF, WORKER)  # in rank order
 SIDE_TYPES = (EVALUATOR, TENSORBOARD)  # outside the world, without a rank
+NO_RANK = -1  # what stands for the rank of a side task
 
 PS_ADVICE = (
     "there are no parameter servers here: every trainer holds all variables, and gradients are averaged by all-reduce. "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from tfcollective.errors import ConfigError
+from tfcollective.tasks import NO_RANK
 
 __all__ = [
     "AgentConfig",
@@ -21,12 +22,25 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """One process to run: its task, its rank, its command and what to set in its environment."""
+    """One process to run: its task, its rank, its command and what to set in its environment.
+
+    A side task has no rank (``NO_RANK``); when it fails, the others go on.
+    """
 
     task: str
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
+
+    @property
+    def is_side_task(self) -> bool:
+        """Whether it runs outside the world."""
+        return self.rank == NO_RANK
+
+    @property
+    def label(self) -> str:
+        """What its lines of output begin with: the rank, or what stands for it."""
+        return self.task.partition(":")[0] if self.is_side_task else str(self.rank)
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,7 @@ class AgentConfig:
         workers: the processes to run.
         scratch_dir: an existing private directory of this job on this node.
         cwd: where the processes run; None: where the agent runs.
-        log_dir: keep every rank's output under ``log_dir/rank.N/``; None: do not.
+        log_dir: keep every rank's output under ``log_dir/rank.N/``, a side task's under its name; None: do not.
         prefix: whether lines of output start with ``[rank]<stdout>: ``.
         timestamps: whether the time stands before that.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.

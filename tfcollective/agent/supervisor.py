@@ -19,6 +19,7 @@ from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, read_exception
 from tfcollective.log import get_logger
 from tfcollective.settings import variable
+from tfcollective.tasks import NO_RANK
 
 __all__ = ["Supervisor"]
 
@@ -138,7 +139,7 @@ class Supervisor:
         env = {**self._environ, **config.env, variable("failure_file"): str(failure_file)}
         copies: dict[str, BinaryIO] = {}
         try:
-            copies = self._open_copies(config.rank)
+            copies = self._open_copies(config)
             process = spawn(config.argv, env, self._config.cwd)
         except OSError as error:
             for copy in copies.values():
@@ -151,16 +152,17 @@ class Supervisor:
         self._reporter.started(config.task, self._node, process.pid)
         for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
             if source is not None:
-                prefix = f"[{config.rank}]<{name}>: ".encode() if self._config.prefix else b""
+                prefix = f"[{config.label}]<{name}>: ".encode() if self._config.prefix else b""
                 worker.pumps.append(
                     OutputPump(source, self._consoles[name], prefix, copies.get(name), tail, self._config.timestamps)
                 )
 
-    def _open_copies(self, rank: int) -> dict[str, BinaryIO]:
+    def _open_copies(self, config: WorkerConfig) -> dict[str, BinaryIO]:
         if self._config.log_dir is None:
             return {}
         digits = len(str(self._config.size - 1))
-        directory = Path(self._config.log_dir) / f"rank.{rank:0{digits}d}"
+        name = config.label if config.is_side_task else f"rank.{config.rank:0{digits}d}"
+        directory = Path(self._config.log_dir) / name
         directory.mkdir(parents=True, exist_ok=True)
         return {name: (directory / name).open("wb", buffering=0) for name in self._consoles}
 
@@ -190,12 +192,16 @@ class Supervisor:
     def _record_start_failure(self, config: WorkerConfig, error: OSError) -> None:
         at = "" if error.filename in (None, config.argv[0]) else f" ({error.filename})"
         text = f"cannot run {config.argv[0]!r}: {error.strerror}{at}"
-        self._consoles["stderr"].write(f"[{config.rank}]<stderr>: {text}\n".encode())
+        self._consoles["stderr"].write(f"[{config.label}]<stderr>: {text}\n".encode())
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
         now = self._clock.wall()
         self._report(ExitRecord(config.task, config.rank, self._node, 0, code, None, now, stderr_tail=(text,)))
 
     def _report(self, record: ExitRecord) -> None:
         self._reporter.exited(record)
-        if record.failed:
+        if not record.failed:
+            return
+        if record.rank != NO_RANK:
             self.stop(StopCause.FAILURE)
+        elif not record.stopped:
+            _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)

@@ -16,10 +16,10 @@ from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.errors import ConfigError
 from tfcollective.launch.hosts import Host, parse_hostfile, parse_hosts, share_out
 from tfcollective.launch.network import is_this_machine
-from tfcollective.launch.spec import JobSpec, refuse_side_tasks
+from tfcollective.launch.spec import JobSpec
 from tfcollective.log import LEVELS
 from tfcollective.settings import TRANSPORTS, Settings, variable
-from tfcollective.task_specs import PS_POLICIES, trainers_of
+from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
 __all__ = ["choose_launcher", "job_spec", "run_options", "warn_of_ignored"]
@@ -103,6 +103,7 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
         help="Warn of a collective that takes longer; 0: never. [60]",
     ),
     click.option("--no-stall-check", is_flag=True, help="Never warn: --stall-warning 0."),
+    click.option("--evaluator-grace", **_SECONDS, help="How long an evaluator may go on after training. [3600]"),
     click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
     click.option("--fusion-threshold-mb", type=float, metavar="MB", help="How many gradients to reduce together. [8]"),
     click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
@@ -186,11 +187,14 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
     settings = Settings.load()
     hosts = _hosts(options["hosts"], options["hostfile"])
     launcher = choose_launcher(options, hosts)
-    tasks = _world(options, hosts, options["ps_policy"] or settings.ps_policy)
+    specs = _specs(options, options["ps_policy"] or settings.ps_policy)
+    tasks = _world(options, hosts, specs)
     spec = JobSpec(
         command=command,
         num_proc=len(tasks),
         tasks=tasks,
+        task_specs=specs,
+        evaluator_grace=_given(options["evaluator_grace"], JobSpec.evaluator_grace),
         env={**_bucket_bytes(options["fusion_threshold_mb"]), **_parse_env(options["env"])},
         start_timeout=_given(options["start_timeout"], settings.start_timeout),
         op_timeout=_given(options["op_timeout"], settings.op_timeout),
@@ -225,18 +229,16 @@ def _hosts(text: str | None, path: str | None) -> tuple[Host, ...]:
         raise ConfigError(f"--hostfile: {error}") from error
 
 
-def _world(options: Mapping[str, Any], hosts: Sequence[Host], ps_policy: str) -> tuple[TaskKey, ...]:
-    """The tasks to run, in rank order."""
-    num_proc, task_specs = options["num_proc"], options["task_spec"]
-    if num_proc is not None and task_specs:
+def _specs(options: Mapping[str, Any], ps_policy: str) -> dict[str, TaskSpec]:
+    if options["num_proc"] is not None and options["task_spec"]:
         raise ConfigError("how many processes? give either -np N or --task-spec ROLE:instances=N")
-    if task_specs:
-        specs = parse_task_specs(task_specs, ps_policy)
-        refuse_side_tasks(specs)
-        tasks = trainers_of(specs)
-        num_proc = len(tasks)
-    else:
-        tasks = ()
+    return parse_task_specs(options["task_spec"], ps_policy) if options["task_spec"] else {}
+
+
+def _world(options: Mapping[str, Any], hosts: Sequence[Host], specs: Mapping[str, TaskSpec]) -> tuple[TaskKey, ...]:
+    """The tasks that have a rank, in rank order."""
+    tasks = trainers_of(specs)
+    num_proc = len(tasks) if tasks else options["num_proc"]
     if hosts:
         num_proc = sum(share.count for share in share_out(hosts, num_proc))
     if num_proc is None:

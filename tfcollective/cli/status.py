@@ -12,12 +12,13 @@ import click
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
+from tfcollective.launch.report import describe_info
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 
 __all__ = ["status"]
 
-_COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat")
+_COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat", "says")
 
 
 @click.command(
@@ -28,7 +29,8 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs: a list with one object a job.")
 def status(as_json: bool) -> int:
-    """Shows your running jobs on this machine: every rank's state, operations and last heartbeat."""
+    """Shows your running jobs on this machine: every rank's state, operations and last heartbeat, the evaluator's
+    figures and TensorBoard's address."""
     environ = environ_snapshot()
     directory = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
     answered = list(_query(list(running_jobs(directory))))
@@ -78,14 +80,16 @@ def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
 
 def _row(task: Mapping[str, object]) -> tuple[str, ...]:
     info, age = task["info"], task["heartbeat_age_s"]
-    operations = info.get("completed", "") if isinstance(info, Mapping) else ""
+    info = info if isinstance(info, Mapping) else {}
+    operations = info.get("completed", "")
     heartbeat = f"{age:.0f} s ago" if isinstance(age, (int, float)) else "none"
     return (
-        str(task["rank"]),
+        "" if task["rank"] is None else str(task["rank"]),
         str(task["task"]),
         str(task["node"]),
         str(task["pid"] or ""),
         str(task["state"]),
         str(operations),
         heartbeat,
+        describe_info(info),
     )

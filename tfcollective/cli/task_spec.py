@@ -18,6 +18,13 @@ def _whole(text: str) -> int:
         raise ConfigError(f"a whole number, not {text!r}") from error
 
 
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ConfigError(f"a number of seconds, not {text!r}") from error
+
+
 _FIELDS: dict[str, Callable[[str], Any]] = {
     "memory": str,
     "vcores": _whole,
@@ -25,6 +32,9 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
     "nb_proc_per_worker": _whole,
     "gpus": _whole,
     "label": str,
+    "tb_termination_timeout_seconds": _seconds,
+    "tb_model_dir": str,
+    "tb_extra_args": str,
 }
 
 

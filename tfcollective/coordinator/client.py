@@ -19,10 +19,18 @@ from tfcollective.topology import Endpoint, World
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["MAX_BODY_BYTES", "NODES", "CoordinatorClient", "CoordinatorUnreachableError"]
+__all__ = [
+    "MAX_BODY_BYTES",
+    "NODES",
+    "TRAINING_ENDED",
+    "CoordinatorClient",
+    "CoordinatorUnreachableError",
+    "experiment_key",
+]
 
 MAX_BODY_BYTES = 4 << 20
 NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves
+TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
 _CONNECT_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 10.0
 _POLL_S = 20.0  # one long poll; a waiting call makes several
@@ -30,6 +38,11 @@ _JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up th
 _CONNECTIONS = 4
 _CONFLICT = 409
 _OK = 200
+
+
+def experiment_key(task: TaskKey) -> str:
+    """The key under which a trainer says where its experiment writes: ``{"directory": path or null}``."""
+    return f"experiment/{task}"
 
 
 class CoordinatorUnreachableError(CoordinatorError):

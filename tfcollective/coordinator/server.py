@@ -55,6 +55,7 @@ class ServerOptions:
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
         body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
         max_store_bytes: the size of all values together.
+        side_tasks: the tasks outside the world.
     """
 
     job_id: str
@@ -66,12 +67,14 @@ class ServerOptions:
     silence_limit: float = math.inf
     body_timeout: float = 10.0
     max_store_bytes: int = 1 << 30
+    side_tasks: Sequence[TaskKey] = ()
 
 
 class CoordinatorServer:
     """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
 
-    ``on_silent`` is called once for a task that has become silent, on the coordinator's thread: it must not block.
+    ``on_silent`` is called once for a task that has become silent, ``on_trained`` once when rank 0's process has ended;
+    both on the coordinator's thread: they must not block.
     """
 
     def __init__(
@@ -79,18 +82,24 @@ class CoordinatorServer:
         options: ServerOptions,
         clock: Clock = SYSTEM_CLOCK,
         on_silent: Callable[[TaskKey], None] | None = None,
+        on_trained: Callable[[], None] | None = None,
     ) -> None:
         self._options = options
-        membership = Membership(options.tasks, options.start_timeout)
+        membership = Membership(options.tasks, options.start_timeout, options.side_tasks)
         store = Store(options.max_store_bytes)
-        self._service = JobService(options.job_id, membership, store, clock, options.silence_limit, on_silent)
+        self._service = JobService(
+            options.job_id, membership, store, clock, options.silence_limit, on_silent, on_trained
+        )
         self._signer = Signer.from_job_key(options.key)
         self._verifier = Verifier(self._signer, clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._doorkeeper = Doorkeeper(options.body_timeout, _MAX_STRANGERS + _CONNECTIONS_PER_TASK * len(options.tasks))
+        self._doorkeeper = Doorkeeper(
+            options.body_timeout,
+            _MAX_STRANGERS + _CONNECTIONS_PER_TASK * (len(options.tasks) + len(options.side_tasks)),
+        )
         self._time_keeper: asyncio.Task[None] | None = None
         self._closing = False
         self._endpoint: Endpoint | None = None

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.coordinator import blobs
-from tfcollective.coordinator.client import NODES
+from tfcollective.coordinator.client import NODES, TRAINING_ENDED
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.state import JoinRequest, Membership, RendezvousFailure, TaskView
 from tfcollective.coordinator.store import Entry, Store
@@ -35,6 +35,7 @@ class JobView:
     tasks: tuple[TaskView, ...]
     failure: RendezvousFailure | None
     initialised: bool
+    side_tasks: tuple[TaskView, ...] = ()
 
 
 class JobService:
@@ -49,6 +50,7 @@ class JobService:
         clock: the time.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
         on_silent: called once for a task that has become silent; must not block.
+        on_trained: called once when rank 0's process has ended; must not block.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class JobService:
         clock: Clock,
         silence_limit: float = math.inf,
         on_silent: Callable[[TaskKey], None] | None = None,
+        on_trained: Callable[[], None] | None = None,
     ) -> None:
         self._job_id = job_id
         self._membership = membership
@@ -66,6 +69,7 @@ class JobService:
         self._clock = clock
         self._silence_limit = silence_limit
         self._on_silent = on_silent
+        self._on_trained = on_trained
         self._changed = asyncio.Event()
         self._closing = False
         self._told: tuple[World, Reply] | None = None
@@ -98,11 +102,15 @@ class JobService:
     def view(self) -> JobView:
         """The job as it stands."""
         membership = self._membership
-        return JobView(membership.views, membership.failure, membership.initialised)
+        return JobView(membership.views, membership.failure, membership.initialised, membership.side_views)
 
     def exited(self, record: ExitRecord) -> None:
         """Notes the end of a task's process."""
         self._membership.exited(record, self._clock.monotonic())
+        if self._membership.training_ended and self._store.get(TRAINING_ENDED) is None:
+            self._store.put(TRAINING_ENDED, True)
+            if self._on_trained is not None:
+                self._on_trained()
         self._notify()
 
     def put(self, key: str, value: object) -> int:
@@ -246,7 +254,7 @@ class JobService:
             "job": self._job_id,
             "generation": membership.world.generation if membership.world else 0,
             "failure": membership.failure.message if membership.failure else None,
-            "tasks": [_task_reply(view, now) for view in membership.views],
+            "tasks": [_task_reply(view, now) for view in (*membership.views, *membership.side_views)],
         }
 
 
@@ -266,7 +274,7 @@ def _task_reply(view: TaskView, now: float) -> Reply:
     age = None if view.last_heartbeat is None else round(now - view.last_heartbeat, 3)
     return {
         "task": str(view.task),
-        "rank": view.rank,
+        "rank": view.rank if view.task.is_trainer else None,
         "state": view.state.value,
         "activity": view.activity,
         "node": view.node,

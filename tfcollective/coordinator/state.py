@@ -13,7 +13,7 @@ from enum import Enum
 
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
-from tfcollective.tasks import TaskKey, trainers
+from tfcollective.tasks import NO_RANK, TaskKey, trainers
 from tfcollective.topology import Member, World
 
 __all__ = ["JoinRequest", "Membership", "Refusal", "RendezvousFailure", "TaskState", "TaskView"]
@@ -63,7 +63,7 @@ class RendezvousFailure:
 
 @dataclass(frozen=True)
 class TaskView:
-    """What is known of one task; ``info`` is what its last heartbeat said."""
+    """What is known of one task; ``info`` is what its last heartbeat said. A side task has no rank (``NO_RANK``)."""
 
     task: TaskKey
     rank: int
@@ -82,13 +82,17 @@ class TaskView:
 
 
 class Membership:
-    """The tasks of one job and the world that they form. Not thread-safe."""
+    """The tasks of one job and the world that they form. Not thread-safe.
 
-    def __init__(self, tasks: Sequence[TaskKey], start_timeout: float) -> None:
+    Side tasks are known, too: they are started, beat and end, but no round waits for them.
+    """
+
+    def __init__(self, tasks: Sequence[TaskKey], start_timeout: float, side_tasks: Sequence[TaskKey] = ()) -> None:
         ordered = trainers(tasks)
         if not ordered or len(set(ordered)) != len(tasks):
             raise ConfigError("a job needs trainers, each once")
         self._views = {task: TaskView(task, rank) for rank, task in enumerate(ordered)}
+        self._side_views = {task: TaskView(task, NO_RANK) for task in side_tasks}
         self._start_timeout = start_timeout
         self._waiting: dict[TaskKey, JoinRequest] = {}
         self._deadline: float | None = None
@@ -117,6 +121,16 @@ class Membership:
         return tuple(self._views.values())
 
     @property
+    def side_views(self) -> tuple[TaskView, ...]:
+        """The side tasks."""
+        return tuple(self._side_views.values())
+
+    @property
+    def training_ended(self) -> bool:
+        """Whether rank 0's process has ended: no checkpoint will follow."""
+        return next(iter(self._views.values())).ended
+
+    @property
     def missing(self) -> tuple[TaskKey, ...]:
         """The tasks that the current round waits for, in rank order."""
         return tuple(task for task in self._views if task not in self._waiting)
@@ -130,11 +144,13 @@ class Membership:
         """An agent has started the task's process."""
         view = self._known(task)
         if view.state is TaskState.EXPECTED:
-            self._views[task] = replace(view, state=TaskState.STARTED, node=node, pid=pid)
+            self._keep(replace(view, state=TaskState.STARTED, node=node, pid=pid))
 
     def join(self, request: JoinRequest, now: float) -> None:
         """Adds a task to the round; repeating the same request changes nothing. Raises Refusal."""
         view = self._known(request.task)
+        if request.task in self._side_views:
+            raise Refusal(f"{request.task} is outside the world: it cannot join")
         self._check_size(request)
         if self._failure is not None or self._is_member(request):
             return
@@ -160,7 +176,9 @@ class Membership:
     def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object], now: float) -> None:
         """A sign of life, with what the rank does and counts."""
         view = self._known(task)
-        self._views[task] = replace(view, last_heartbeat=now, activity=activity, info=dict(info))
+        # A member of the world runs when the world has formed, a side task as soon as it says anything.
+        state = TaskState.RUNNING if task in self._side_views and not view.ended else view.state
+        self._keep(replace(view, state=state, last_heartbeat=now, activity=activity, info=dict(info)))
 
     def find_silent(self, now: float, limit: float) -> tuple[TaskKey, ...]:
         """The members of the world whose last heartbeat is ``limit`` seconds old or older; names each only once."""
@@ -177,7 +195,7 @@ class Membership:
         """The task leaves the world in order; it may join the next round."""
         view = self._known(task)
         if view.state is TaskState.RUNNING:
-            self._views[task] = replace(view, state=TaskState.LEFT, last_heartbeat=now)
+            self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
 
     def exited(self, record: ExitRecord, now: float) -> None:
         """An agent has seen the end of the task's process. Fails the round if that needs the task."""
@@ -186,7 +204,7 @@ class Membership:
         if view.ended:
             return
         state = TaskState.FAILED if record.failed else TaskState.EXITED
-        self._views[task] = replace(view, state=state, node=record.node, pid=record.pid, exit=record)
+        self._keep(replace(view, state=state, node=record.node, pid=record.pid, exit=record))
         self._settle(now)
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
@@ -209,10 +227,13 @@ class Membership:
         self._fail(f"{count}; missing: {', '.join(names)}", names, timed_out=True)
 
     def _known(self, task: TaskKey) -> TaskView:
-        view = self._views.get(task)
+        view = self._views.get(task) or self._side_views.get(task)
         if view is None:
             raise Refusal(f"this job has no task {task}")
         return view
+
+    def _keep(self, view: TaskView) -> None:
+        (self._side_views if view.task in self._side_views else self._views)[view.task] = view
 
     def _beats(self) -> dict[TaskKey, float]:
         """The last heartbeats of those that have to send them."""

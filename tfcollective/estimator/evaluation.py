@@ -44,7 +44,7 @@ def run_estimator_evaluator(
         poll_interval=poll_interval,
         write_events=False,  # Estimator.evaluate does
         kinds=(TENSORFLOW,),
-        job_id=runtime.settings().job_id if runtime.is_initialized() else None,
+        job_id=runtime.settings().job_id if runtime.is_initialized() else None,  # an earlier job's end is not ours
     )
     result = run_evaluator(estimator.model_dir, evaluate, options, on_figures=on_figures)
     evaluate.export_last()

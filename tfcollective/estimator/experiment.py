@@ -35,3 +35,11 @@ class Experiment(Trainable):
     def train(self) -> TrainingResult:
         """See :func:`train_and_evaluate`."""
         return train_and_evaluate(self.estimator, self.train_spec, self.eval_spec)
+
+    def evaluate(self) -> TrainingResult:
+        """The same: it sees that this process is the evaluator."""
+        return self.train()
+
+    def output_dir(self) -> str | None:
+        """The Estimator's ``model_dir``."""
+        return str(self.estimator.model_dir)

@@ -39,7 +39,12 @@ class TrainingResult:
 
 
 def train_and_evaluate(
-    estimator: Any, train_spec: Any, eval_spec: Any, *, final_evaluation: bool = True, idle_timeout: float = 1200.0
+    estimator: Any,
+    train_spec: Any,
+    eval_spec: Any,
+    *,
+    final_evaluation: bool | None = None,
+    idle_timeout: float = 1200.0,
 ) -> TrainingResult:
     """Trains an Estimator on all ranks together; the evaluator's task evaluates beside it.
 
@@ -53,7 +58,7 @@ def train_and_evaluate(
         estimator: a ``tf.estimator.Estimator``, made after ``tfcollective.init()``.
         train_spec: a ``tf.estimator.TrainSpec``; the same ``max_steps`` on all ranks.
         eval_spec: a ``tf.estimator.EvalSpec``. Its delays are not heeded: every checkpoint is evaluated.
-        final_evaluation: rank 0 evaluates and exports at the end. Not needed where there is an evaluator.
+        final_evaluation: rank 0 evaluates and exports at the end; None: unless the launcher has started an evaluator.
         idle_timeout: after how many seconds without a new checkpoint the evaluator ends.
 
     Raises:
@@ -76,6 +81,8 @@ def train_and_evaluate(
             _train(estimator, train_spec, chief)
     if not chief:
         return TrainingResult()
+    if final_evaluation is None:
+        final_evaluation = not runtime.settings().evaluator
     metrics = evaluate_once(estimator, eval_spec) if final_evaluation else {}
     return TrainingResult(_last_step(estimator), metrics)
 

@@ -14,6 +14,7 @@ from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.experiment import Trainable
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from tfcollective.keras.state import distributed_part
+from tfcollective.side_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
 
 __all__ = ["KerasExperiment"]
 
@@ -26,7 +27,7 @@ _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
 
 @dataclass(frozen=True)
 class KerasExperiment(Trainable):
-    """What ``tfcollective.run(experiment_fn, ...)`` trains; ``experiment_fn`` returns it.
+    """What ``tfcollective.run(experiment_fn, ...)`` trains and evaluates; ``experiment_fn`` returns it.
 
     Every rank makes the model and the data and calls ``fit``; all start from the chief's weights. The metrics of an
     epoch are averaged over the ranks. Rank 0 alone writes: into ``model_dir`` the weights after each epoch
@@ -40,7 +41,8 @@ class KerasExperiment(Trainable):
         train_params: arguments of ``fit``, without the data.
         input_data_fn: makes ``fit``'s ``x``: a dataset or arrays, this rank's part (see ``shard``).
         target_data_fn: makes ``fit``'s ``y``, or None where ``x`` has it.
-        validation_data_fn: makes ``fit``'s ``validation_data``, or None.
+        validation_data_fn: makes ``fit``'s ``validation_data``, and what the evaluator evaluates with; or None.
+        evaluator_params: fields of ``EvaluatorOptions`` for the evaluator, for example ``best_metric``.
     """
 
     model: Any
@@ -49,6 +51,7 @@ class KerasExperiment(Trainable):
     input_data_fn: Callable[[], Any] | None = None
     target_data_fn: Callable[[], Any] | None = None
     validation_data_fn: Callable[[], Any] | None = None
+    evaluator_params: Mapping[str, Any] = field(default_factory=dict)
 
     def train(self) -> dict[str, list[float]]:
         """Joins the world and trains.
@@ -67,6 +70,29 @@ class KerasExperiment(Trainable):
         if runtime.rank() == 0:
             model.save(Path(self.model_dir) / FINAL_MODEL)
         return {name: [float(value) for value in values] for name, values in history.history.items()}
+
+    def evaluate(self) -> EvaluatorResult:
+        """Evaluates the checkpoints in ``model_dir`` one after the other until training has ended.
+
+        Raises:
+            ConfigError: the model is not compiled, there are no data, or ``evaluator_params`` has something unknown.
+        """
+        runtime.init()
+        if self.validation_data_fn is None:
+            raise ConfigError("validation_data_fn: the evaluator needs it: it evaluates with these data")
+        evaluation = KerasEvaluation(self.validation_data_fn, self._make_model())
+        return run_evaluator(self.model_dir, evaluation, self._evaluator_options())
+
+    def output_dir(self) -> str | None:
+        """``model_dir``."""
+        return str(self.model_dir)
+
+    def _evaluator_options(self) -> EvaluatorOptions:
+        fixed = {"job_id": runtime.settings().job_id, "leave_out": (FINAL_MODEL,)}  # the last checkpoint's weights
+        try:
+            return EvaluatorOptions(**{**fixed, **self.evaluator_params})
+        except TypeError as error:
+            raise ConfigError(f"evaluator_params: {error}") from error
 
     def _check_params(self) -> None:
         data = [name for name in _DATA if name in self.train_params]

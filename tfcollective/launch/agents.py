@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tfcollective.agent.config import Command
+from tfcollective.log import get_logger
 
 __all__ = ["AgentHandle", "Agents"]
+
+_LOG = get_logger(__name__)
 
 
 class AgentHandle(Protocol):
@@ -26,10 +29,16 @@ class AgentHandle(Protocol):
 
 
 class Agents:
-    """Several agents that end together."""
+    """Several agents that end together.
 
-    def __init__(self, agents: Sequence[AgentHandle]) -> None:
-        self._agents = tuple(agents)
+    Args:
+        agents: those that have ranks.
+        side: those that have side tasks only: what happens to them is none of the others' business.
+    """
+
+    def __init__(self, agents: Sequence[AgentHandle], side: Sequence[AgentHandle] = ()) -> None:
+        self._agents = (*agents, *side)
+        self._side = tuple(side)
         self._failures: list[str] = []
 
     def stop(self, number: int) -> None:
@@ -52,6 +61,10 @@ class Agents:
 
     def _watch(self, agent: AgentHandle, failed: Callable[[], bool]) -> None:
         failure = agent.wait()
+        if any(agent is one for one in self._side):
+            if failure is not None:
+                _LOG.warning("%s: training goes on without it", failure)
+            return
         if failure is not None:
             self._failures.append(failure)
         if failure is not None or failed():

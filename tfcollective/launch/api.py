@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,29 @@ from tfcollective.launch.hosts import parse_hosts, share_out
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
-from tfcollective.launch.spec import JobSpec, refuse_side_tasks
+from tfcollective.launch.spec import JobSpec
 from tfcollective.settings import Settings
-from tfcollective.task_specs import check_task_specs, trainers_of
-from tfcollective.tasks import TaskKey
+from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
-__all__ = ["run"]
+__all__ = ["Results", "run"]
 
 _PATHS = {"cwd", "log_dir"}
-_NOT_OPTIONS = {"command", "num_proc", "call", "tasks"}
+_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
 _FROM_SETTINGS = ("start_timeout", "op_timeout", "stall_warning", "transport", "log_level")
+
+
+class Results(list[Any]):
+    """The ranks' results, in rank order.
+
+    Attributes:
+        side_tasks: what each side task has published, by task: the ``figures`` and ``metrics`` of ``evaluator:0``, the
+            ``url`` of ``tensorboard:0``. Empty for one that failed before it had anything to say.
+    """
+
+    def __init__(self, results: Iterable[Any], side_tasks: Mapping[str, Mapping[str, object]]) -> None:
+        super().__init__(results)
+        self.side_tasks = dict(side_tasks)
 
 
 def run(
@@ -41,12 +53,17 @@ def run(
     launcher: str = "local",
     task_specs: Mapping[str, Any] | None = None,
     **options: Any,
-) -> list[Any]:
+) -> Results:
     """Calls ``fn(*args, **kwargs)`` in ``np`` new processes and returns the list of the results, in rank order.
 
     What the function returns may be an experiment, such as ``tfcollective.keras.KerasExperiment``: then every rank
     trains it, and the result is that of the training. A plain function calls ``tfcollective.init()`` itself, as a
     script does. The function, its arguments and its results are pickled with cloudpickle.
+
+    ``task_specs`` may have an evaluator and a TensorBoard: side tasks outside the world, whose failures do not stop
+    training. The evaluator calls the function, too, and evaluates the experiment that it returns; a plain function
+    finds in ``tfcollective.task()`` that it is the evaluator. They end after training: :class:`Results` tells what
+    they found.
 
     Works from any thread; Ctrl-C in the main thread ends the processes and raises KeyboardInterrupt.
 
@@ -57,24 +74,24 @@ def run(
         np: the number of processes, all of them workers; 1 when omitted.
         launcher: the platform to run on; ``local`` is this machine.
         task_specs: in place of ``np``: a TaskSpec for each role, see ``tfcollective.allreduce_topology``. On this
-            machine the numbers of instances and processes count; memory, vcores, gpus and labels are for platforms
-            that give them out.
+            machine the numbers of instances and processes count, and TensorBoard's fields; memory, vcores, gpus and
+            labels are for platforms that give them out.
         **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
-            ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``; for other launchers than
-            ``local`` also ``hosts`` (``"host1:4,host2:4"``), ``network_interfaces``, ``pass_env``
-            and ``platform``. Timeouts, transport and log level not given come from ``TFCOLLECTIVE_*`` variables, else
-            from the defaults.
+            ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
+            (seconds); for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
+            ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
+            from ``TFCOLLECTIVE_*`` variables, else from the defaults.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
         LaunchError: the job could not be started.
         ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
-        UnsupportedError: ``task_specs`` has an evaluator or a TensorBoard.
     """
     loaded = Settings.load()
-    tasks = _world(np, task_specs, loaded.ps_policy)
+    specs = _check_specs(np, task_specs, loaded.ps_policy)
+    tasks = trainers_of(specs)
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
@@ -89,6 +106,7 @@ def run(
         num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
         tasks=tasks,
+        task_specs=specs,
         hosts=hosts,
         **{**_defaults(loaded), **options},
     )
@@ -97,15 +115,13 @@ def run(
     return _results(outcome, spec.num_proc)
 
 
-def _world(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> tuple[TaskKey, ...]:
-    """The tasks that the specs ask for; none when there are no specs."""
+def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:
+    """The specs, checked; empty when there are none."""
     if task_specs is None:
-        return ()
+        return {}
     if np is not None:
         raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
-    specs = check_task_specs(task_specs, ps_policy)
-    refuse_side_tasks(specs)
-    return trainers_of(specs)
+    return check_task_specs(task_specs, ps_policy)
 
 
 def _as_path(name: str, value: object) -> str | None:
@@ -119,7 +135,7 @@ def _defaults(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in _FROM_SETTINGS}
 
 
-def _results(outcome: JobOutcome, count: int) -> list[Any]:
+def _results(outcome: JobOutcome, count: int) -> Results:
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
     cause = first_cause(outcome.exits)
@@ -132,4 +148,8 @@ def _results(outcome: JobOutcome, count: int) -> list[Any]:
     if outcome.agent_failure is not None or len(outcome.results) != count:
         without = ", ".join(str(record.rank) for record in tasks if record.task not in outcome.results)
         raise LaunchError(outcome.agent_failure or f"ended without leaving a result: rank {without}")
-    return [payload.loads(outcome.results[record.task]) for record in tasks]
+    report = render(outcome)  # after a success: of side tasks
+    if report:
+        sys.stderr.write("".join(f"tfcollective: {line}\n" for line in report.splitlines()))
+    results = [payload.loads(outcome.results[record.task]) for record in tasks]
+    return Results(results, {end.task: end.info for end in outcome.side_tasks})

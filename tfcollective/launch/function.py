@@ -1,4 +1,4 @@
-"""Calling a function on every rank: the launcher's half, and ``python -m tfcollective.launch.function``, the rank's.
+"""Calling a function in every task: the launcher's half, and ``python -m tfcollective.launch.function``, the rank's.
 
 Function and results are user objects: they travel pickled, through the coordinator, over requests that both ends have
 proved the job key for.
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.client import CoordinatorClient, experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError, InvalidArgumentError
 from tfcollective.experiment import Trainable
 from tfcollective.identity import discover
@@ -128,10 +128,20 @@ def _call(settings: Settings) -> None:
     with CoordinatorClient(identity.coordinator, identity.key) as client:
         sys.path[:0] = [entry for entry in json.loads(_fetch(client, _SYS_PATH)) if entry not in sys.path]
         fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))
-        result = fn(*args, **kwargs)
-        if isinstance(result, Trainable):
-            result = result.train()
-        client.put_blob(_result(identity.task), payload.dumps(result, f"the result of {identity.task}"))
+        result = _result_of(fn(*args, **kwargs), identity.task, client)
+        if identity.task.is_trainer:
+            client.put_blob(_result(identity.task), payload.dumps(result, f"the result of {identity.task}"))
+
+
+def _result_of(returned: Any, task: TaskKey, client: CoordinatorClient) -> Any:
+    """What the task's part of an experiment gives; anything else is the result itself."""
+    if not isinstance(returned, Trainable):
+        return returned
+    if not task.is_trainer:
+        return returned.evaluate()
+    if task.index == 0:  # rank 0 is among these; TensorBoard asks for its
+        client.put(experiment_key(task), {"directory": returned.output_dir()})
+    return returned.train()
 
 
 def _fetch(client: CoordinatorClient, name: str) -> bytes:

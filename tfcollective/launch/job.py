@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -16,10 +17,12 @@ from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
+from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.errors import LaunchError
 from tfcollective.launch import function
-from tfcollective.launch.launcher import JobOutcome, StartFailure
+from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
 from tfcollective.launch.planner import Plan, WorkerPlan
+from tfcollective.launch.side_tasks import side_limit
 from tfcollective.launch.spec import JobSpec
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
@@ -58,8 +61,12 @@ class Job:
             bind_host=bind_host,
             bind_port=bind_port,
             silence_limit=spec.op_timeout + _SILENCE_MARGIN_S,
+            side_tasks=spec.side_tasks,
         )
-        self._silence = _SilenceWatch(self._options.silence_limit)
+        self._killer = _Killer()
+        self._side_tasks = _SideTaskWatch(
+            {task: side_limit(task, spec.task_specs, spec.evaluator_grace) for task in spec.side_tasks}, self._killer
+        )
         self._open = ExitStack()
 
     def __enter__(self) -> Job:
@@ -67,7 +74,10 @@ class Job:
         parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
         with ExitStack() as opened:
             self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
-            self._coordinator = opened.enter_context(CoordinatorServer(self._options, on_silent=self._silence.found))
+            opened.callback(self._side_tasks.close)
+            self._coordinator = opened.enter_context(
+                CoordinatorServer(self._options, on_silent=self._silent, on_trained=self._side_tasks.training_ended)
+            )
             if self._spec.call is not None:
                 function.publish(self._spec.call, self._coordinator)
             self._directory.publish(_record(self._options, self._coordinator, self._spec))
@@ -126,8 +136,13 @@ class Job:
         )
 
     def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
-        """From now on their agent is told with ``send`` to kill a rank that no longer answers."""
-        self._silence.add([worker.task for worker in workers], send)
+        """From now on their agent is told with ``send`` to kill a rank that no longer answers, and a side task that
+        stays too long."""
+        self._killer.add([worker.task for worker in workers], send)
+
+    def _silent(self, task: TaskKey) -> None:
+        """Called on the coordinator's thread; a rank can be silent only after an agent has started it."""
+        self._killer.kill(task, f"gave no sign of life for {self._options.silence_limit:g} s (stopped?) and was killed")
 
     def outcome(self, received: Sequence[int], agent_failure: str | None, *, host_lost: bool = False) -> JobOutcome:
         """How the job ended, after all agents have.
@@ -148,27 +163,53 @@ class Job:
             agent_failure=agent_failure or _unreported(view),
             results=results,
             host_lost=host_lost,
-            places={str(worker.task): worker.place for worker in self._plan.workers},
+            places={str(process.task): process.place for process in self._plan.processes},
+            side_tasks=tuple(_side_task_end(task) for task in view.side_tasks),
         )
 
 
-class _SilenceWatch:
-    """Has a rank killed that no longer answers: it would keep the job alive for ever."""
+class _Killer:
+    """Has a task killed that would keep the job alive for ever."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._send: dict[TaskKey, Callable[[KillCommand], None]] = {}
 
     def add(self, tasks: Sequence[TaskKey], send: Callable[[KillCommand], None]) -> None:
         """Who can kill these tasks."""
         self._send.update(dict.fromkeys(tasks, send))
 
-    def found(self, task: TaskKey) -> None:
-        """Called on the coordinator's thread; a rank can be silent only after an agent has started it."""
+    def kill(self, task: TaskKey, reason: str) -> None:
+        """From any thread; nothing if no agent has the task."""
         send = self._send.get(task)
         if send is not None:
-            reason = f"gave no sign of life for {self._limit:g} s (stopped?) and was killed"
             send(KillCommand(str(task), reason))
+
+
+class _SideTaskWatch:
+    """Ends side tasks that stay too long when training has ended."""
+
+    def __init__(self, limits: Mapping[TaskKey, float], killer: _Killer) -> None:
+        self._limits = limits
+        self._killer = killer
+        self._timers: list[threading.Timer] = []
+
+    def training_ended(self) -> None:
+        """Called on the coordinator's thread: from now on their time runs."""
+        for task, limit in self._limits.items():
+            reason = f"had not ended {limit:g} s after training, and was killed"
+            timer = threading.Timer(limit, self._killer.kill, (task, reason))
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+
+    def close(self) -> None:
+        """Kills nobody any more."""
+        for timer in self._timers:
+            timer.cancel()
+
+
+def _side_task_end(view: TaskView) -> SideTaskEnd:
+    return SideTaskEnd(str(view.task), view.exit, view.info, view.state is not TaskState.EXPECTED)
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:

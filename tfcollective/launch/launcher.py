@@ -10,7 +10,7 @@ from tfcollective.failures import ExitRecord
 from tfcollective.launch.planner import Plan
 from tfcollective.launch.spec import JobSpec
 
-__all__ = ["JobOutcome", "Launcher", "StartFailure"]
+__all__ = ["JobOutcome", "Launcher", "SideTaskEnd", "StartFailure"]
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,28 @@ class StartFailure:
 
 
 @dataclass(frozen=True)
+class SideTaskEnd:
+    """How a task outside the world ended.
+
+    Attributes:
+        task: its role, as text.
+        exit: the record of its end, or None when nobody has reported it.
+        info: what it has published: an evaluator its figures, TensorBoard its address.
+        started: whether its process was started.
+    """
+
+    task: str
+    exit: ExitRecord | None
+    info: Mapping[str, object] = field(default_factory=dict)
+    started: bool = True
+
+
+@dataclass(frozen=True)
 class JobOutcome:
     """How a job ended.
 
     Attributes:
-        exits: the records of the tasks that ended, in rank order.
+        exits: the records of the ranks that ended, in rank order.
         initialised: whether any rank called ``init()``.
         start_failure: why the ranks could not meet, or None.
         stopped_by: the signal that asked the launcher to stop, or None.
@@ -34,6 +51,7 @@ class JobOutcome:
         results: what function calls returned, pickled, by task.
         host_lost: whether ``agent_failure`` is a host that does not answer any more.
         places: host and slot, by task, for people; empty texts on this machine.
+        side_tasks: what became of the tasks outside the world; their failures are none of the job's.
     """
 
     exits: tuple[ExitRecord, ...]
@@ -44,6 +62,7 @@ class JobOutcome:
     results: Mapping[str, bytes] = field(default_factory=dict)
     host_lost: bool = False
     places: Mapping[str, str] = field(default_factory=dict)
+    side_tasks: tuple[SideTaskEnd, ...] = ()
 
 
 class Launcher(ABC):

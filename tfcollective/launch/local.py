@@ -32,15 +32,15 @@ class LocalLauncher(Launcher):
         elsewhere = [host.name for host in spec.hosts if not is_this_machine(host.name)]
         if elsewhere:
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
-        endpoints = choose_endpoints(spec.world, _HOST) if spec.emit_tf_config else None
+        endpoints = choose_endpoints((*spec.world, *spec.side_tasks), _HOST) if spec.emit_tf_config else None
         return plan_local(spec, cores=available_cores(), environ=environ_snapshot(), endpoints=endpoints)
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         plan = self.plan(spec)
         with Job(spec, plan) as job:
-            agent = AgentProcess.start(job.agent_config(plan.workers))
-            job.watch(plan.workers, agent.send)
+            agent = AgentProcess.start(job.agent_config(plan.processes))
+            job.watch(plan.processes, agent.send)
             _LOG.info("%s: agent is process %d", job.job_id, agent.pid)
             with forward_signals(stop_signals, agent.stop) as received:
                 failure = agent.wait()

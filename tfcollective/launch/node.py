@@ -40,6 +40,7 @@ from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.sweep import end_processes_of
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
 
 __all__ = ["LOST_S", "NodeSettings", "beat_key", "orders_key", "refusal_line", "serve", "serve_stdin", "wait_for_key"]
@@ -188,7 +189,8 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
 
 def _placed(worker: WorkerConfig, config: AgentConfig, address: str) -> WorkerConfig:
     """The process with what only its node knows."""
-    share = max(1, available_cores() // len(config.workers))
+    ranks = sum(one.rank != NO_RANK for one in config.workers)
+    share = max(1, available_cores() // max(1, ranks))
     threads = thread_variables(share, {**environ_snapshot(), **worker.env})
     return replace(worker, env={**threads, variable("bind_host"): address, **worker.env})
 

@@ -21,6 +21,7 @@ from tfcollective.launch.node import LOST_S, beat_key, orders_key, refusal_line
 from tfcollective.launch.planner import Plan, WorkerPlan
 from tfcollective.launch.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
 
 __all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "run_on_nodes", "version_problem"]
@@ -190,10 +191,11 @@ def run_on_nodes(
 
     ``python`` is the launcher's interpreter, for which each host takes its own.
     """
-    agents = Agents([nodes[host] for host in plan.hosts])
+    side = [host for host in plan.hosts if all(one.rank == NO_RANK for one in plan.on(host))]
+    agents = Agents([nodes[host] for host in plan.hosts if host not in side], [nodes[host] for host in side])
     with forward_signals(stop_signals, agents.stop) as received:
         for host in plan.hosts:
             nodes[host].begin(job, plan.on(host), python)
         failures = agents.wait(lambda: job.failed)
-    lost = any(nodes[host].lost for host in plan.hosts)
+    lost = any(nodes[host].lost for host in plan.hosts if host not in side)
     return job.outcome(received, failures[0] if failures else None, host_lost=lost)

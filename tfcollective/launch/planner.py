@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.hosts import Share
+from tfcollective.launch.side_tasks import side_command
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.tf_config import tf_config
 from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, variable
-from tfcollective.tasks import TaskKey
+from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
 __all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "thread_variables"]
@@ -34,7 +35,10 @@ _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One process: its role, its ranks, its command, what to add to its environment, and its host (none: this one)."""
+    """One process: its role, its rank, its command, what to add to its environment, and its host (none: this one).
+
+    A side task has no rank (``NO_RANK``).
+    """
 
     task: TaskKey
     rank: int
@@ -46,28 +50,36 @@ class WorkerPlan:
     @property
     def place(self) -> str:
         """Which slot of which host it has, for people; empty on this machine."""
+        if self.rank == NO_RANK:
+            return self.host
         return f"{self.host}, slot {self.local_rank}" if self.host else ""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job, in rank order."""
+    """All processes of a job: the ranks in rank order, and what runs beside the world."""
 
     workers: tuple[WorkerPlan, ...]
+    side_tasks: tuple[WorkerPlan, ...] = ()
+
+    @property
+    def processes(self) -> tuple[WorkerPlan, ...]:
+        """All of them."""
+        return (*self.workers, *self.side_tasks)
 
     @property
     def tasks(self) -> tuple[TaskKey, ...]:
-        """The roles, in rank order."""
+        """The roles of the world, in rank order."""
         return tuple(worker.task for worker in self.workers)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts, in the order of their ranks."""
-        return tuple(dict.fromkeys(worker.host for worker in self.workers))
+        return tuple(dict.fromkeys(process.host for process in self.processes))
 
     def on(self, host: str) -> tuple[WorkerPlan, ...]:
         """The processes of one host."""
-        return tuple(worker for worker in self.workers if worker.host == host)
+        return tuple(process for process in self.processes if process.host == host)
 
 
 def plan_local(
@@ -99,7 +111,7 @@ def plan_local(
         )
         for rank, task in enumerate(spec.world)
     ]
-    return Plan(tuple(plans))
+    return Plan(tuple(plans), _side_plans(spec, common, endpoints))
 
 
 def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str]) -> Plan:
@@ -119,7 +131,24 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
             place = _placement(shares, share, slot)
             added = {**_task_variables(task, None), **_horovod_variables(spec, place, common)}
             plans.append(WorkerPlan(task, place.rank, slot, spec.command, {**common, **added}, share.host.name))
-    return Plan(tuple(plans))
+    first = shares[0].host.name  # where rank 0 writes what they read
+    return Plan(tuple(plans), _side_plans(spec, common, None, first))
+
+
+def _side_plans(
+    spec: JobSpec, common: Mapping[str, str], endpoints: Mapping[TaskKey, Endpoint] | None, host: str = ""
+) -> tuple[WorkerPlan, ...]:
+    return tuple(
+        WorkerPlan(
+            task,
+            NO_RANK,
+            0,
+            side_command(task, spec.command, spec.task_specs, spec.world),
+            {**common, **_task_variables(task, endpoints if task.type == EVALUATOR else None)},
+            host,
+        )
+        for task in spec.side_tasks
+    )
 
 
 def _placement(shares: Sequence[Share], share: Share, slot: int) -> Placement:
@@ -145,9 +174,12 @@ def _passed_on(environ: Mapping[str, str], patterns: Sequence[str]) -> dict[str,
 def describe(plan: Plan) -> str:
     """The plan for people: one block a rank. Values that look like secrets are not shown."""
     lines: list[str] = []
-    for worker in plan.workers:
+    for worker in plan.processes:
         host = f", host {worker.host}" if worker.host else ""
-        lines.append(f"rank {worker.rank} ({worker.task}, local rank {worker.local_rank}{host})")
+        if worker.rank == NO_RANK:
+            lines.append(f"{worker.task} (outside the world{host})")
+        else:
+            lines.append(f"rank {worker.rank} ({worker.task}, local rank {worker.local_rank}{host})")
         lines.append(f"  command: {shlex.join(worker.argv)}")
         lines.extend(f"  {name}={value}" for name, value in _shown(worker.env))
     return "\n".join(lines) + "\n"
@@ -160,8 +192,10 @@ def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
 
 def _job_variables(spec: JobSpec) -> dict[str, str]:
     timeline = {} if spec.timeline is None else {variable("timeline"): spec.timeline}
+    evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.side_tasks) else {}
     return {
         **timeline,
+        **evaluator,
         variable("size"): str(spec.num_proc),
         variable("op_timeout"): f"{spec.op_timeout:g}",
         variable("start_timeout"): f"{spec.start_timeout:g}",

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord, first_cause
-from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.launcher import JobOutcome, SideTaskEnd
+from tfcollective.tasks import NO_RANK
 
-__all__ = ["exit_code", "render", "warning"]
+__all__ = ["describe_info", "exit_code", "render", "warning"]
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -56,10 +57,49 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
             f"  then {_who(record, outcome.places)} {_how(record)}"
             for record in sorted(others, key=lambda one: one.time)
         )
+    for side_task in outcome.side_tasks:
+        yield from _side_task_lines(side_task, outcome.places)
+
+
+def _side_task_lines(end: SideTaskEnd, places: Mapping[str, str]) -> Iterator[str]:
+    """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did."""
+    record = end.exit
+    if record is None:
+        yield f"{end.task}: {'nobody has reported how it ended' if end.started else 'was not started'}"
+        return
+    if record.failed and not record.stopped:
+        yield f"warning: {_who(record, places)} {record.how}; training did not need it"
+        yield from _last_words(record)
+    said = describe_info(end.info)
+    if said:
+        yield f"{end.task}: {said}"
+
+
+def describe_info(info: Mapping[str, object]) -> str:
+    """What a task outside the world has published, in words; empty when that is nothing."""
+    url = info.get("url")
+    if isinstance(url, str):
+        return url
+    figures = info.get("figures")
+    if not isinstance(figures, Mapping):
+        return ""
+    step, count = figures.get("last_training_step"), figures.get("nb_eval_steps")
+    awake, mean = figures.get("awake_time_ratio"), figures.get("eval_step_mean_duration")
+    words = [f"last training step {step}", f"{count} evaluation steps"]
+    if isinstance(mean, float) and isinstance(awake, float):
+        words += [f"{mean * 1000:.3g} ms a step", f"awake {awake:.0%} of its time"]
+    metrics = info.get("metrics")
+    if isinstance(metrics, Mapping):
+        words += [f"{name} {value:.6g}" for name, value in sorted(metrics.items()) if isinstance(value, float)]
+    return ", ".join(words)
 
 
 def _cause_lines(record: ExitRecord, places: Mapping[str, str]) -> Iterator[str]:
     yield f"the job failed: {_who(record, places)} {record.how}"
+    yield from _last_words(record)
+
+
+def _last_words(record: ExitRecord) -> Iterator[str]:
     traceback = () if record.exception is None else tuple(record.exception.traceback.rstrip().splitlines())
     tail = _without_traceback(record.stderr_tail, traceback)
     if tail:
@@ -84,6 +124,8 @@ def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tup
 def _who(record: ExitRecord, places: Mapping[str, str]) -> str:
     """It is a slot that failed, not its host: other ranks may have done well there."""
     place = f" on {places[record.task]}" if places.get(record.task) else ""
+    if record.rank == NO_RANK:
+        return f"{record.task} (pid {record.pid}{place})"
     return f"rank {record.rank} ({record.task}, pid {record.pid}{place})"
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.errors import ConfigError
 from tfcollective.launch.hosts import Host
+from tfcollective.launch.side_tasks import check_side_tasks
 from tfcollective.settings import TRANSPORTS
-from tfcollective.task_specs import TaskSpecs, side_tasks_of
+from tfcollective.task_specs import TaskSpec, side_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
 
-__all__ = ["FunctionCall", "JobSpec", "refuse_side_tasks"]
+__all__ = ["FunctionCall", "JobSpec"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class JobSpec:
         timestamps: whether lines of output start with the time.
         platform: settings that the launcher's platform has besides these.
         call: a function to call instead of ``command``'s own work, or None.
+        task_specs: what each role needs, for platforms that give it out; its side tasks run beside the world.
+        evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
     """
 
     command: tuple[str, ...]
@@ -78,11 +81,18 @@ class JobSpec:
     platform: Mapping[str, Any] = field(default_factory=dict)
     call: FunctionCall | None = None
     tasks: tuple[TaskKey, ...] = ()
+    task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
+    evaluator_grace: float = 3600.0
 
     @property
     def world(self) -> tuple[TaskKey, ...]:
         """The tasks that have a rank, in rank order."""
         return self.tasks or workers(self.num_proc)
+
+    @property
+    def side_tasks(self) -> tuple[TaskKey, ...]:
+        """The tasks outside the world."""
+        return side_tasks_of(self.task_specs)
 
     def __post_init__(self) -> None:
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
@@ -91,22 +101,13 @@ class JobSpec:
             raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
-        for name in ("start_timeout", "op_timeout", "stall_warning"):
+        for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace"):
             _check_seconds(name, getattr(self, name), above_zero=name != "stall_warning")
+        check_side_tasks(self.task_specs, is_function=self.call is not None)
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
         for name, value in self.env.items():
             _check_variable(name, value)
-
-
-def refuse_side_tasks(task_specs: TaskSpecs) -> None:
-    """Raises UnsupportedError that says what to leave out when there are any."""
-    side = ", ".join(task.type for task in side_tasks_of(task_specs))
-    if side:
-        raise UnsupportedError(
-            f"task_specs: {side}: launchers do not start tasks outside the world yet; leave them out "
-            "(allreduce_topology(..., evaluator=False, tensorboard=False))"
-        )
 
 
 def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:

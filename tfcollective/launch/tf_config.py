@@ -22,10 +22,12 @@ _PORTS = range(20000, 32000)
 
 
 def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
-    """The value for ``task`` in a cluster of these tasks, given in rank order."""
+    """The value for ``task``: the trainers among these tasks, given in rank order, and it; other side tasks are left
+    out, as TensorFlow's server would wait for them."""
     cluster: dict[str, list[str]] = {}
     for member, endpoint in endpoints.items():
-        cluster.setdefault(member.type, []).append(str(endpoint))
+        if member.is_trainer or member == task:
+            cluster.setdefault(member.type, []).append(str(endpoint))
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
 
 

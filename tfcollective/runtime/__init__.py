@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tfcollective import log
 from tfcollective.communicator import Communicator
@@ -38,6 +38,7 @@ __all__ = [
     "on_shutdown",
     "placement",
     "process_set_ids_and_ranks",
+    "publish",
     "rank",
     "remove_process_set",
     "settings",
@@ -46,6 +47,7 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "task",
+    "training_ended",
 ]
 
 _LOG = log.get_logger(__name__)
@@ -183,6 +185,20 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """How many nodes have a rank with this local rank."""
     return _current().placement.cross_size
+
+
+def publish(info: Mapping[str, object]) -> None:
+    """Has ``tfcollective status`` and the job's report show this of the task; without a launcher it does nothing.
+
+    Args:
+        info: JSON values by name; a name that was published before gets the new value.
+    """
+    _current().publish(info)
+
+
+def training_ended() -> bool:
+    """For side tasks under a launcher: whether rank 0's process has ended. False where nobody knows."""
+    return _current().training_ended()
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

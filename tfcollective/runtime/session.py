@@ -40,7 +40,8 @@ class Session:
     """A process's place in a world, its communicator, and the threads that watch over it.
 
     A world of one rank has no communicator until somebody asks for it, and no threads unless a launcher wants
-    its heartbeat. A side task (an evaluator, a TensorBoard) is outside the world: it has no placement.
+    its heartbeat. A side task (an evaluator, a TensorBoard) is outside the world: it has no placement. Under a launcher
+    it has a client, so that it can tell the coordinator about itself.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Session:
         self.process_sets = ProcessSets(self.communicator, self._listen, self._connect_set)
         self._crash = CrashHook(settings.failure_file, self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
+        self._published: dict[str, object] = {}
         self._interrupt: InterruptWatch | None = None
         self._recorder: TimelineRecorder | None = None
 
@@ -104,6 +106,24 @@ class Session:
                     raise self._outside()
                 self._communicator = Communicator.alone(library=_library(self.settings))
             return self._communicator
+
+    def publish(self, info: Mapping[str, object]) -> None:
+        """Adds to what the coordinator knows of this task, at once and with every heartbeat from now on."""
+        self._published = {**self._published, **info}  # a new one: the heartbeat may be reading the old
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
+
+    def training_ended(self) -> bool:
+        """Whether rank 0's process has ended, as far as the coordinator is known to say so."""
+        if self._client is None:
+            return False
+        from tfcollective.coordinator.client import TRAINING_ENDED
+
+        try:
+            return self._client.get(TRAINING_ENDED) is not None
+        except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
+            _LOG.debug("cannot ask whether training has ended: %s", error)
+            return False
 
     def start_timeline(self, path: str) -> None:
         """Records a timeline until :meth:`stop_timeline` or the end; rank 0 writes it to `path`.
@@ -242,11 +262,12 @@ class Session:
         client.close()
 
     def _report(self) -> tuple[str, Mapping[str, object]]:
+        published = self._published
         if self._communicator is None:
-            return "running", {}
+            return "running", published
         info = self._info()
         state = "broken" if info.broken else "running"
-        return state, {"completed": info.completed, "pending": info.pending}
+        return state, {**published, "completed": info.completed, "pending": info.pending}
 
     def _coordinator_lost(self, cause: str) -> None:
         _LOG.error("%s", cause)
@@ -262,7 +283,7 @@ def open_session(settings: Settings, identity: Identity) -> Session:
         CoordinatorError: the coordinator was lost, or whoever answers does not hold the job key.
     """
     if not identity.task.is_trainer:
-        return Session(settings, identity, None)
+        return _open_beside(settings, identity)
     if identity.coordinator is None:
         return Session(settings, identity, SINGLE)
     if not identity.without_launcher:
@@ -278,6 +299,15 @@ def open_session(settings: Settings, identity: Identity) -> Session:
     except BaseException:
         abandon()
         raise
+
+
+def _open_beside(settings: Settings, identity: Identity) -> Session:
+    """A side task's: where a launcher has started a coordinator, it hears of the task."""
+    if identity.coordinator is None or identity.key is None or identity.without_launcher:
+        return Session(settings, identity, None)
+    from tfcollective.coordinator.client import CoordinatorClient
+
+    return Session(settings, identity, None, client=CoordinatorClient(identity.coordinator, identity.key))
 
 
 def _join_world(settings: Settings, identity: Identity) -> Session:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfcollective import runtime
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError
 from tfcollective.log import get_logger
@@ -59,6 +60,7 @@ class EvaluatorOptions:
         best_mode: "min" or "max".
         write_events: write the metrics for TensorBoard.
         kinds: of checkpoints to evaluate: "tensorflow", "keras", "weights".
+        leave_out: names of files that are no checkpoints to evaluate.
         job_id: training has ended when this job says so; None: any job.
     """
 
@@ -71,6 +73,7 @@ class EvaluatorOptions:
     best_mode: str = "min"
     write_events: bool = True
     kinds: Sequence[str] = ("tensorflow", "keras", "weights")
+    leave_out: Sequence[str] = ()
     job_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -119,9 +122,11 @@ def run_evaluator(
         model_dir: where the chief writes checkpoints; may come into being later.
         evaluate: evaluates one of them.
         options: how; the defaults if None.
-        training_ended: whether no checkpoint will follow; the chief's ``announced_training`` if None.
+        training_ended: whether no checkpoint will follow; if None, the chief's ``announced_training`` and, in a job
+            after ``init()``, the launcher say so.
         exporters: called with each checkpoint and its metrics.
-        on_figures: called with the figures after each checkpoint.
+        on_figures: called with the figures after each checkpoint. In a job, ``tfcollective status`` and the report
+            show them in any case.
         clock: for tests.
         pause: waits so many seconds; for tests.
 
@@ -168,8 +173,9 @@ class _Loop:
         self._metrics: Mapping[str, float] = {}
 
     def flag_is_raised(self) -> bool:
-        """Whether the chief has said that training has ended."""
-        return training_flag.training_ended(self._model_dir, self._options.job_id)
+        """Whether the chief, or the launcher, has said that training has ended."""
+        said = training_flag.training_ended(self._model_dir, self._options.job_id)
+        return said or (runtime.is_initialized() and runtime.training_ended())
 
     def run(self, training_ended: Callable[[], bool], pause: Callable[[float], object]) -> EvaluatorResult:
         """See :func:`run_evaluator`."""
@@ -184,11 +190,14 @@ class _Loop:
 
     def _look(self, training_ended: Callable[[], bool]) -> View:
         ended = training_ended()  # before the files: what comes between is seen now
-        found = tuple(c for c in find_checkpoints(self._model_dir) if c.kind in self._options.kinds)
+        found = tuple(c for c in find_checkpoints(self._model_dir) if self._is_wanted(c))
         identities = frozenset(checkpoint.identity for checkpoint in found)
         settled, self._seen = self._seen & identities, identities
         idle = self._clock.monotonic() - self._busy_at
         return View(found, settled, frozenset(self._state.done), ended, self._state.last_step, idle)
+
+    def _is_wanted(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.kind in self._options.kinds and checkpoint.name not in self._options.leave_out
 
     def _handle(self, action: Evaluate) -> None:
         for checkpoint in action.left_out:
@@ -221,8 +230,11 @@ class _Loop:
         self._evaluated += 1
         self._metrics = dict(evaluation.metrics)
         _LOG.info("%s: %s", checkpoint.name, ", ".join(f"{k} {v:.6g}" for k, v in sorted(self._metrics.items())))
+        figures = self._meter.figures(now)
+        if runtime.is_initialized():
+            runtime.publish({"figures": asdict(figures), "metrics": self._metrics, "checkpoint": checkpoint.name})
         if self._on_figures is not None:
-            self._on_figures(self._meter.figures(now))
+            self._on_figures(figures)
 
     def _write_events(self, metrics: Mapping[str, float], step: int | None) -> None:
         import tensorflow as tf

@@ -22,10 +22,10 @@ from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 from tfcollective.side_tasks import training_flag
+from tfcollective.task_specs import TENSORBOARD_LINGER_S
 
-__all__ = ["DEFAULT_LINGER_S", "TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
+__all__ = ["TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
 
-DEFAULT_LINGER_S = 30.0
 _END_S = 5.0
 _POLL_S = 1.0
 _LAST_LINES = 20
@@ -209,7 +209,7 @@ def run_tensorboard(
     options: TensorBoardOptions,
     *,
     training_ended: Callable[[], bool] | None = None,
-    linger: float = DEFAULT_LINGER_S,
+    linger: float = TENSORBOARD_LINGER_S,
     lifetime: float = float("inf"),
     on_url: Callable[[str], object] | None = None,
 ) -> None:

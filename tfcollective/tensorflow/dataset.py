@@ -15,7 +15,8 @@ __all__ = ["shard"]
 def shard(dataset: Any, even: bool = True) -> Any:
     """This rank's part of a ``tf.data.Dataset``: of each `size` elements in a row, the one at place `rank`.
 
-    Shard before shuffling and batching, with the dataset in the same order on all ranks.
+    Shard before shuffling and batching, with the dataset in the same order on all ranks. In an evaluator, which is
+    outside the world and works alone, it is the whole dataset.
 
     Args:
         dataset: the whole dataset; all ranks must pass the same.
@@ -28,9 +29,10 @@ def shard(dataset: Any, even: bool = True) -> Any:
     Raises:
         InvalidArgumentError: known to have fewer elements than there are ranks.
     """
-    size, rank = runtime.size(), runtime.rank()
-    if size == 1:
+    size = runtime.size()
+    if size == 1 or not runtime.task().is_trainer:
         return dataset
+    rank = runtime.rank()
     if not even:
         return dataset.shard(size, rank)
     # In a graph of tf.compat.v1, such as an Estimator's, it is known only when the graph runs.

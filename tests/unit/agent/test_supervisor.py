@@ -138,3 +138,21 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
     reports = Reports()
     Supervisor(config, {}, "node", reports, clock=clock).start()
     assert "(/no/such/place)" in reports.ended[0].stderr_tail[0]
+
+
+def test_a_side_task_that_fails_stops_nobody(tmp_path, clock):
+    workers = (
+        WorkerConfig("worker:0", 0, (sys.executable, "-c", "import time; time.sleep(60)"), {}),
+        WorkerConfig("evaluator:0", -1, (sys.executable, "-c", "raise SystemExit(3)"), {}),
+        WorkerConfig("tensorboard:0", -1, ("/no/such/program",), {}),
+    )
+    config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
+    reports = Reports()
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0), clock)
+    supervisor.start()
+    reap_until(supervisor, lambda: len(reports.ended) == 2)
+    assert {(record.task, record.exit_code) for record in reports.ended} == {("evaluator:0", 3), ("tensorboard:0", 127)}
+    assert supervisor.wake_at is None
+    assert (tmp_path / "logs" / "evaluator" / "stdout").exists()
+    supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
+    reap_until(supervisor, lambda: supervisor.done)

@@ -249,3 +249,32 @@ def test_invariants_over_random_events(seed):
         assert (state.deadline is not None) == (bool(waiting) and failure is None)
         if waiting and failure is None:
             assert not any(view.ended for view in state.views)
+
+
+def test_side_tasks_are_known_but_nobody_waits_for_them():
+    evaluator = TaskKey("evaluator", 0)
+    state = Membership([task(0), task(1)], 10.0, side_tasks=[evaluator])
+    assert [(view.task, view.rank) for view in state.side_views] == [(evaluator, -1)]
+    for index in range(2):
+        state.join(request(index, 2), now=0.0)
+    assert state.world is not None
+    state.started(evaluator, "node", 77)
+    assert state.side_views[0].state is TaskState.STARTED
+    state.heartbeat(evaluator, "running", {"url": "u"}, now=3.0)
+    assert (state.side_views[0].state, state.side_views[0].info) == (TaskState.RUNNING, {"url": "u"})
+    assert state.find_silent(1000.0, 2000.0) == ()
+    with pytest.raises(Refusal, match="evaluator:0 is outside the world"):
+        state.join(JoinRequest(evaluator, 2, "node", 77, "a"), now=4.0)
+    record = ExitRecord("evaluator:0", -1, "node", 77, 1, None, 5.0)
+    state.exited(record, now=5.0)
+    assert (state.side_views[0].state, state.failure, len(state.views)) == (TaskState.FAILED, None, 2)
+    state.heartbeat(evaluator, "running", {"url": "v"}, now=6.0)  # one that was under way
+    assert state.side_views[0].state is TaskState.FAILED
+
+
+def test_training_has_ended_when_rank_0_has():
+    state = membership(2)
+    state.exited(ended(1), now=1.0)
+    assert not state.training_ended
+    state.exited(ended(0), now=2.0)
+    assert state.training_ended

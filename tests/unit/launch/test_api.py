@@ -31,11 +31,6 @@ def test_an_unknown_option_is_named():
         tfcollective.run(print, np=2, queue="a")
 
 
-def test_side_tasks_are_not_supported_yet():
-    with pytest.raises(tfcollective.UnsupportedError, match="evaluator, tensorboard: launchers do not start"):
-        tfcollective.run(print, task_specs=tfcollective.single_server_topology())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -3,8 +3,8 @@ import signal
 import pytest
 
 from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.launch.launcher import JobOutcome, StartFailure
-from tfcollective.launch.report import exit_code, render, warning
+from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
+from tfcollective.launch.report import describe_info, exit_code, render, warning
 
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):
@@ -98,3 +98,32 @@ def test_a_job_that_never_called_init_gets_one_line():
     assert warning(one).startswith("warning: no rank called tfcollective.init()")
     assert "\n" not in warning(one)
     assert warning(outcome(initialised=False, stopped_by=2)) is None
+
+
+def test_side_tasks_have_the_last_word():
+    gone = ExitRecord("evaluator:0", -1, "n", 7, 1, None, 2.0, False, "", ("why",))
+    stopped = ExitRecord("tensorboard:0", -1, "n", 8, None, 15, 2.0, True)
+    ends = (
+        SideTaskEnd("evaluator:0", gone, {"figures": {"last_training_step": 5, "nb_eval_steps": 2}}),
+        SideTaskEnd("tensorboard:0", stopped, {"url": "http://h:6006/"}),
+    )
+    one = outcome(record(0, 1.0, code=0), side_tasks=ends)
+    assert exit_code(one) == 0
+    assert render(one).splitlines() == [
+        "warning: evaluator:0 (pid 7) exited with code 1; training did not need it",
+        "  the last lines of its stderr:",
+        "    why",
+        "evaluator:0: last training step 5, 2 evaluation steps",
+        "tensorboard:0: http://h:6006/",
+    ]
+    assert (
+        render(outcome(side_tasks=(SideTaskEnd("evaluator:0", None, started=False),))) == "evaluator:0: was not started"
+    )
+
+
+def test_the_figures_of_an_evaluator_in_words():
+    figures = {"last_training_step": 5, "nb_eval_steps": 2, "eval_step_mean_duration": 0.0125, "awake_time_ratio": 0.25}
+    assert describe_info({"figures": figures, "metrics": {"loss": 0.5}}) == (
+        "last training step 5, 2 evaluation steps, 12.5 ms a step, awake 25% of its time, loss 0.5"
+    )
+    assert describe_info({"completed": 3}) == ""
