@@ -20,6 +20,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "transport": ("base",),
     "transport/tcp": ("transport",),
     "transport/memory": ("transport",),
+    "transport/recording": ("transport",),
     "shm": ("base",),
     "control": ("base", "transport"),
     "algorithms": ("transport", "shm", "reduce"),
@@ -29,7 +30,12 @@ BELOW: dict[str, tuple[str, ...]] = {
     "capi": ("nccl",),
     "tf_ops": (),
 }
-RESERVED = {"transport/tcp": ("control", "capi"), "transport/memory": ("capi",), "include": ("capi", "tf_ops")}
+RESERVED = {
+    "transport/tcp": ("control", "capi"),
+    "transport/memory": ("capi",),
+    "transport/recording": ("capi",),
+    "include": ("capi", "tf_ops"),
+}
 UNCHECKED = ("testing", "benchmarks")
 
 

@@ -207,6 +207,29 @@ class TimelineEvent(ctypes.Structure):
     )
 
 
+class StepKind(IntEnum):
+    """What a rank does (``tfc_step_kind``)."""
+
+    STEP_SEND = 0
+    STEP_RECEIVE = 1
+    STEP_WAIT = 2
+
+
+class Step(ctypes.Structure):
+    """``tfc_step``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("peer", c_int32),
+        ("message", c_uint32),
+        ("to_scratch", c_int32),
+        ("bytes", c_uint64),
+        ("request", c_uint64),
+    )
+
+
+StepFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Step))
 TimelineFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(TimelineEvent))
 
 STRUCTS: dict[str, type[ctypes.Structure]] = {
@@ -218,6 +241,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "tfc_request": Request,
     "tfc_plan_options": PlanOptions,
     "tfc_timeline_event": TimelineEvent,
+    "tfc_step": Step,
 }
 
 ENUMS: dict[str, type[IntEnum]] = {
@@ -226,6 +250,7 @@ ENUMS: dict[str, type[IntEnum]] = {
     "tfc_collective": Collective,
     "tfc_log_level": LogLevel,
     "tfc_transport": Transport,
+    "tfc_step_kind": StepKind,
 }
 
 _code = c_int32
@@ -255,6 +280,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_timeline_start": (_code, (_handle, c_size_t, _error_out)),
     "tfc_timeline_add": (_code, (_handle, POINTER(TimelineEvent), _error_out)),
     "tfc_timeline_stop": (_code, (_handle, TimelineFn, c_void_p, POINTER(c_uint64), _error_out)),
+    "tfc_allreduce_steps": (_code, (c_int32, c_int32, c_int64, c_int32, StepFn, c_void_p, _error_out)),
     "tfc_world_set": (_code, (c_int32, _handle, _error_out)),
     "tfc_world_acquire": (_code, (c_int32, _handle_out, _error_out)),
 }

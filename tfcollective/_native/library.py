@@ -63,10 +63,12 @@ class Library:
         self._check_version()
         self._functions: dict[str, Any] = {}
         for name, (result, arguments) in abi.FUNCTIONS.items():
-            function = getattr(self._dll, name)
-            function.restype = result
-            function.argtypes = arguments
-            self._functions[name] = function
+            # A library that was built from older sources lacks what has been added since; only that cannot be called.
+            function = getattr(self._dll, name, None)
+            if function is not None:
+                function.restype = result
+                function.argtypes = arguments
+                self._functions[name] = function
 
     def _check_version(self) -> None:
         try:
@@ -80,13 +82,22 @@ class Library:
             )
 
     def function(self, name: str) -> Any:
-        """The C function of that name, signature set. For calls that cannot fail."""
-        return self._functions[name]
+        """The C function of that name, signature set. For calls that cannot fail.
+
+        Raises:
+            ProtocolError: the library is older than this package and has no such function.
+        """
+        try:
+            return self._functions[name]
+        except KeyError:
+            raise errors.ProtocolError(
+                f"{self.path} is older than this package: it has no {name}. Rebuild or reinstall tfcollective"
+            ) from None
 
     def call(self, name: str, *arguments: object) -> None:
         """Calls a fallible function (without its last argument, the error) and raises what it reports."""
         error = abi.Error(struct_size=ctypes.sizeof(abi.Error))
-        code: int = self._functions[name](*arguments, ctypes.byref(error))
+        code: int = self.function(name)(*arguments, ctypes.byref(error))
         if code:
             message = error.message.decode("utf-8", "replace") or f"{name} failed with code {code}"
             raise to_exception(code, message, error.peer, error.sys_errno)

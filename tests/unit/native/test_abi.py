@@ -69,6 +69,7 @@ def _ctype(argument: str) -> object:
     kind = re.sub(r"\s*\w+$", "", argument).replace("const ", "").strip()
     table: dict[str, object] = {
         "int32_t": ctypes.c_int32,
+        "int64_t": ctypes.c_int64,
         "size_t": ctypes.c_size_t,
         "double": ctypes.c_double,
         "char*": ctypes.c_char_p,
@@ -76,6 +77,7 @@ def _ctype(argument: str) -> object:
         "uint64_t*": ctypes.POINTER(ctypes.c_uint64),
         "tfc_done_fn": abi.DoneFn,
         "tfc_timeline_fn": abi.TimelineFn,
+        "tfc_step_fn": abi.StepFn,
         **{f"tfc_{h}*": ctypes.c_void_p for h in ("listener", "communicator", "plan")},
         **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in ("listener", "communicator", "plan")},
         **{f"{name}*": ctypes.POINTER(struct) for name, struct in abi.STRUCTS.items()},
@@ -156,6 +158,18 @@ def test_another_abi_version_is_refused(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(shared)], check=True)
     with pytest.raises(errors.ProtocolError, match="version 99"):
         library.load(shared)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to build a library with nothing in it")
+def test_an_older_library_lacks_only_what_it_lacks(tmp_path: Path) -> None:
+    source = tmp_path / "old.c"
+    source.write_text(f"int tfc_abi_version(void) {{ return {abi.ABI_VERSION}; }}", encoding="utf-8")
+    shared = tmp_path / "old.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(shared)], check=True)
+    old = library.load(shared)
+    assert old.function("tfc_abi_version")() == abi.ABI_VERSION
+    with pytest.raises(errors.ProtocolError, match="older than this package: it has no tfc_plan_acquire"):
+        old.call("tfc_plan_acquire")
 
 
 def test_a_foreign_library_is_refused() -> None:
