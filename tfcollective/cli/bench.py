@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from tfcollective.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tfcollective.bench.model import Report
+    from tfcollective.bench.report import Section, Table
 
 __all__ = ["bench", "interruptible"]
 
@@ -26,6 +31,7 @@ Examples:
   tfcollective bench allreduce -np 2 --quick
   tfcollective bench allreduce -np 2,4 --sizes 4,64K,16M --out results
   tfcollective bench training -np 2 --quick
+  tfcollective bench growth --quick
   tfcollective bench targets --quick"""
 )
 def bench() -> None:
@@ -101,7 +107,6 @@ def allreduce(
     from tfcollective.bench.allreduce.options import AllreduceOptions
     from tfcollective.bench.allreduce.run import run_allreduce
     from tfcollective.bench.progress import show_progress
-    from tfcollective.bench.report import print_table, write_report
 
     options = AllreduceOptions(
         ranks=_ranks(ranks),
@@ -119,17 +124,9 @@ def allreduce(
         link=link or "",
     )
     with interruptible():
-        report = run_allreduce(options, ["tfcollective", *sys.argv[1:]], show_progress)
-    if as_json:
-        click.echo(json.dumps(report.to_json()))
-    else:
-        for table in overview(report):
-            print_table(table)
-        for status in report.statuses:
-            click.echo(f"{status.runner}: {status.state.value}: {status.detail}")
-    if out is not None:
-        for path in write_report(report, sections(report), Path(out), "allreduce")[:2]:
-            click.echo(f"wrote {path}", err=True)
+        report = run_allreduce(options, _command(), show_progress)
+    _show(report, overview(report), as_json)
+    _write(report, sections, out, "allreduce")
     return 0
 
 
@@ -184,7 +181,6 @@ def training(
     named with the way to install it; what crashes or hangs, with the last line of its output.
     """
     from tfcollective.bench.progress import show_progress
-    from tfcollective.bench.report import print_table, write_report
     from tfcollective.bench.training.models import MODELS
     from tfcollective.bench.training.options import TrainingOptions
     from tfcollective.bench.training.pages import overview, sections
@@ -207,17 +203,73 @@ def training(
         horovod_python=horovod_python or "",
     )
     with interruptible():
-        report = run_training(options, ["tfcollective", *sys.argv[1:]], show_progress)
-    if as_json:
-        click.echo(json.dumps(report.to_json()))
-    else:
-        for table in overview(report):
-            print_table(table)
-        for status in report.statuses:
-            click.echo(f"{status.runner}: {status.state.value}: {status.detail}")
-    if out is not None:
-        for path in write_report(report, sections(report), Path(out), "training")[:2]:
-            click.echo(f"wrote {path}", err=True)
+        report = run_training(options, _command(), show_progress)
+    _show(report, overview(report), as_json)
+    _write(report, sections, out, "training")
+    return 0
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  tfcollective bench growth --quick
+  tfcollective bench growth -np 2,4,8,16 --tensors 10,100,1000 --out results
+  tfcollective bench growth --runners coordinator --agents 10,100,1000"""
+)
+@click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds, on this host; 2,4,8,16, or 2,4 with --quick.")
+@click.option("--tensors", metavar="N,...", default="10,100,1000", show_default=True, help="Gradients of a step.")
+@click.option("--bytes", "total", metavar="SIZE", default="4M", show_default=True, help="All gradients together.")
+@click.option("--agents", metavar="N,...", help="Agents that join at once; 10,100,1000, or 10,100 with --quick.")
+@click.option("--runners", metavar="NAME,...", help="ours, horovod, coordinator; all when omitted.")
+@click.option("--rounds", type=int, help="Turns of everybody; 3, or 1 with --quick.")
+@click.option("--iterations", type=int, help="Steps per turn; 30, or 10 with --quick.")
+@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@click.option("--out", metavar="DIR", help="Write growth.json, growth.html and PNGs there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@click.option("--quick", is_flag=True, help="Fewer ranks, agents and rounds.")
+@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
+@click.option("--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod.")
+def growth(
+    ranks: str | None,
+    tensors: str,
+    total: str,
+    agents: str | None,
+    runners: str | None,
+    rounds: int | None,
+    iterations: int | None,
+    deadline: float,
+    out: str | None,
+    as_json: bool,
+    quick: bool,
+    baselines: str | None,
+    horovod_python: str | None,
+) -> int:
+    """What a step costs as ranks and tensors grow, and what a coordinator costs as agents grow.
+
+    What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
+    """
+    from tfcollective.bench.growth.options import GrowthOptions
+    from tfcollective.bench.growth.pages import overview, sections
+    from tfcollective.bench.growth.run import run_growth
+    from tfcollective.bench.progress import show_progress
+    from tfcollective.bench.units import parse_bytes
+
+    options = GrowthOptions(
+        ranks=_ranks(ranks or ("2,4" if quick else "2,4,8,16")),
+        tensors=_numbers("--tensors", tensors),
+        total_bytes=parse_bytes(total),
+        agents=_numbers("--agents", agents if agents is not None else "10,100" if quick else "10,100,1000"),
+        runners=_names(runners),
+        rounds=rounds if rounds is not None else 1 if quick else 3,
+        iterations=iterations if iterations is not None else 10 if quick else 30,
+        deadline_s=deadline,
+        baselines=baselines or "",
+        horovod_python=horovod_python or "",
+    )
+    with interruptible():
+        report = run_growth(options, _command(), show_progress)
+    _show(report, overview(report), as_json)
+    _write(report, sections, out, "growth")
     return 0
 
 
@@ -243,13 +295,12 @@ def targets(
     from tfcollective.bench.scoreboard import missed, outcomes, scoreboard
     from tfcollective.bench.suite import merge, parts_named, run_suite, sections_of_suite
 
-    command = ["tfcollective", *sys.argv[1:]]
     if reports:
-        report = merge([load_report(Path(path)) for path in reports], (), command)
+        report = merge([load_report(Path(path)) for path in reports], (), _command())
     else:
         with interruptible():
             parts = parts_named(_names(only))
-            report = run_suite(parts, quick, baselines or "", command, show_progress, _say)
+            report = run_suite(parts, quick, baselines or "", _command(), show_progress, _say)
     found = outcomes(report.samples)
     print_table(scoreboard(found))
     if out is not None:
@@ -263,14 +314,45 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def _command() -> list[str]:
+    """As typed."""
+    return ["tfcollective", *sys.argv[1:]]
+
+
+def _show(report: Report, tables: Sequence[Table], as_json: bool) -> None:
+    """The report on stdout: tables and what became of the runners, or JSON."""
+    from tfcollective.bench.report import print_table
+
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+        return
+    for table in tables:
+        print_table(table)
+    for status in report.statuses:
+        click.echo(f"{status.runner}: {status.state.value}: {status.detail}")
+
+
+def _write(report: Report, sections: Callable[[Report], Sequence[Section]], out: str | None, stem: str) -> None:
+    """The report's files, if they are wanted."""
+    from tfcollective.bench.report import write_report
+
+    if out is not None:
+        for path in write_report(report, sections(report), Path(out), stem)[:2]:
+            _say(f"wrote {path}")
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
 
 
 def _ranks(text: str) -> tuple[int, ...]:
+    return _numbers("-np", text)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
     names = _names(text)
     if not names or not all(name.isdecimal() for name in names):
-        raise ConfigError(f"-np: expected numbers of ranks such as 2 or 2,4, not {text!r}")
+        raise ConfigError(f"{option}: expected numbers such as 2 or 2,4, not {text!r}")
     return tuple(int(name) for name in names)
 
 

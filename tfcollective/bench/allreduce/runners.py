@@ -6,29 +6,25 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import tfcollective
-from tfcollective.bench import foreign
 from tfcollective.bench.allreduce.baselines import Baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.allreduce.points import Point
 from tfcollective.bench.interleave import Variant
 from tfcollective.bench.netlab import Lab
+from tfcollective.bench.ranks import (
+    FOREIGN_VARIABLES,
+    foreign_command,
+    horovod_command,
+    our_command,
+    thread_variables,
+    working_folder,
+)
 from tfcollective.errors import ConfigError
 
 __all__ = ["RUNNERS", "Case", "Runner", "case_name", "chosen", "variant_of"]
 
 _WORKERS = "tfcollective.bench.allreduce.workers"
-_OP_TIMEOUT_S = 60.0
-# Environment that would make a rank think that it belongs to another world.
-_FOREIGN = (
-    "TFCOLLECTIVE_COORDINATOR",
-    "TFCOLLECTIVE_TASK",
-    "TFCOLLECTIVE_SIZE",
-    "TFCOLLECTIVE_KEY_FILE",
-    "TF_CONFIG",
-)
 _PROGRAMS = "tools/baselines.sh programs"
 _MPI = "tools/baselines.sh mpi (Open MPI and mpi4py)"
 _HOROVOD = "tools/baselines.sh horovod, or --horovod-python"
@@ -77,9 +73,7 @@ def _launched(worker: str, kind: str) -> Callable[[Baselines, Case, Sequence[str
             launcher = [sys.executable, "-m", "tfcollective.bench.lab_launcher", lab.gateway, hosts]
             return [*launcher, "-m", f"{_WORKERS}.{worker}", kind, *arguments]
         transport = "tcp" if case.transport == "tcp" else "auto"
-        launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(case.ranks), "--no-prefix"]
-        options = ["--transport", transport, "--op-timeout", f"{_OP_TIMEOUT_S:g}", "--stall-warning", "0"]
-        return [*launcher, *options, "-m", f"{_WORKERS}.{worker}", kind, *arguments]
+        return our_command(case.ranks, f"{_WORKERS}.{worker}", [kind, *arguments], transport)
 
     return command
 
@@ -99,12 +93,8 @@ def _mpirun(found: Baselines, case: Case) -> list[str]:
     return [found.mpirun, *root, *crowded, "--bind-to", "none", "-np", str(case.ranks)]
 
 
-def _foreign(python: str | None, worker: str) -> list[str]:
-    return [str(python), str(Path(foreign.__file__).resolve()), f"{_WORKERS}.{worker}"]
-
-
 def _mpi4py(found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
-    return [*_mpirun(found, case), *_foreign(found.mpi_python, "mpi"), *arguments]
+    return [*_mpirun(found, case), *foreign_command(str(found.mpi_python), f"{_WORKERS}.mpi"), *arguments]
 
 
 def _mpi_program(found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
@@ -112,9 +102,7 @@ def _mpi_program(found: Baselines, case: Case, arguments: Sequence[str]) -> Sequ
 
 
 def _horovod(found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
-    python = str(found.horovod_python)
-    launcher = [python, "-m", "horovod.runner.launch", "--gloo", "-np", str(case.ranks)]
-    return [*launcher, "-H", f"localhost:{case.ranks}", *_foreign(python, "graph"), "horovod", *arguments]
+    return horovod_command(str(found.horovod_python), case.ranks, f"{_WORKERS}.graph", ["horovod", *arguments])
 
 
 def _when(*needed: Callable[[Baselines], object], hint: str) -> Callable[[Baselines], str]:
@@ -193,19 +181,11 @@ def variant_of(
     arguments += ["--pin"] if case.ranks <= cores else []
     arguments += ["--require-shm"] if case.transport == "shm" else []
     arguments += [str(point) for point in points]
-    threads = str(max(1, cores // case.ranks))
-    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return Variant(
         name=case_name(case),
         argv=tuple(runner.command(found, case, arguments)),
         deadline_s=options.deadline_s,
-        env={**dict.fromkeys(names, threads), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"},
-        unset=_FOREIGN,
-        cwd=_folder(Path.cwd(), Path(tfcollective.__file__).resolve().parents[1]),
+        env=thread_variables(case.ranks),
+        unset=FOREIGN_VARIABLES,
+        cwd=working_folder(),
     )
-
-
-def _folder(here: Path, home: Path) -> str | None:
-    """Where the ranks run. ``python -m`` looks in its folder first: in a checkout it would find the source tree instead
-    of the package that runs here."""
-    return str(home) if here != home and (here / "tfcollective").is_dir() else None
