@@ -30,6 +30,7 @@ class OptimizerState:
         factor: reduced gradients are multiplied by it.
         aggregation: adds up the gradients of several backward passes, where Keras does not.
         variables: those of the update that is being built.
+        checked: the guard's look at them, which their gradients' reduction comes after.
         reductions: how often gradients were reduced (or, with one rank, would have been) while building updates.
         saved: values to give to the optimizer's variables once they exist: those of the optimizer it was made from.
     """
@@ -43,6 +44,7 @@ class OptimizerState:
         self.factor = 1.0
         self.aggregation: GradientAggregation | None = None
         self.variables: list[Any] = []
+        self.checked: list[Any] = []
         self.reductions = 0
         self.saved = list(saved)
 
@@ -50,14 +52,15 @@ class OptimizerState:
         """An update of these variables is being built."""
         self.variables = list(variables)
         local = self.local.keys()
-        self.guard.step([v for v in self.variables if variable_key(v) not in local])
+        self.checked = self.guard.step([v for v in self.variables if variable_key(v) not in local])
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduces the gradients of the variables of :meth:`begin`."""
         self.reductions += 1
-        reduced = reduce_gradients(
-            gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
-        )
+        with tf.control_dependencies(self.checked):
+            reduced = reduce_gradients(
+                gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
+            )
         return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
 
     def restore(self, variables: Sequence[Any]) -> None:

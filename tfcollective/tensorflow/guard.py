@@ -56,17 +56,21 @@ class ReplicaGuard:
         """Counts from the next step on as the first."""
         self._counter().assign(0)
 
-    def step(self, variables: Sequence[Any]) -> None:
-        """Called at the start of every step, before `variables` change. The same ones at every call."""
+    def step(self, variables: Sequence[Any]) -> list[Any]:
+        """Called at the start of every step, before `variables` change. The same ones at every call.
+
+        Returns what the reduction of this step must come after (control inputs): were a rank's gradients under way
+        when the check fails on all ranks, it would wait for ranks that have left the step.
+        """
         every = runtime.settings().replica_check_steps
         members = runtime.members(self._process_set, outside=True)
         if members.size == 1 or not members.included:
-            return
+            return []
         if every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
-            return
+            return []
         named = [(variable_name(v, i), v) for i, v in enumerate(variables) if tf.TensorShape(v.shape).num_elements()]
         if not named:
-            return
+            return []
         counter = self._counter()
         steps = counter.read_value()
         counter.assign_add(1)
@@ -74,7 +78,7 @@ class ReplicaGuard:
             first = self._first_fingerprints(len(named))
             tf.cond(tf.equal(steps, 0), lambda: first.assign(_fingerprints_of(named)), first.read_value)
         due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
-        tf.cond(due, lambda: self._check(named, steps, members), lambda: tf.constant(True))
+        return [tf.cond(due, lambda: self._check(named, steps, members), lambda: tf.constant(True))]
 
     def _check(self, named: Sequence[tuple[str, Any]], steps: Any, members: Members) -> Any:
         mine = _fingerprints_of(named)

@@ -45,14 +45,11 @@ class _TapeMixin:
         gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(sources)
         local = self._tfcollective_local.keys()
-        _guard(flat, local, self._tfcollective_options.process_set)
-        reduced = reduce_gradients(
-            tf.nest.flatten(gradients),
-            flat,
-            scope=_SCOPE,
-            options=self._tfcollective_options,
-            local=local,
-        )
+        checked = _guard(flat, local, self._tfcollective_options.process_set)
+        with tf.control_dependencies(checked):
+            reduced = reduce_gradients(
+                tf.nest.flatten(gradients), flat, scope=_SCOPE, options=self._tfcollective_options, local=local
+            )
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:
@@ -60,17 +57,17 @@ class _TapeMixin:
         self._tfcollective_local.add(source)
 
 
-def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | None) -> None:
-    """Proves now and then that all ranks take the gradient of the same values."""
+def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | None) -> list[Any]:
+    """Proves now and then that all ranks take the gradient of the same values; what the reduction comes after."""
     shared = [s for s in sources if hasattr(s, "assign") and variable_key(s) not in local]
     content = tuple(f"{variable_name(s, i)} {s.shape}" for i, s in enumerate(shared))
     if not content:
-        return
+        return []
     key = (runtime.members(process_set, outside=True).world, content)
     if key not in _guards:
         name = _guard_names.name(_GUARD_SCOPE, "\n".join(content))
         _guards[key] = ReplicaGuard(name, after_update=True, process_set=process_set)
-    _guards[key].step(shared)
+    return _guards[key].step(shared)
 
 
 def DistributedGradientTape(  # noqa: N802  # Horovod's name

@@ -82,6 +82,8 @@ def test_the_first_variable_that_differs_is_named_with_the_ranks(traced: bool) -
         error = tf.errors.InvalidArgumentError if traced else CollectiveMismatchError
         with pytest.raises(error, match=r"weights differ(.|\n)*second(.|\n)*\[1\]"):
             run()
+    started = [entry for entry in ops.ran if entry.startswith("start")]
+    assert len(started) == 2  # else a rank would wait in the third step for those that have left it
 
 
 def test_hold_and_restart() -> None:
