@@ -403,6 +403,24 @@ class Communicator:
         request = self._request(abi.Collective.BARRIER, None, name, timeout)
         self._run(request, None)
 
+    def join(self, *, timeout: float | None = None) -> int:
+        """This rank has no more data: the others go on without it, and it waits until all have joined.
+
+        Meanwhile it takes part in their all-reduces with zeros; averages are of the ranks that still contribute (the
+        first one without a rank is corrected after the fact and may differ from it in the last bit). Other operations
+        raise CollectiveMismatchError on all ranks that call them, and end the communicator.
+
+        Args:
+            timeout: seconds for which nothing may be asked of this rank; the communicator's default if None.
+
+        Returns:
+            The rank that joined last: its data lasted longest, so its state is the newest.
+        """
+        self._check_usable()
+        last = ctypes.c_int32()
+        self._library.call("tfc_join", self._handle, ctypes.c_double(_checked_timeout(timeout)), ctypes.byref(last))
+        return last.value
+
     def failure(self) -> CollectiveError | None:
         """What ended the communicator; None while it lives."""
         if not self.info().broken:
@@ -475,18 +493,21 @@ class Communicator:
                 f"this communicator belongs to process {self._pid} and cannot be used in its fork {os.getpid()}"
             )
 
+    def _check_usable(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise StateError("the communicator is closed")
+
     def _request(
         self, collective: abi.Collective, array: Array | None, name: str | None, timeout: float | None, op: Op = Sum
     ) -> abi.Request:
-        if timeout is not None and timeout <= 0:
-            raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
         request = abi.Request(
             struct_size=ctypes.sizeof(abi.Request),
             collective=collective,
             op=_checked_op(op),
             prescale=1.0,
             postscale=1.0,
-            timeout_s=timeout or 0.0,
+            timeout_s=_checked_timeout(timeout),
             name=(name or collective.name.lower()).encode(),
         )
         if array is not None:
@@ -498,9 +519,7 @@ class Communicator:
         return request
 
     def _run(self, request: abi.Request, span: abi.Span | None) -> None:
-        self._check_process()
-        if self._closed:
-            raise StateError("the communicator is closed")
+        self._check_usable()
         if span is not None:
             request.spans = ctypes.pointer(span)
             request.num_spans = 1
@@ -518,6 +537,13 @@ def _interval(event: abi.TimelineEvent) -> Interval:
         ended=event.ended_ns,
         name=event.name.decode(errors="replace"),
     )
+
+
+def _checked_timeout(timeout: float | None) -> float:
+    """Seconds as the library takes them: 0 is its default."""
+    if timeout is not None and timeout <= 0:
+        raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
+    return timeout or 0.0
 
 
 def _checked_op(op: Op | int) -> Op:

@@ -165,6 +165,18 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
   });
 }
 
+tfc_code tfc_join(tfc_communicator* communicator, double timeout_s, int32_t* last_rank, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
+    if (timeout_s < 0) return Status(Code::kInvalidArgument, "the timeout is negative");
+    const auto session = communicator->session;  // a concurrent release must not take it away
+    auto last = session->engine().Join(timeout_s);
+    if (!last.ok()) return session->world_ranks().Translate(last.status());
+    if (last_rank != nullptr) *last_rank = static_cast<int32_t>(last.value());
+    return Status::Ok();
+  });
+}
+
 tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_plan_options* options, tfc_plan** plan,
                           tfc_error* error) {
   return Guarded(error, [&]() -> Status {

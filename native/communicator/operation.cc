@@ -146,7 +146,7 @@ Reduction Operation::ReductionFor(int size) const {
   reduction.op = op == Op::kAverage ? Op::kSum : op;
   reduction.prescale = prescale;
   reduction.postscale = postscale;
-  reduction.divisor = op == Op::kAverage ? size : 1;
+  reduction.divisor = op != Op::kAverage ? 1 : contributors > 0 ? contributors : size;
   return reduction;
 }
 

@@ -36,6 +36,7 @@ struct Operation {
   double prescale = 1.0;
   double postscale = 1.0;
   double timeout_s = 0.0;    // 0: the engine fills in its own
+  int contributors = 0;      // of an average: how many ranks it is of; 0: all
   int64_t submitted_ns = 0;  // on the monotonic clock; 0: not recorded
   std::string name;
   std::vector<int64_t> shape;   // of the input; empty where only the count matters

@@ -21,18 +21,6 @@ constexpr double kRollCallSeconds = 0.8;
 // After a failure nobody has a reason to stay.
 constexpr double kFailedLingerSeconds = 1.0;
 
-// An exception must neither leave a fiber nor end one rank's operation without the others hearing of it.
-Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
-                     Deadline deadline, Channel* channel) {
-  try {
-    return Execute(topology, operation, resources, deadline, channel);
-  } catch (const std::bad_alloc&) {
-    return Status(Code::kResourceExhausted, operation.Title() + ": out of memory");
-  } catch (const std::exception& exception) {
-    return Status(Code::kInternal, operation.Title() + ": " + exception.what());
-  }
-}
-
 uint64_t HashText(const std::string& text) {
   Operation operation;  // a barrier's signature is its name's
   operation.name = text;
@@ -42,8 +30,23 @@ uint64_t HashText(const std::string& text) {
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : options_(std::move(options)), table_(options_.topology.size, kFirstPlanChannel, kMaxPlans) {
+    : options_(std::move(options)),
+      joined_(options_.topology.size),
+      table_(options_.topology.size, kFirstPlanChannel, kMaxPlans),
+      join_desk_(options_.topology.size) {
   inline_channel_.index = kInlineChannel;
+}
+
+// An exception must neither leave a fiber nor end one rank's operation without the others hearing of it.
+Status Engine::ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
+                             Deadline deadline, Channel* channel) {
+  try {
+    return Execute(topology, operation, resources, deadline, channel);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, operation.Title() + ": out of memory");
+  } catch (const std::exception& exception) {
+    return Status(Code::kInternal, operation.Title() + ": " + exception.what());
+  }
 }
 
 Engine::~Engine() { Shutdown(kFailedLingerSeconds); }
@@ -79,6 +82,8 @@ Deadline Engine::Start(Operation* operation) const {
 Status Engine::Admit() const {
   if (failure_.failed()) return failure_.Get();
   if (closing_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  if (joining_)
+    return Status(Code::kFailedPrecondition, "this rank has joined: it has no more data until all ranks have joined");
   return Status::Ok();
 }
 
@@ -100,13 +105,17 @@ Status Engine::RunOnProgress(Operation* operation) {
   std::condition_variable changed;
   std::optional<Status> result;
   const Deadline deadline = Start(operation);
-  TFC_RETURN_IF_ERROR(Admit());
-  const bool taken = scheduler_->Submit(kDirectChannel, [&](const Resources& resources, Channel* channel) {
-    const Status status = RunWatched(*operation, resources, deadline, channel);
-    std::lock_guard<std::mutex> lock(mutex);
-    result = status;
-    changed.notify_all();
-  });
+  bool taken = false;
+  {
+    std::lock_guard<std::mutex> admission(mutex_);  // whoever joins next finds this call on the channel
+    TFC_RETURN_IF_ERROR(Admit());
+    taken = scheduler_->Submit(kDirectChannel, [&](const Resources& resources, Channel* channel) {
+      const Status status = RunWatched(*operation, resources, deadline, channel);
+      std::lock_guard<std::mutex> lock(mutex);
+      result = status;
+      changed.notify_all();
+    });
+  }
   if (!taken) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
   std::unique_lock<std::mutex> lock(mutex);
   // The task ends by the deadline or by a failure; until then it uses our memory.
@@ -127,7 +136,7 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
   if (view_owed)
     star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
   const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
-  const Status status = ExecuteSafely(options_.topology, operation, resources, deadline, channel);
+  const Status status = ExecuteWithJoined(operation, resources, deadline, channel);
   if (began_ns != 0) timeline_.Add(OperationEvent(operation, channel->index, sequence, began_ns));
   if (status.ok()) {
     watch_.End(channel->index, true);
@@ -185,12 +194,13 @@ Status Engine::Submit(Operation operation, Done done) {
   request.name = operation.name;
   request.signature = operation.Signature();
   request.view = operation.Describe();
+  request.takes_stand_ins = TakesStandIns(operation);
   const Deadline deadline = Start(&operation);
   request.timeout_s = operation.timeout_s;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
-    if (failure_.failed()) return failure_.Get();
+    TFC_RETURN_IF_ERROR(Admit());
     TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
     pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
   }
@@ -236,7 +246,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
   bool agreed = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.failed()) return failure_.Get();
+    TFC_RETURN_IF_ERROR(Admit());
     // Once the ranks have agreed, the run itself finds out whether it needs somebody who has left.
     if (!plan->channel) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
     plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});
@@ -248,6 +258,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
     Request request;
     request.name = spec.name;
     request.is_plan = true;
+    request.takes_stand_ins = spec.op == Op::kAverage || spec.op == Op::kSum;
     request.signature = HashText(spec.signature);
     request.view = spec.signature;
     request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
@@ -268,6 +279,7 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan) {
         run = plan->order().Next();
         if (!run) return;
         --plan->waiting;
+        if (joining_) changed_.notify_all();
       }
       run->done(RunWatched(run->operation, resources, run->deadline, channel));
     }

@@ -24,6 +24,7 @@
 #include "communicator/topology.h"
 #include "control/star.h"
 #include "engine/bucket_order.h"
+#include "engine/joining.h"
 #include "engine/negotiation.h"
 #include "engine/scheduler.h"
 #include "engine/timeline.h"
@@ -78,6 +79,11 @@ class Engine final : public StarHandler {
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done);
 
+  // This rank has no more data: takes part with zeros in what the others all-reduce until they have
+  // joined too. Gives the rank that joined last. DEADLINE_EXCEEDED when for `timeout_s` (0: the
+  // default) nothing was asked of this rank and somebody has not joined.
+  Result<int> Join(double timeout_s);
+
   // Ends everything here with CANCELLED and at the peers with ABORTED.
   void Abort(const std::string& cause);
   // Ends everything here with `status`, tells nobody. For failures that the peers see for themselves.
@@ -129,6 +135,10 @@ class Engine final : public StarHandler {
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
   Status AskRoot(const Status& error, uint32_t channel, uint64_t sequence);
   Status Admit() const;
+  static Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
+                              Deadline deadline, Channel* channel);
+  Status ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
+  Status CallJoined(const Operation& operation, uint32_t channel, uint64_t sequence);
   void RunBuckets(const std::shared_ptr<Plan>& plan);
   void Ask(const Request& request);
 
@@ -145,7 +155,22 @@ class Engine final : public StarHandler {
   void OnLeft(const std::string& payload);
   void OnReady(int from);
   void OnGo();
+  void OnJoin(int from, const std::string& payload);
+  void OnJoined(const std::string& payload);
+  void OnMissing(int from, const std::string& payload);
+  void OnStandIn(const std::string& payload);
+  void OnAllJoined(const std::string& payload);
+  void Order(const std::vector<JoinDesk::Order>& orders);
   void Protocol(const Status& malformed, int from);
+
+  // Joining (the thread that joins).
+  Status BeginJoin();
+  Status WaitUntilNothingRuns();
+  Result<int> StandInUntilAllJoin(double timeout_s);
+  void Take(const StandIn& stand_in);
+  void RunStandIn(const StandIn& stand_in, const Resources& resources, Channel* channel);
+  Status LeftWithoutJoining() const;
+  Status NotAllJoined(double timeout_s) const;
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
   void StartVerdict(const Verdict& verdict);
@@ -171,6 +196,7 @@ class Engine final : public StarHandler {
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
   Timeline timeline_;
+  JoinedRanks joined_;
 
   std::mutex inline_mutex_;  // one call on a caller's thread at a time
   Channel inline_channel_;
@@ -184,12 +210,16 @@ class Engine final : public StarHandler {
   std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
   std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;
-  std::set<int> ready_;     // rank 0
-  std::set<int> departed_;  // ranks that said good-bye
-  std::set<int> gone_;      // ranks that left or were lost
+  std::atomic<bool> joining_{false};  // this rank has joined; written under the mutex
+  std::deque<StandIn> stand_ins_;     // what it has been told to take part in
+  std::optional<int> all_joined_;     // the rank that joined last
+  std::set<int> ready_;               // rank 0
+  std::set<int> departed_;            // ranks that said good-bye
+  std::set<int> gone_;                // ranks that left or were lost
 
   // Monitor thread only.
   NegotiationTable table_;             // rank 0
+  JoinDesk join_desk_;                 // rank 0
   std::optional<RollCall> roll_call_;  // rank 0
   bool told_all_ = false;              // rank 0: of a failure
 };

@@ -42,6 +42,18 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnLeave(from, payload);
     case Message::kLeft:
       return OnLeft(payload);
+    case Message::kJoin:
+      return OnJoin(from, payload);
+    case Message::kJoined:
+      return OnJoined(payload);
+    case Message::kNoted:
+      return Order(join_desk_.Acknowledge());
+    case Message::kMissing:
+      return OnMissing(from, payload);
+    case Message::kStandIn:
+      return OnStandIn(payload);
+    case Message::kAllJoined:
+      return OnAllJoined(payload);
   }
   Protocol(Status(Code::kProtocol, "unknown control message " + std::to_string(type)), from);
 }
@@ -105,6 +117,7 @@ void Engine::StartVerdict(const Verdict& verdict) {
     next = std::make_shared<Pending>(std::move(found->second.front()));
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
+    if (joining_) changed_.notify_all();
   }
   if (!verdict.refusal.ok()) return next->done(verdict.refusal);
   const bool taken = scheduler_->Submit(kNegotiatedChannel, [this, next](const Resources& resources, Channel* channel) {
@@ -268,6 +281,7 @@ void Engine::CheckDeparted(int rank, const Progress& progress) {
         if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
     }
     if (!waiting.empty()) blocked = watch_.NobodyLeft(waiting);
+    if (blocked.ok()) blocked = LeftWithoutJoining();
   }
   if (!blocked.ok()) Fail(blocked);
 }

@@ -26,7 +26,8 @@ std::string Encode(const Request& request) {
       .Number(static_cast<uint8_t>(request.is_plan))
       .Number(request.signature)
       .Text(request.view)
-      .Number(request.timeout_s);
+      .Number(request.timeout_s)
+      .Number(static_cast<uint8_t>(request.takes_stand_ins));
   return writer.Take();
 }
 
@@ -37,6 +38,7 @@ Status Decode(const std::string& bytes, Request* request) {
   request->signature = reader.Number<uint64_t>();
   request->view = reader.Text();
   request->timeout_s = reader.Number<double>();
+  request->takes_stand_ins = reader.Number<uint8_t>() != 0;
   return reader.Finish("request");
 }
 
@@ -76,6 +78,53 @@ Status Decode(const std::string& bytes, Progress* progress) {
   WireReader reader(bytes);
   Read(&reader, progress);
   return reader.Finish("progress");
+}
+
+std::string Encode(const StandIn& stand_in) {
+  const Operation& operation = stand_in.operation;
+  WireWriter writer;
+  writer.Number(stand_in.channel)
+      .Number(stand_in.sequence)
+      .Number(static_cast<int32_t>(operation.dtype))
+      .Number(static_cast<int32_t>(operation.op))
+      .Number(operation.prescale)
+      .Number(operation.postscale)
+      .Number(operation.timeout_s)
+      .Text(operation.name)
+      .Number(stand_in.bytes)
+      .Number(static_cast<uint32_t>(operation.shape.size()));
+  for (int64_t dimension : operation.shape) writer.Number(dimension);
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, StandIn* stand_in) {
+  WireReader reader(bytes);
+  Operation& operation = stand_in->operation;
+  stand_in->channel = reader.Number<uint32_t>();
+  stand_in->sequence = reader.Number<uint64_t>();
+  operation.collective = Collective::kAllReduce;
+  const auto dtype = reader.Number<int32_t>();
+  const auto op = reader.Number<int32_t>();
+  operation.prescale = reader.Number<double>();
+  operation.postscale = reader.Number<double>();
+  operation.timeout_s = reader.Number<double>();
+  operation.name = reader.Text();
+  stand_in->bytes = reader.Number<uint64_t>();
+  const auto dimensions = reader.Number<uint32_t>();
+  operation.shape.clear();
+  for (uint32_t i = 0; i < dimensions && reader.ok(); ++i) operation.shape.push_back(reader.Number<int64_t>());
+  if (!IsDtype(dtype) || !IsOp(op)) return Status(Code::kProtocol, "malformed control message: stand-in");
+  operation.dtype = static_cast<Dtype>(dtype);
+  operation.op = static_cast<Op>(op);
+  return reader.Finish("stand-in");
+}
+
+std::string EncodeRank(int rank) { return WireWriter().Number(static_cast<int32_t>(rank)).Take(); }
+
+Status DecodeRank(const std::string& bytes, int* rank) {
+  WireReader reader(bytes);
+  *rank = reader.Number<int32_t>();
+  return reader.Finish("rank");
 }
 
 std::string EncodePlace(uint32_t channel, uint64_t sequence) {

@@ -6,34 +6,43 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/joining.h"
 #include "engine/negotiation.h"
 #include "engine/watch.h"
 
 namespace tfc {
 
 enum class Message : uint8_t {
-  kReady = 1,      // -> 0: my set-up is complete
-  kGo = 2,         // 0 -> all: everybody's is
-  kRequest = 3,    // -> 0: a Request
-  kVerdict = 4,    // 0 -> all: a Verdict
-  kAbort = 5,      // -> 0: a failure that all ranks must see
-  kFailed = 6,     // 0 -> all: it
-  kDispute = 7,    // -> 0: channel, sequence: the peers do something else there
-  kViewQuery = 8,  // 0 -> all: channel, sequence: what do you do there?
-  kView = 9,       // -> 0: channel, sequence, text: empty while I have not come to it
-  kLeave = 10,     // -> 0: a Progress: I am done
-  kLeft = 11,      // 0 -> all: rank, Progress
-  kTimeout = 12,   // -> 0: channel, sequence, failure: my operation has timed out; who is missing?
+  kReady = 1,       // -> 0: my set-up is complete
+  kGo = 2,          // 0 -> all: everybody's is
+  kRequest = 3,     // -> 0: a Request
+  kVerdict = 4,     // 0 -> all: a Verdict
+  kAbort = 5,       // -> 0: a failure that all ranks must see
+  kFailed = 6,      // 0 -> all: it
+  kDispute = 7,     // -> 0: channel, sequence: the peers do something else there
+  kViewQuery = 8,   // 0 -> all: channel, sequence: what do you do there?
+  kView = 9,        // -> 0: channel, sequence, text: empty while I have not come to it
+  kLeave = 10,      // -> 0: a Progress: I am done
+  kLeft = 11,       // 0 -> all: rank, Progress
+  kTimeout = 12,    // -> 0: channel, sequence, failure: my operation has timed out; who is missing?
+  kJoin = 13,       // -> 0: a Progress: I have no more data
+  kJoined = 14,     // 0 -> all: rank, Progress
+  kNoted = 15,      // -> 0: I know of one more joined rank
+  kMissing = 16,    // -> 0: a StandIn: I run this, and joined ranks are missing from it
+  kStandIn = 17,    // 0 -> joined ranks: it
+  kAllJoined = 18,  // 0 -> all: the rank that joined last
 };
 
 std::string Encode(const Request& request);
 std::string Encode(const Verdict& verdict);
 std::string Encode(const Status& status);
 std::string Encode(const Progress& progress);
+std::string Encode(const StandIn& stand_in);
 std::string EncodePlace(uint32_t channel, uint64_t sequence);
 // `view` is empty where the rank has not come to the operation; `instead` is what it waits in then, if anything.
 std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead = "");
 std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status);
+std::string EncodeRank(int rank);
 std::string EncodeLeft(int rank, const Progress& progress);
 
 // Each gives PROTOCOL for bytes that are no such message.
@@ -41,6 +50,8 @@ Status Decode(const std::string& bytes, Request* request);
 Status Decode(const std::string& bytes, Verdict* verdict);
 Status Decode(const std::string& bytes, Status* status);
 Status Decode(const std::string& bytes, Progress* progress);
+Status Decode(const std::string& bytes, StandIn* stand_in);
+Status DecodeRank(const std::string& bytes, int* rank);
 Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence);
 Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
                   std::string* instead);

@@ -67,10 +67,22 @@ std::string CompareViews(const std::map<int, std::string>& views) {
   return text;
 }
 
+Status Unjoinable(const std::string& what, const std::vector<int>& joined) {
+  return Status(Code::kMismatch,
+                what.substr(0, what.find('\n')) + " cannot run: " + RankList(joined) +
+                    (joined.size() == 1 ? " has" : " have") +
+                    " joined, and until all ranks have joined only all-reduce with Average or Sum "
+                    "works",
+                joined.front());
+}
+
 NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans)
     : world_size_(world_size), first_plan_channel_(first_plan_channel), max_plans_(max_plans) {}
 
 std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request, Deadline::Clock::time_point now) {
+  if (request.is_plan) {
+    if (auto verdict = JoinPlan(rank, request)) return verdict;
+  }
   const Key key{request.is_plan, request.name};
   auto& rounds = entries_[key];
   auto round =
@@ -81,10 +93,47 @@ std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request
   }
   round->requests.emplace(rank, request);
   // A rank asks for rounds in order, so only the first round can be complete.
-  if (static_cast<int>(rounds.front().requests.size()) < world_size_) return std::nullopt;
+  if (!Complete(rounds.front())) return std::nullopt;
   Verdict verdict = Decide(key, rounds.front());
   rounds.pop_front();
   if (rounds.empty()) entries_.erase(key);
+  return verdict;
+}
+
+bool NegotiationTable::Complete(const Entry& entry) const {
+  size_t absent = 0;
+  for (int rank : joined_) absent += 1 - entry.requests.count(rank);
+  return entry.requests.size() + absent == static_cast<size_t>(world_size_);
+}
+
+std::vector<Verdict> NegotiationTable::Join(int rank) {
+  joined_.insert(rank);
+  std::vector<Verdict> verdicts;
+  for (auto found = entries_.begin(); found != entries_.end();) {
+    auto& rounds = found->second;
+    while (!rounds.empty() && Complete(rounds.front())) {
+      verdicts.push_back(Decide(found->first, rounds.front()));
+      rounds.pop_front();
+    }
+    found = rounds.empty() ? entries_.erase(found) : std::next(found);
+  }
+  return verdicts;
+}
+
+// A rank that had joined while the others agreed on a plan agrees later, alone.
+std::optional<Verdict> NegotiationTable::JoinPlan(int rank, const Request& request) {
+  const auto found = agreed_.find(request.name);
+  if (found == agreed_.end()) return std::nullopt;
+  Agreed& agreed = found->second;
+  const int other = *agreed.ranks.begin();
+  if (!agreed.ranks.insert(rank).second) return std::nullopt;
+  Verdict verdict;
+  verdict.is_plan = true;
+  verdict.name = request.name;
+  verdict.channel = agreed.channel;
+  if (agreed.request.signature != request.signature)
+    verdict.refusal = Status(Code::kMismatch, "the ranks disagree on the bucket plan '" + request.name + "': " +
+                                                  CompareViews({{other, agreed.request.view}, {rank, request.view}}));
   return verdict;
 }
 
@@ -103,6 +152,11 @@ Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
                                     key.second + "': " + CompareViews(views));
     return verdict;
   }
+  const Request& first = entry.requests.begin()->second;
+  if (static_cast<int>(entry.requests.size()) < world_size_ && !first.takes_stand_ins) {
+    verdict.refusal = Unjoinable(first.view, std::vector<int>(joined_.begin(), joined_.end()));
+    return verdict;
+  }
   if (!verdict.is_plan) return verdict;
   if (plans_ >= max_plans_) {
     verdict.refusal =
@@ -112,19 +166,23 @@ Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
     return verdict;
   }
   verdict.channel = first_plan_channel_ + plans_++;
+  Agreed& agreed = agreed_[key.second];
+  agreed.request = first;
+  agreed.channel = verdict.channel;
+  for (const auto& request : entry.requests) agreed.ranks.insert(request.first);
   return verdict;
 }
 
 std::string NegotiationTable::MissingRanks(const Entry& entry) const {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size_; ++rank)
-    if (entry.requests.count(rank) == 0) missing.push_back(rank);
+    if (entry.requests.count(rank) == 0 && joined_.count(rank) == 0) missing.push_back(rank);
   return RankList(missing);
 }
 
 int NegotiationTable::FirstMissing(const Entry& entry) const {
   for (int rank = 0; rank < world_size_; ++rank)
-    if (entry.requests.count(rank) == 0) return rank;
+    if (entry.requests.count(rank) == 0 && joined_.count(rank) == 0) return rank;
   return kNoPeer;
 }
 

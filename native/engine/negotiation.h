@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ struct Request {
   std::string name;
   bool is_plan = false;
   uint64_t signature = 0;
-  std::string view;        // what the rank asks for, for people
-  double timeout_s = 0.0;  // from the first rank's wish
+  std::string view;              // what the rank asks for, for people
+  double timeout_s = 0.0;        // from the first rank's wish
+  bool takes_stand_ins = false;  // joined ranks may be missing
 };
 
 // What all ranks do now.
@@ -46,6 +48,10 @@ class NegotiationTable {
   // Texts about entries that have waited for `seconds` and were not reported before.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
 
+  // `rank` asks for nothing more until Return: what only it was missing from is decided now.
+  std::vector<Verdict> Join(int rank);
+  void Return() { joined_.clear(); }
+
   size_t waiting() const { return entries_.size(); }
 
  private:
@@ -56,7 +62,16 @@ class NegotiationTable {
   };
   using Key = std::pair<bool, std::string>;
 
+  // The plan of this name as the ranks have agreed on it.
+  struct Agreed {
+    Request request;
+    uint32_t channel = 0;
+    std::set<int> ranks;  // that have asked for it
+  };
+
+  bool Complete(const Entry& entry) const;
   Verdict Decide(const Key& key, const Entry& entry);
+  std::optional<Verdict> JoinPlan(int rank, const Request& request);
   std::string MissingRanks(const Entry& entry) const;
   int FirstMissing(const Entry& entry) const;
 
@@ -64,6 +79,8 @@ class NegotiationTable {
   const uint32_t first_plan_channel_;
   const uint32_t max_plans_;
   uint32_t plans_ = 0;  // that have got a channel
+  std::set<int> joined_;
+  std::map<std::string, Agreed> agreed_;
   // A name can be asked for again before all ranks have asked once: one entry a round.
   std::map<Key, std::deque<Entry>> entries_;
 };
@@ -73,6 +90,9 @@ std::string RankList(const std::vector<int>& ranks);
 
 // "rank 0: <view>; rank 1: <view>; ..." with equal views put together: "ranks 0 and 2: <view>".
 std::string CompareViews(const std::map<int, std::string>& views);
+
+// The refusal of an operation in which zeros of the ranks that have joined would make no sense.
+Status Unjoinable(const std::string& what, const std::vector<int>& joined);
 
 }  // namespace tfc
 

@@ -37,6 +37,14 @@ class WatchList {
   // Begin will say that the view is owed.
   std::optional<std::string> View(uint32_t channel, uint64_t sequence);
 
+  // What runs now: calls visit(channel, sequence, operation) for each, which must neither block nor call the list.
+  template <typename Visitor>
+  void VisitRunning(const Visitor& visit) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [channel, slot] : slots_)
+      if (slot.operation != nullptr) visit(channel, slot.sequence, *slot.operation);
+  }
+
   Progress progress() const;
   uint64_t completed() const;
   uint64_t active() const;

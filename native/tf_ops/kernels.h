@@ -10,6 +10,7 @@ namespace tfc_ops {
 std::string RegisterCollectiveKernels();  // same shape in and out, and the barrier
 std::string RegisterRowKernels();         // all-gather, reduce-scatter, all-to-all
 std::string RegisterBucketKernels();      // start and done
+std::string RegisterJoinKernel();
 
 }  // namespace tfc_ops
 

@@ -45,6 +45,7 @@ std::vector<OpDefinition> AllOps() {
        type + common,
        UnknownRowsAndSplits},
       {"TfcollectiveBarrier", {}, {}, common, Unknown},
+      {"TfcollectiveJoin", {}, {"last_rank: int32"}, {"world: int = 0", "timeout: float = 0.0"}, Scalar},
       {"TfcollectiveBucketStart", {"tensors: N * T"}, {"handle: int64"}, types + plan + reduction, Scalar},
       {"TfcollectiveBucketDone", {"handle: int64"}, {"reduced: N * T"}, types, Unknown},
   };

@@ -13,6 +13,7 @@ bool RegisterEverything() {
   if (error.empty()) error = RegisterCollectiveKernels();
   if (error.empty()) error = RegisterRowKernels();
   if (error.empty()) error = RegisterBucketKernels();
+  if (error.empty()) error = RegisterJoinKernel();
   // There is no caller to tell: TensorFlow's loader only sees which ops are there afterwards.
   if (!error.empty()) std::fprintf(stderr, "tfcollective: cannot register with TensorFlow: %s\n", error.c_str());
   return error.empty();

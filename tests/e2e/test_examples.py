@@ -71,6 +71,15 @@ def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
 
 
 @pytest.mark.tensorflow
+def test_processes_with_uneven_data_train_to_the_end_of_the_longest():
+    done = run_job(EXAMPLES / "uneven_data.py", 3)
+    for rank in range(3):
+        assert f"rank {rank} made {40 + 15 * rank} steps, rank 2 the most" in done.stdout
+    (error,) = re.findall(r"largest error of a weight: ([0-9.]+)", done.stdout)
+    assert float(error) < 0.01
+
+
+@pytest.mark.tensorflow
 def test_mnist_files_plain_and_gzipped():
     done = run_job(EXAMPLES / "keras_mnist.py", 2, "--data", str(ROOT / "tests" / "data" / "mnist"), "--epochs", "8")
     assert accuracy_in(done.stdout) > 0.8

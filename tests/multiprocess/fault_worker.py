@@ -42,6 +42,9 @@ def train() -> None:
         tfc.Communicator.connect = lambda *_, **__: fail()
     tfc.init()
     world = tfc.get_communicator()
+    if PHASE == "join":
+        join(world)
+        return
     if PHASE == "process_set":
         train_in_a_process_set(world)
         return
@@ -62,6 +65,15 @@ def train() -> None:
     if RANK == VICTIM:
         fail()
     world.barrier()
+
+
+def join(world: tfc.Communicator) -> None:
+    """All but the victim have no more data; it goes on for a few steps."""
+    for step in range(5 if RANK == VICTIM else 1):
+        world.allreduce(np.ones(1000), name="gradient")
+        if step == 3:
+            fail()
+    world.join()
 
 
 def train_in_a_process_set(world: tfc.Communicator) -> None:

@@ -75,6 +75,15 @@ def test_every_other_rank_raises_when_one_fails_in_a_process_set(fault, tmp_path
     assert code == EXIT_CODE[fault], err
 
 
+@pytest.mark.parametrize(
+    ("fault", "victim", "transport"), [("kill", 2, "auto"), ("exit", 0, "tcp"), ("stop", 1, "auto")]
+)
+def test_ranks_that_have_joined_raise_too(fault, victim, transport, tmp_path):
+    code, err = run_job(fault, "join", victim, tmp_path, transport)
+    check_survivors(fault, "join", victim, tmp_path, err)
+    assert code == EXIT_CODE[fault], err
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_report_names_the_victim_first(victim, tmp_path):
     code, err = run_job("raise", "allreduce", victim, tmp_path, "auto")

@@ -20,6 +20,12 @@ def test_collectives(ranks: int, transport: str) -> None:
     assert done.stdout.count("ok ") == 11 * ranks
 
 
+@pytest.mark.parametrize(("ranks", "transport"), [(1, "auto"), (2, "tcp"), (3, "auto")])
+def test_ranks_that_run_out_of_data_join(ranks: int, transport: str) -> None:
+    done = run_job(JOB.with_name("job_join.py"), ranks, TFCOLLECTIVE_TRANSPORT=transport)
+    assert done.stdout.count("ok ") == (5 if ranks > 1 else 4) * ranks
+
+
 def test_a_second_world_in_the_same_processes() -> None:
     done = run_job(JOB.with_name("job_again.py"), 2)
     assert done.stdout.count("ok ") == 4

@@ -274,6 +274,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_communicator_get_info": (_code, (_handle, POINTER(CommunicatorInfo), _error_out)),
     "tfc_run": (_code, (_handle, POINTER(Request), _error_out)),
     "tfc_submit": (_code, (_handle, POINTER(Request), DoneFn, c_void_p, _error_out)),
+    "tfc_join": (_code, (_handle, c_double, POINTER(c_int32), _error_out)),
     "tfc_plan_acquire": (_code, (_handle, POINTER(PlanOptions), _handle_out, _error_out)),
     "tfc_plan_start": (_code, (_handle, c_int32, c_int32, POINTER(Span), c_size_t, DoneFn, c_void_p, _error_out)),
     "tfc_plan_release": (None, (_handle,)),

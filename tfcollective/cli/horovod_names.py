@@ -63,7 +63,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "alltoall": _SAME,
         "reducescatter": ("same", "also Min, Max and Product"),
         "grouped_reducescatter": ("different", "one operation a tensor, not one for all"),
-        "join": ("not yet", "says so; give all ranks the same number of steps: `shard(dataset)`"),
+        "join": ("different", "averages are of the ranks that still contribute; Min, Max and Product are refused"),
         "size_op": _SAME,
         "rank_op": _SAME,
         "local_rank_op": _SAME,

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.communicator import Sum
 from tfcollective.errors import CollectiveMismatchError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
@@ -22,6 +23,7 @@ __all__ = ["FIRST_CHECK", "ReplicaGuard", "compare_fingerprints", "fingerprints"
 
 FIRST_CHECK = 2  # steps before the first check
 _HELD = -(1 << 62)
+_CHANGED, _PRESENT = 0, 1  # places in the last row of what the ranks compare
 
 ADVICE = (
     "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
@@ -83,10 +85,9 @@ class ReplicaGuard:
     def _check(self, named: Sequence[tuple[str, Any]], steps: Any, members: Members) -> Any:
         mine = _fingerprints_of(named)
         changed = tf.constant(True) if self._first is None else tf.reduce_any(tf.not_equal(mine, self._first))
-        flag = tf.fill([1, 8], tf.cast(changed, tf.uint8))
-        everyone = ops.allgather(tf.concat([mine, flag], 0)[tf.newaxis], name=self._name, world=members.world)
-        updated = tf.reduce_any(tf.not_equal(everyone[:, -1], 0))
-        return tf.cond(updated, lambda: _compare(everyone[:, :-1], named, members), lambda: self._again(steps))
+        everyone = _everyone(mine, changed, self._name, members)
+        updated = tf.reduce_any(tf.not_equal(everyone[:, -1, _CHANGED], 0))
+        return tf.cond(updated, lambda: _compare(_present(everyone), named, members), lambda: self._again(steps))
 
     def _again(self, steps: Any) -> Any:
         """Not yet: the next step counts as this one."""
@@ -104,6 +105,25 @@ class ReplicaGuard:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._first = tf.Variable(tf.zeros([count, 8], tf.uint8), trainable=False, name="tfcollective_first")
         return self._first
+
+
+def _everyone(mine: Any, changed: Any, name: str, members: Members) -> Any:
+    """uint8[size, n + 1, 8]: each rank's fingerprints, and in the last row whether they have changed and a 1.
+
+    A sum in which each rank has a place of its own: unlike an all-gather it also works while some ranks have joined.
+    Their places stay zero.
+    """
+    flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8)])
+    own = tf.concat([mine, tf.pad(flags, [[0, 6]])[tf.newaxis]], 0)
+    places = tf.pad(own[tf.newaxis], [[members.rank, members.size - members.rank - 1], [0, 0], [0, 0]])
+    return ops.allreduce(places, op=Sum, prescale=1.0, postscale=1.0, name=name, world=members.world)
+
+
+def _present(everyone: Any) -> Any:
+    """uint8[size, n, 8]: the fingerprints, in the places of ranks that are not there the first one that is."""
+    present = tf.not_equal(everyone[:, -1, _PRESENT], 0)
+    first = tf.argmax(tf.cast(present, tf.int32))
+    return tf.where(present[:, tf.newaxis, tf.newaxis], everyone, everyone[first])[:, :-1]
 
 
 def _compare(everyone: Any, named: Sequence[tuple[str, Any]], members: Members) -> Any:

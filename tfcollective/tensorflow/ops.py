@@ -25,6 +25,7 @@ __all__ = [
     "bucket_done",
     "bucket_start",
     "grouped_allreduce",
+    "join",
     "load",
     "reducescatter",
 ]
@@ -147,6 +148,11 @@ def alltoall(tensor: Any, splits: Any, *, name: str, world: int = 0) -> tuple[An
 def barrier(*, name: str, world: int = 0) -> Any:
     """An operation that ends when all ranks have come to it."""
     return load().tfcollective_barrier(tensor_name=name, world=world)
+
+
+def join() -> Any:
+    """int32: the rank that joined the world last; this rank has no more data."""
+    return load().tfcollective_join()
 
 
 def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> Any:

@@ -106,5 +106,10 @@ def _alltoall(op: Any, grad: Any, _grad_received: Any) -> Any:
     return [back, None]
 
 
-for _not_differentiable in ("TfcollectiveBarrier", "TfcollectiveBucketStart", "TfcollectiveBucketDone"):
+for _not_differentiable in (
+    "TfcollectiveBarrier",
+    "TfcollectiveJoin",
+    "TfcollectiveBucketStart",
+    "TfcollectiveBucketDone",
+):
     tf.no_gradient(_not_differentiable)

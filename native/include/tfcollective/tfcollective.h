@@ -214,6 +214,13 @@ TFC_EXPORT tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* r
 TFC_EXPORT tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, tfc_done_fn done, void* user,
                                tfc_error* error);
 
+/* This rank has no more data. It takes part, with zeros, in what the other ranks all-reduce until all of them
+ * have joined, and returns then; `last_rank` (may be NULL) gets the rank that joined last. Averages are of the
+ * ranks that still contribute. Other operations are refused meanwhile with TFC_MISMATCH on all ranks: those of
+ * tfc_submit one by one, those of tfc_run end the communicator. This rank must not call anything else meanwhile.
+ * TFC_DEADLINE_EXCEEDED when for `timeout_s` nothing was asked of this rank and some rank has not joined. */
+TFC_EXPORT tfc_code tfc_join(tfc_communicator* communicator, double timeout_s, int32_t* last_rank, tfc_error* error);
+
 /* ---- bucket plans: the fixed list of all-reduces of one training step --------------------------- */
 
 typedef struct tfc_plan_options {

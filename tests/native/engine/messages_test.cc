@@ -31,6 +31,29 @@ TEST(MessagesTest, SurviveTheWire) {
   EXPECT_EQ(progress_back, progress);
 }
 
+TEST(MessagesTest, AStandInSurvivesTheWireAndItsCutsDoNot) {
+  StandIn stand_in;
+  stand_in.channel = 3;
+  stand_in.sequence = 9;
+  stand_in.bytes = 24;
+  stand_in.operation.dtype = Dtype::kFloat32;
+  stand_in.operation.op = Op::kAverage;
+  stand_in.operation.postscale = 0.5;
+  stand_in.operation.timeout_s = 2.5;
+  stand_in.operation.name = "grad";
+  stand_in.operation.shape = {2, 3};
+  const std::string bytes = Encode(stand_in);
+  StandIn back;
+  ASSERT_TRUE(Decode(bytes, &back).ok());
+  EXPECT_EQ(Encode(back), bytes);
+  EXPECT_EQ(back.operation.collective, Collective::kAllReduce);
+  EXPECT_EQ(back.operation.shape, (std::vector<int64_t>{2, 3}));
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(Decode(bytes.substr(0, size), &back).code(), Code::kProtocol) << size;
+  stand_in.operation.dtype = static_cast<Dtype>(99);
+  EXPECT_EQ(Decode(Encode(stand_in), &back).code(), Code::kProtocol);
+}
+
 // Cut anywhere, lengthened, or with a length that lies: always PROTOCOL, never a read beyond the end.
 TEST(MessagesTest, GarbageIsRefused) {
   const std::string good = Encode(Request{"name", false, 1, "view", 1.0});

@@ -93,5 +93,89 @@ TEST(CompareViewsTest, CutsLongViewsToTheFirstDifference) {
   EXPECT_EQ(CompareViews({{0, "a\nb"}, {1, "a"}}), "rank 0: line 2: b; rank 1: ends after line 1");
 }
 
+Request AskJoinable(const std::string& name, uint64_t signature = 1) {
+  Request request = Ask(name, signature);
+  request.takes_stand_ins = true;
+  return request;
+}
+
+TEST(NegotiationTest, DecidesWithoutTheRanksThatHaveJoined) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_TRUE(table.Join(2).empty());
+  EXPECT_FALSE(table.Arrive(0, AskJoinable("a"), At(0)));
+  const auto verdict = table.Arrive(1, AskJoinable("a"), At(0));
+  ASSERT_TRUE(verdict);
+  EXPECT_TRUE(verdict->refusal.ok());
+}
+
+TEST(NegotiationTest, ARankThatJoinsMayHaveBeenTheOnlyOneMissing) {
+  NegotiationTable table(3, 3, 64);
+  for (int rank : {0, 1}) EXPECT_FALSE(table.Arrive(rank, AskJoinable("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, AskJoinable("b"), At(0)));
+  const auto verdicts = table.Join(2);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].name, "a");
+  EXPECT_EQ(table.waiting(), 1u);
+}
+
+TEST(NegotiationTest, RefusesWhatZerosWouldSpoil) {
+  NegotiationTable table(2, 3, 64);
+  EXPECT_TRUE(table.Join(1).empty());
+  const auto verdict = table.Arrive(0, Ask("a", 1, "allgather 'a' float32[2]"), At(0));
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->refusal.code(), Code::kMismatch);
+  EXPECT_EQ(verdict->refusal.message(),
+            "allgather 'a' float32[2] cannot run: rank 1 has joined, and until all ranks have joined only all-reduce "
+            "with Average or Sum works");
+}
+
+TEST(NegotiationTest, JoinedRanksAreNotMissing) {
+  NegotiationTable table(3, 3, 64);
+  table.Join(1);
+  EXPECT_FALSE(table.Arrive(0, AskJoinable("a"), At(0)));
+  EXPECT_EQ(table.Overdue(At(11)).peer(), 2);
+  EXPECT_NE(table.Stalled(At(11), 5)[0].find("for rank 2"), std::string::npos);
+}
+
+TEST(NegotiationTest, AfterwardsAllRanksAreNeededAgain) {
+  NegotiationTable table(2, 3, 64);
+  table.Join(1);
+  table.Join(0);
+  table.Return();
+  EXPECT_FALSE(table.Arrive(0, AskJoinable("a"), At(0)));
+  EXPECT_TRUE(table.Arrive(1, AskJoinable("a"), At(0)));
+}
+
+TEST(NegotiationTest, ARankThatHadJoinedAgreesOnAPlanLater) {
+  NegotiationTable table(2, 3, 64);
+  Request plan = AskJoinable("plan");
+  plan.is_plan = true;
+  table.Join(1);
+  const auto first = table.Arrive(0, plan, At(0));
+  ASSERT_TRUE(first);
+  table.Join(0);
+  table.Return();
+  const auto later = table.Arrive(1, plan, At(0));
+  ASSERT_TRUE(later);
+  EXPECT_TRUE(later->refusal.ok());
+  EXPECT_EQ(later->channel, first->channel);
+}
+
+TEST(NegotiationTest, ARankThatAgreesOnAPlanLaterMustMeanTheSame) {
+  NegotiationTable table(2, 3, 64);
+  Request plan = AskJoinable("plan");
+  plan.is_plan = true;
+  table.Join(0);
+  ASSERT_TRUE(table.Arrive(1, plan, At(0)));
+  table.Join(1);
+  table.Return();
+  plan.signature = 2;
+  plan.view = "another";
+  const auto later = table.Arrive(0, plan, At(0));
+  ASSERT_TRUE(later);
+  EXPECT_EQ(later->refusal.code(), Code::kMismatch);
+  EXPECT_NE(later->refusal.message().find("rank 0: another; rank 1: view"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tfc

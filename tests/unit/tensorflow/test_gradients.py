@@ -198,7 +198,7 @@ def test_replicas_are_compared_after_the_first_update_of_the_third_call_on(trace
         for number in range(10):
             ops.ran.clear()
             run()
-            compared.append(ops.count("allgather"))
+            compared.append(ops.count("compare"))
             if number >= 4:
                 source.assign_sub(0.1)
     # Calls 2 to 4 ask whether anything has changed; call 5 finds that it has; then every seventh is compared.
