@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from tfcollective.errors import Code, CollectiveError
+from tfcollective.errors import (
+    Code,
+    CollectiveError,
+    CollectiveMismatchError,
+    ConfigError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from tfcollective.exit_codes import SIGNAL_BASE
 from tfcollective.tasks import TaskKey
 
@@ -26,6 +33,12 @@ _CONSEQUENCE_TYPES = frozenset(
     {"AbortedError", "CollectiveAbortedError", "PeerLostError", "RendezvousError", "UnavailableError"}
 )
 _CONSEQUENCE_CODES = frozenset({Code.ABORTED, Code.PEER_LOST})
+# Errors of the program and its arguments: they are in the table of errors as what has to be fixed. (A StateError is not
+# here: a world that broke may bring it about. Neither is ValueError: half a file of data may, too.)
+_PERMANENT_TYPES = (
+    *(AttributeError, ImportError, NameError, NotImplementedError, SyntaxError, TypeError),
+    *(CollectiveMismatchError, ConfigError, InvalidArgumentError, UnsupportedError),
+)
 _MAX_RECORD_BYTES = 1 << 20
 # A character may need 12 bytes of JSON, so both together fit into a record.
 _MAX_TRACEBACK = 1 << 16
@@ -42,6 +55,7 @@ class ExceptionRecord:
         traceback: the formatted traceback.
         time: seconds since 1970 when it was raised to the top.
         consequence: whether another rank's failure brought it about.
+        permanent: whether it comes again however often the program is started.
     """
 
     type: str
@@ -49,6 +63,7 @@ class ExceptionRecord:
     traceback: str
     time: float
     consequence: bool
+    permanent: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +191,7 @@ def _describe(error: BaseException, now: float, consequence: bool) -> ExceptionR
         traceback=_shortened(text, _MAX_TRACEBACK),
         time=now,
         consequence=consequence or _is_consequence(error),
+        permanent=isinstance(error, _PERMANENT_TYPES),
     )
 
 
@@ -212,6 +228,7 @@ def _exception_from_json(document: object) -> ExceptionRecord | None:
         traceback=str(document["traceback"]),
         time=_number(document["time"]),
         consequence=bool(document["consequence"]),
+        permanent=bool(document["permanent"]),
     )
 
 

@@ -143,6 +143,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("evaluator", "0 or 1", _flag, False, "Whether the job has an evaluator.", identity=True),
     Variable("size", "number", _count, None, "The number of processes that take part in collectives.", identity=True),
     Variable(
+        "max_restarts",
+        "number",
+        _whole,
+        0,
+        "How often the launcher starts all ranks again when one fails.",
+        identity=True,
+    ),
+    Variable("restarts", "number", _whole, 0, "How often it has.", identity=True),
+    Variable(
         "rendezvous",
         "HOST:PORT",
         Endpoint.parse,
@@ -266,6 +275,8 @@ class Settings:
     task: TaskKey | None = None
     evaluator: bool = False
     size: int | None = None
+    max_restarts: int = 0
+    restarts: int = 0
     rendezvous: Endpoint | None = None
     identity: str = "auto"
     ps_policy: str = "error"

@@ -94,7 +94,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "SyncBatchNormalization": ("different", "Keras 3 and Keras 2; batches of different size count by their rows"),
         "elastic": (
             "not yet",
-            "`elastic.run` and the states say what to do: save checkpoints and start the job again",
+            "`elastic.run` and the states say what to do: save checkpoints, and let `--max-restarts N` start it again",
         ),
     },
     "keras": {
@@ -110,7 +110,10 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "PartialDistributedOptimizer": ("same", "layers may be built later"),
         "load_model": ("different", "wraps the optimizer that the model has; more arguments go to Keras"),
         "callbacks": _SAME,
-        "elastic": ("not yet", "its names say what to do: save checkpoints and start the job again"),
+        "elastic": (
+            "not yet",
+            "its names say what to do: save checkpoints, and let `--max-restarts N` start it again",
+        ),
     },
     "callbacks": {
         "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch if the model is built"),

@@ -19,6 +19,7 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.planner import describe
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import exit_code, render, warning
+from tfcollective.launch.restarts import run_job
 
 __all__ = ["run"]
 
@@ -86,7 +87,7 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
         click.echo(describe(launcher.plan(spec)), nl=False)
         return ExitCode.OK
     _make_directory(spec.log_dir)
-    outcome = launcher.run(spec, stop_signals=_STOP_SIGNALS)
+    outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
     for text in (render(outcome), warning(outcome)):
         if text:
             sys.stderr.write(f"tfcollective: {text}\n")

@@ -56,6 +56,7 @@ class ServerOptions:
         body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
         max_store_bytes: the size of all values together.
         side_tasks: the tasks outside the world.
+        first_generation: the number of the first world; a job that is started again counts on.
     """
 
     job_id: str
@@ -68,6 +69,7 @@ class ServerOptions:
     body_timeout: float = 10.0
     max_store_bytes: int = 1 << 30
     side_tasks: Sequence[TaskKey] = ()
+    first_generation: int = 1
 
 
 class CoordinatorServer:
@@ -85,7 +87,7 @@ class CoordinatorServer:
         on_trained: Callable[[], None] | None = None,
     ) -> None:
         self._options = options
-        membership = Membership(options.tasks, options.start_timeout, options.side_tasks)
+        membership = Membership(options.tasks, options.start_timeout, options.side_tasks, options.first_generation)
         store = Store(options.max_store_bytes)
         self._service = JobService(
             options.job_id, membership, store, clock, options.silence_limit, on_silent, on_trained

@@ -36,6 +36,7 @@ class JobView:
     failure: RendezvousFailure | None
     initialised: bool
     side_tasks: tuple[TaskView, ...] = ()
+    generation: int = 0
 
 
 class JobService:
@@ -102,7 +103,8 @@ class JobService:
     def view(self) -> JobView:
         """The job as it stands."""
         membership = self._membership
-        return JobView(membership.views, membership.failure, membership.initialised, membership.side_views)
+        generation = membership.world.generation if membership.world else 0
+        return JobView(membership.views, membership.failure, membership.initialised, membership.side_views, generation)
 
     def exited(self, record: ExitRecord) -> None:
         """Notes the end of a task's process."""

@@ -87,13 +87,20 @@ class Membership:
     Side tasks are known, too: they are started, beat and end, but no round waits for them.
     """
 
-    def __init__(self, tasks: Sequence[TaskKey], start_timeout: float, side_tasks: Sequence[TaskKey] = ()) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[TaskKey],
+        start_timeout: float,
+        side_tasks: Sequence[TaskKey] = (),
+        first_generation: int = 1,
+    ) -> None:
         ordered = trainers(tasks)
         if not ordered or len(set(ordered)) != len(tasks):
             raise ConfigError("a job needs trainers, each once")
         self._views = {task: TaskView(task, rank) for rank, task in enumerate(ordered)}
         self._side_views = {task: TaskView(task, NO_RANK) for task in side_tasks}
         self._start_timeout = start_timeout
+        self._generation = first_generation - 1
         self._waiting: dict[TaskKey, JoinRequest] = {}
         self._deadline: float | None = None
         self._failure: RendezvousFailure | None = None
@@ -275,13 +282,13 @@ class Membership:
         self._deadline = None
 
     def _form_world(self, now: float) -> None:
-        generation = 1 if self._world is None else self._world.generation + 1
+        self._generation += 1
         requests = [self._waiting[task] for task in self._views]
         members = [
             Member(request.task, rank, request.node, request.pid, request.address)
             for rank, request in enumerate(requests)
         ]
-        self._world = World(generation, tuple(members))
+        self._world = World(self._generation, tuple(members))
         for task, view in self._views.items():
             self._views[task] = replace(view, state=TaskState.RUNNING, last_heartbeat=now)
         self._waiting.clear()

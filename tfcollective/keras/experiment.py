@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.experiment import Trainable
+from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from tfcollective.keras.state import distributed_part
 from tfcollective.side_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
@@ -20,6 +21,7 @@ __all__ = ["KerasExperiment"]
 
 CHECKPOINT = "checkpoint-{epoch:04d}.weights.h5"
 FINAL_MODEL = "model.keras"
+BACKUP = "backup"
 _DATA = ("x", "y", "validation_data")
 # Callbacks that write files: only the chief's do.
 _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
@@ -42,6 +44,9 @@ class KerasExperiment(Trainable):
         input_data_fn: makes ``fit``'s ``x``: a dataset or arrays, this rank's part (see ``shard``).
         target_data_fn: makes ``fit``'s ``y``, or None where ``x`` has it.
         validation_data_fn: makes ``fit``'s ``validation_data``, and what the evaluator evaluates with; or None.
+        backup_freq: where the job may be started again (``max_restarts``), the run is backed up in ``backup`` of
+            ``model_dir`` and goes on from there: after every "epoch", or every so many batches. Not where
+            ``train_params`` has a ``BackupAndRestore``.
         evaluator_params: fields of ``EvaluatorOptions`` for the evaluator, for example ``best_metric``.
     """
 
@@ -52,6 +57,7 @@ class KerasExperiment(Trainable):
     target_data_fn: Callable[[], Any] | None = None
     validation_data_fn: Callable[[], Any] | None = None
     evaluator_params: Mapping[str, Any] = field(default_factory=dict)
+    backup_freq: str | int = "epoch"
 
     def train(self) -> dict[str, list[float]]:
         """Joins the world and trains.
@@ -123,7 +129,7 @@ class KerasExperiment(Trainable):
         return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": self._callbacks(chief)}
 
     def _callbacks(self, chief: bool) -> list[Any]:
-        """Equal weights first, averages before those that use them, the chief's files last."""
+        """Equal weights first, averages before those that use them, the chief's files and the backup last."""
         given = list(self.train_params.get("callbacks") or ())
         kinds = tuple(type(callback) for callback in given)
         callbacks: list[Any] = []
@@ -138,4 +144,6 @@ class KerasExperiment(Trainable):
             if not any(isinstance(callback, tf.keras.callbacks.ModelCheckpoint) for callback in given):
                 path = str(Path(self.model_dir) / CHECKPOINT)
                 callbacks.append(tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
+        if runtime.settings().max_restarts and BackupAndRestore not in kinds:
+            callbacks.append(BackupAndRestore(Path(self.model_dir) / BACKUP, self.backup_freq))
         return callbacks

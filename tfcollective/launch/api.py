@@ -19,6 +19,7 @@ from tfcollective.launch.hosts import parse_hosts, share_out
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
+from tfcollective.launch.restarts import run_job
 from tfcollective.launch.spec import JobSpec
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
@@ -26,7 +27,7 @@ from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 __all__ = ["Results", "run"]
 
 _PATHS = {"cwd", "log_dir"}
-_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs"}
+_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
 _FROM_SETTINGS = ("start_timeout", "op_timeout", "stall_warning", "transport", "log_level")
 
@@ -52,6 +53,7 @@ def run(
     *,
     launcher: str = "local",
     task_specs: Mapping[str, Any] | None = None,
+    nb_retries: int | None = None,
     **options: Any,
 ) -> Results:
     """Calls ``fn(*args, **kwargs)`` in ``np`` new processes and returns the list of the results, in rank order.
@@ -76,10 +78,13 @@ def run(
         task_specs: in place of ``np``: a TaskSpec for each role, see ``tfcollective.allreduce_topology``. On this
             machine the numbers of instances and processes count, and TensorBoard's fields; memory, vcores, gpus and
             labels are for platforms that give them out.
+        nb_retries: another name for ``max_restarts``: how often all ranks are started again when one fails. Errors that
+            come again (a wrong argument, a module that is not found) and Ctrl-C end the job at once. The ranks go on
+            from their checkpoints: see ``tfcollective.keras.BackupAndRestore``; a ``KerasExperiment`` does so itself.
         **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
             ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
-            (seconds); for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
+            (seconds), ``max_restarts``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
             from ``TFCOLLECTIVE_*`` variables, else from the defaults.
 
@@ -95,6 +100,8 @@ def run(
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
+    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
+        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
     for name in _PATHS & set(options):
         options[name] = _as_path(name, options[name])
     hosts = options.pop("hosts", ())
@@ -110,8 +117,9 @@ def run(
         hosts=hosts,
         **{**_defaults(loaded), **options},
     )
+    launching = find_launcher(launcher)
     main_thread = threading.current_thread() is threading.main_thread()
-    outcome = find_launcher(launcher).run(spec, stop_signals=(signal.SIGINT,) if main_thread else ())
+    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
     return _results(outcome, spec.num_proc)
 
 

@@ -62,6 +62,7 @@ class Job:
             bind_port=bind_port,
             silence_limit=spec.op_timeout + _SILENCE_MARGIN_S,
             side_tasks=spec.side_tasks,
+            first_generation=spec.first_generation,
         )
         self._killer = _Killer()
         self._side_tasks = _SideTaskWatch(
@@ -165,6 +166,7 @@ class Job:
             host_lost=host_lost,
             places={str(process.task): process.place for process in self._plan.processes},
             side_tasks=tuple(_side_task_end(task) for task in view.side_tasks),
+            generation=view.generation,
         )
 
 

@@ -50,6 +50,8 @@ class _Options:
 class JoinedLauncher(Launcher):
     """Waits for agents that ``mpirun``, ``srun``, a person or anything else starts."""
 
+    can_restart = False  # the agents end with the job, and whoever started them is not asked
+
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. Which hosts they are is not known before they are there."""
         options = _Options.from_platform(spec.platform)

@@ -52,6 +52,9 @@ class JobOutcome:
         host_lost: whether ``agent_failure`` is a host that does not answer any more.
         places: host and slot, by task, for people; empty texts on this machine.
         side_tasks: what became of the tasks outside the world; their failures are none of the job's.
+        generation: of its last world; 0 when none came together.
+        earlier: why it failed before it was started again, each time in one line.
+        not_restarted: why it was not started again although it might have been; empty otherwise.
     """
 
     exits: tuple[ExitRecord, ...]
@@ -63,10 +66,19 @@ class JobOutcome:
     host_lost: bool = False
     places: Mapping[str, str] = field(default_factory=dict)
     side_tasks: tuple[SideTaskEnd, ...] = ()
+    generation: int = 0
+    earlier: tuple[str, ...] = ()
+    not_restarted: str = ""
 
 
 class Launcher(ABC):
-    """Runs jobs on one kind of platform. Found by name in the entry-point group ``tfcollective.launchers``."""
+    """Runs jobs on one kind of platform. Found by name in the entry-point group ``tfcollective.launchers``.
+
+    Attributes:
+        can_restart: whether :meth:`run` can be called again for a job that failed.
+    """
+
+    can_restart: bool = True
 
     @abstractmethod
     def plan(self, spec: JobSpec) -> Plan:

@@ -193,9 +193,11 @@ def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
 def _job_variables(spec: JobSpec) -> dict[str, str]:
     timeline = {} if spec.timeline is None else {variable("timeline"): spec.timeline}
     evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.side_tasks) else {}
+    restarts = {variable("max_restarts"): str(spec.max_restarts), variable("restarts"): str(spec.restarts)}
     return {
         **timeline,
         **evaluator,
+        **(restarts if spec.max_restarts else {}),
         variable("size"): str(spec.num_proc),
         variable("op_timeout"): f"{spec.op_timeout:g}",
         variable("start_timeout"): f"{spec.start_timeout:g}",

@@ -10,7 +10,7 @@ from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd
 from tfcollective.tasks import NO_RANK
 
-__all__ = ["describe_info", "exit_code", "render", "warning"]
+__all__ = ["describe_info", "exit_code", "headline", "render", "warning"]
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -41,7 +41,17 @@ def warning(outcome: JobOutcome) -> str | None:
     return "warning: no rank called tfcollective.init(): the processes ran independently of each other"
 
 
+def headline(outcome: JobOutcome) -> str:
+    """Why a job failed, in one line."""
+    cause = first_cause(outcome.exits)
+    if outcome.agent_failure is not None or cause is None:
+        failure = outcome.start_failure
+        return outcome.agent_failure or f"the ranks could not meet: {failure.message if failure else 'no reason known'}"
+    return f"{_who(cause, outcome.places)} {_how(cause)}"
+
+
 def _lines(outcome: JobOutcome) -> Iterator[str]:
+    yield from _restart_lines(outcome)
     if outcome.stopped_by is not None:
         yield f"stopped by {signal.Signals(outcome.stopped_by).name}"
         return
@@ -59,6 +69,15 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         )
     for side_task in outcome.side_tasks:
         yield from _side_task_lines(side_task, outcome.places)
+
+
+def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
+    if outcome.earlier:
+        times = "once" if len(outcome.earlier) == 1 else f"{len(outcome.earlier)} times"
+        yield f"the job was started again {times}:"
+        yield from (f"  {number}. because {cause}" for number, cause in enumerate(outcome.earlier, 1))
+    if outcome.not_restarted:
+        yield f"it was not started again: {outcome.not_restarted}"
 
 
 def _side_task_lines(end: SideTaskEnd, places: Mapping[str, str]) -> Iterator[str]:

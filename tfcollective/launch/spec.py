@@ -58,6 +58,9 @@ class JobSpec:
         call: a function to call instead of ``command``'s own work, or None.
         task_specs: what each role needs, for platforms that give it out; its side tasks run beside the world.
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
+        max_restarts: how often all ranks are started again when one fails.
+        restarts: how often they have been.
+        first_generation: the number of the first world.
     """
 
     command: tuple[str, ...]
@@ -83,6 +86,9 @@ class JobSpec:
     tasks: tuple[TaskKey, ...] = ()
     task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
     evaluator_grace: float = 3600.0
+    max_restarts: int = 0
+    restarts: int = 0
+    first_generation: int = 1
 
     @property
     def world(self) -> tuple[TaskKey, ...]:
@@ -99,6 +105,8 @@ class JobSpec:
             raise ConfigError(f"the tasks of a world of {self.num_proc} stand in rank order")
         if not isinstance(self.num_proc, int) or isinstance(self.num_proc, bool) or self.num_proc < 1:
             raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc!r}")
+        if not isinstance(self.max_restarts, int) or isinstance(self.max_restarts, bool) or self.max_restarts < 0:
+            raise ConfigError(f"max_restarts: how often to start again, 0 or more, not {self.max_restarts!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
         for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace"):

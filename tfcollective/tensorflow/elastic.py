@@ -10,8 +10,8 @@ __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "r
 
 _ADVICE = (
     "elastic.{name}: a running job does not grow, shrink or replace ranks. Save checkpoints "
-    "(tf.train.CheckpointManager, tfcollective.keras.callbacks.BackupAndRestore) and start the job again: "
-    "it goes on from there."
+    "(tf.train.CheckpointManager, tfcollective.keras.BackupAndRestore) and run the job with --max-restarts N: "
+    "when a rank fails, all are started again and go on from there."
 )
 
 

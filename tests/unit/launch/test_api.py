@@ -20,7 +20,11 @@ def test_the_signature_is_for_good():
         "np",
         "options",
     ]
-    assert [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY] == ["launcher", "task_specs"]
+    assert [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY] == [
+        "launcher",
+        "task_specs",
+        "nb_retries",
+    ]
 
 
 def test_an_unknown_option_is_named():

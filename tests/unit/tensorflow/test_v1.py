@@ -114,7 +114,7 @@ def test_elastic_names_say_what_to_do() -> None:
     import tfcollective.keras as tfk
 
     for use in (tfc.elastic.run, tfc.elastic.ObjectState, tfk.elastic.KerasState, tfk.elastic.CommitStateCallback):
-        with pytest.raises(UnsupportedError, match="checkpoint"):
+        with pytest.raises(UnsupportedError, match="--max-restarts"):
             use(None)
 
 

@@ -1,0 +1,153 @@
+"""When a job that failed is started again, and with what; the launcher is one that says what it is told."""
+
+import signal
+
+import pytest
+
+from tfcollective.errors import ConfigError, InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
+from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
+from tfcollective.launch.planner import Plan, plan_local
+from tfcollective.launch.report import exit_code, render
+from tfcollective.launch.restarts import obstacle, pause_before, restarted, run_job
+from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import Settings
+
+
+def ended(code=0, number=None, *, exception=None, initialised=True, generation=1, **fields):
+    record = ExitRecord("worker:0", 0, "n", 41, None if number else code, number, 1.0, exception=exception)
+    return JobOutcome((record,), initialised, generation=generation, **fields)
+
+
+def exception(kind="OSError", *, permanent=False):
+    return ExceptionRecord(kind, "text", "", 1.0, False, permanent)
+
+
+KILLED = ended(number=signal.SIGKILL)
+
+
+class Told(Launcher):
+    """Gives the outcomes one after the other, and keeps the specifications."""
+
+    def __init__(self, *outcomes, can_restart=True):
+        self.outcomes, self.specs, self.can_restart = list(outcomes), [], can_restart
+
+    def plan(self, spec):
+        return Plan(())
+
+    def run(self, spec, *, stop_signals=()):
+        self.specs.append(spec)
+        return self.outcomes.pop(0)
+
+
+def start(launcher, pauses=None, **fields):
+    pauses = [] if pauses is None else pauses
+    return run_job(launcher, JobSpec(("x",), 1, **fields), pause=pauses.append)
+
+
+def test_a_job_that_fails_is_started_again_until_it_does_not(capsys):
+    launcher, pauses = Told(KILLED, ended(3, generation=4), ended()), []
+    outcome = start(launcher, pauses, max_restarts=5, log_dir="/logs")
+    assert exit_code(outcome) == 0
+    assert pauses == [1.0, 2.0]
+    assert [(s.restarts, s.first_generation, s.log_dir) for s in launcher.specs] == [
+        (0, 1, "/logs"),
+        (1, 2, "/logs/restart.1"),
+        (2, 5, "/logs/restart.2"),
+    ]
+    assert render(outcome).splitlines() == [
+        "the job was started again 2 times:",
+        "  1. because rank 0 (worker:0, pid 41) was killed by SIGKILL",
+        "  2. because rank 0 (worker:0, pid 41) exited with code 3",
+    ]
+    said = capsys.readouterr().err
+    assert "all ranks are started again in 1 s (restart 1 of 5)" in said
+    assert "exited with code 3; all ranks are started again in 2 s (restart 2 of 5)" in said
+
+
+def test_not_more_often_than_asked():
+    launcher = Told(KILLED, KILLED)
+    outcome = start(launcher, max_restarts=1)
+    assert (exit_code(outcome), len(launcher.specs), outcome.not_restarted) == (137, 2, "")
+    assert "started again once" in render(outcome)
+    assert start(Told(KILLED)).earlier == ()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ended(stopped_by=signal.SIGINT),
+        ended(number=signal.SIGINT, stopped_by=signal.SIGTERM),
+        ended(1, exception=exception("ModuleNotFoundError", permanent=True)),
+        ended(2),
+        ended(127, initialised=False),
+        ended(1, initialised=False),
+    ],
+)
+def test_what_would_come_again_is_final_and_so_is_ctrl_c(outcome):
+    launcher = Told(outcome)
+    last = start(launcher, max_restarts=3)
+    assert len(launcher.specs) == 1
+    assert ("it was not started again" in render(last)) == (outcome.stopped_by is None)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        KILLED,
+        ended(1, exception=exception()),
+        ended(1, exception=exception(), initialised=False),
+        ended(number=signal.SIGSEGV, initialised=False),
+        ended(agent_failure="the host b does not answer", host_lost=True),
+        JobOutcome((), True, start_failure=StartFailure("1 of 2 came", True)),
+    ],
+)
+def test_what_may_pass_is_tried_again(outcome):
+    assert obstacle(outcome) is None
+    launcher = Told(outcome, ended())
+    assert len(start(launcher, max_restarts=1).earlier) == 1
+
+
+def test_a_launcher_without_agents_of_its_own_says_so():
+    with pytest.raises(ConfigError, match="does not start the agents itself"):
+        start(Told(can_restart=False), max_restarts=1)
+    assert exit_code(start(Told(ended(), can_restart=False))) == 0
+
+
+@pytest.mark.parametrize("count", [-1, True, "2", 1.5])
+def test_how_often_is_a_whole_number(count):
+    with pytest.raises(ConfigError, match="max_restarts: how often to start again, 0 or more"):
+        JobSpec(("x",), 1, max_restarts=count)
+
+
+def test_the_ranks_know_how_often_it_was():
+    spec = restarted(JobSpec(("x",), 1, max_restarts=3), 7)
+    settings = Settings.load(plan_local(spec, cores=1, environ={}).workers[0].env)
+    assert (settings.max_restarts, settings.restarts, spec.first_generation) == (3, 1, 8)
+    assert "TFCOLLECTIVE_RESTARTS" not in plan_local(JobSpec(("x",), 1), cores=1, environ={}).workers[0].env
+
+
+def test_pauses_grow_to_half_a_minute():
+    assert [pause_before(number) for number in (1, 2, 3, 6, 60)] == [1.0, 2.0, 4.0, 30.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (ModuleNotFoundError("m"), True),
+        (TypeError("t"), True),
+        (InvalidArgumentError("i"), True),
+        (UnsupportedError("u"), True),
+        (ConfigError("c"), True),
+        (StateError("s"), False),
+        (ValueError("v"), False),
+        (OSError("o"), False),
+        (MemoryError(), False),
+    ],
+)
+def test_which_exceptions_come_again(tmp_path, error, permanent):
+    write_exception(str(tmp_path / "record"), error, now=1.0)
+    record = read_exception(str(tmp_path / "record"))
+    assert record.permanent is permanent
+    exit_record = ExitRecord("worker:0", 0, "n", 1, 1, None, 1.0, exception=record)
+    assert ExitRecord.from_json(exit_record.to_json()) == exit_record

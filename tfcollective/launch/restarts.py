@@ -1,0 +1,87 @@
+"""A job that failed is started again, from the beginning, as often as it may be: the rule, and the loop around it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+from tfcollective.exit_codes import ExitCode
+from tfcollective.failures import first_cause
+from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.report import exit_code, headline
+from tfcollective.launch.spec import JobSpec
+
+__all__ = ["obstacle", "pause_before", "restarted", "run_job"]
+
+_LONGEST_PAUSE_S = 30.0
+# A shell's "cannot be run" and "not found", and what programs return that do not understand their arguments.
+_HOPELESS_CODES = (2, ExitCode.USAGE, 126, 127)
+
+
+def run_job(
+    launcher: Launcher,
+    spec: JobSpec,
+    *,
+    stop_signals: Sequence[int] = (),
+    pause: Callable[[float], object] = time.sleep,
+) -> JobOutcome:
+    """Runs the job, and again when it fails, at most ``spec.max_restarts`` times; the outcome of the last time.
+
+    Each time everything is new: coordinator, key, agents, processes. Only the number of the generation goes on. What is
+    in the checkpoints is for the ranks to find. Whoever asks the job to stop stops it for good.
+
+    Raises:
+        ConfigError: the launcher cannot start a job again.
+    """
+    if spec.max_restarts and not launcher.can_restart:
+        raise ConfigError("max_restarts: this launcher does not start the agents itself, so it cannot start them again")
+    earlier: tuple[str, ...] = ()
+    while True:
+        outcome = launcher.run(spec, stop_signals=stop_signals)
+        failed = outcome.stopped_by is None and exit_code(outcome) != ExitCode.OK
+        why_not = obstacle(outcome) if failed and spec.max_restarts else None
+        if not failed or spec.restarts == spec.max_restarts or why_not is not None:
+            return replace(outcome, earlier=earlier, not_restarted=why_not or "")
+        earlier = (*earlier, headline(outcome))
+        spec = restarted(spec, outcome.generation)
+        wait = pause_before(spec.restarts)
+        sys.stderr.write(
+            f"tfcollective: {earlier[-1]}; all ranks are started again in {wait:g} s "
+            f"(restart {spec.restarts} of {spec.max_restarts})\n"
+        )
+        pause(wait)
+
+
+def obstacle(outcome: JobOutcome) -> str | None:
+    """Why a failed job would fail again; None when it may not."""
+    cause = first_cause(outcome.exits)
+    if cause is None or outcome.agent_failure is not None:
+        return None
+    if cause.exception is not None:
+        return f"{cause.exception.type} comes again however often it is tried" if cause.exception.permanent else None
+    if cause.signal is not None:
+        return None
+    if cause.exit_code in _HOPELESS_CODES:
+        return f"exit code {cause.exit_code} stands for wrong usage"
+    if not outcome.initialised:
+        return "it failed before any rank called tfcollective.init(), where nothing of the job had begun"
+    return None
+
+
+def restarted(spec: JobSpec, generation: int) -> JobSpec:
+    """The job as it is started next, after one whose last world was of this generation."""
+    count = spec.restarts + 1
+    log_dir = spec.log_dir
+    if log_dir is not None:
+        parent = Path(log_dir) if spec.restarts == 0 else Path(log_dir).parent
+        log_dir = str(parent / f"restart.{count}")
+    return replace(spec, restarts=count, first_generation=max(generation, spec.first_generation) + 1, log_dir=log_dir)
+
+
+def pause_before(restart: int) -> float:
+    """How long (s) to wait before the first, second, ... restart: what was wrong with a node may pass."""
+    return min(_LONGEST_PAUSE_S, float(2 ** (restart - 1)))
