@@ -25,7 +25,17 @@ from pathlib import Path
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
-__all__ = ["Lab", "LabState", "current_state", "down_commands", "main", "opened", "parse_rate", "up_commands"]
+__all__ = [
+    "Lab",
+    "LabState",
+    "burst_bytes",
+    "current_state",
+    "down_commands",
+    "main",
+    "opened",
+    "parse_rate",
+    "up_commands",
+]
 
 BRIDGE = "tfclab"
 _ETC = Path("/etc/netns")
@@ -138,11 +148,16 @@ def up_commands(lab: Lab) -> list[tuple[str, ...]]:
     return [*commands, ("ip", "link", "set", BRIDGE, "alias", f"{lab.hosts} {lab.rate}")]
 
 
+def burst_bytes(bits: float) -> int:
+    """How many bytes pass an idle cable of so many bits a second at once."""
+    return max(_MIN_BURST_BYTES, int(bits / 8 * _BURST_S))
+
+
 def _shape(rate: str) -> tuple[str, ...]:
     bits = parse_rate(rate)
     if bits is None:
         return ()
-    burst = max(_MIN_BURST_BYTES, int(bits / 8 * _BURST_S))
+    burst = burst_bytes(bits)
     limit = burst + int(bits / 8 * _QUEUE_S)
     return ("tbf", "rate", rate, "burst", str(burst), "limit", str(limit))
 
