@@ -27,7 +27,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-pythons test-hosts test-soak bench bench-quick bench-native googletest clean distclean
+  test-pythons test-hosts test-engines test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -181,6 +181,12 @@ test-with/%: dist/wheel.made
 	  $(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) -r /dev/stdin
 	@$(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
 	$(call python_tests,alone-$(notdir $*),-q -m "not tensorflow" $(ALONE:%=$(CURDIR)/%))
+
+test-engines: .venv/tf215.installed  ## jobs on Horovod's and MPI's engines, where tools/baselines.sh has made them
+	$(call say,jobs on other engines)
+	@mkdir -p build/tests-engines && cd build/tests-engines && $(VENV)/tf215/bin/pytest \
+	    -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-engines/cache -m engines \
+	    $(CURDIR)/tests/engines $(PYTEST_ARGS) </dev/null
 
 test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hosts; needs root and openssh-server
 	$(call say,jobs on several hosts)

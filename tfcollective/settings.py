@@ -17,6 +17,7 @@ from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
 __all__ = [
+    "ENGINES",
     "IDENTITIES",
     "PREFIX",
     "TF_CONFIG",
@@ -34,6 +35,8 @@ __all__ = [
 PREFIX = "TFCOLLECTIVE_"
 TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")
+# Who moves the data: see tfcollective.engines.
+ENGINES = ("native", "horovod", "mpi")
 # Who may tell a process who it is, in order of precedence: see tfcollective.identity.discovery.
 IDENTITIES = ("auto", "launcher", "tf_config", "vertex", "sagemaker", "mpi", "slurm", "kubernetes", "single")
 _LOG = get_logger(__name__)
@@ -224,6 +227,7 @@ VARIABLES: tuple[Variable, ...] = (
         alias=Alias("HOROVOD_STALL_CHECK_TIME_SECONDS", _not_negative),
     ),
     Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "auto", "How ranks of one node move data."),
+    Variable("engine", "native, horovod or mpi", _one_of(*ENGINES), "native", "Who moves data between the ranks."),
     Variable(
         "bucket_bytes",
         "bytes",
@@ -288,6 +292,7 @@ class Settings:
     start_timeout: float = 120.0
     stall_warning: float = 60.0
     transport: str = "auto"
+    engine: str = "native"
     bucket_bytes: int = 8 << 20
     replica_check_steps: int = 1000
     timeline: str | None = None

@@ -13,6 +13,7 @@ import click
 from tfcollective import log
 from tfcollective.cli.build import describe_build
 from tfcollective.cli.command import resolve_command
+from tfcollective.cli.engine import check_engine
 from tfcollective.cli.run_options import job_spec, run_options, warn_of_ignored
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
@@ -80,6 +81,7 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
         click.echo(describe_build(), nl=False)
         return ExitCode.OK
     name, spec = job_spec(options, resolve_command(command, options["module"]))
+    check_engine(spec.engine, spec.command)
     log.configure(spec.log_level)
     warn_of_ignored(context)
     launcher = find_launcher(name)
@@ -88,7 +90,8 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
         return ExitCode.OK
     _make_directory(spec.log_dir)
     outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
-    for text in (render(outcome), warning(outcome)):
+    # Scripts written for Horovod need nothing of ours.
+    for text in (render(outcome), warning(outcome) if spec.engine == "native" else None):
         if text:
             sys.stderr.write(f"tfcollective: {text}\n")
     return exit_code(outcome)

@@ -18,7 +18,7 @@ from tfcollective.launch.hosts import Host, parse_hostfile, parse_hosts, share_o
 from tfcollective.launch.network import is_this_machine
 from tfcollective.launch.spec import JobSpec
 from tfcollective.log import LEVELS
-from tfcollective.settings import TRANSPORTS, Settings, variable
+from tfcollective.settings import ENGINES, TRANSPORTS, Settings, variable
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
@@ -111,6 +111,7 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
         metavar="N",
         help="Start all ranks again when one fails, at most N times. [0]",
     ),
+    click.option("--engine", type=click.Choice(ENGINES), help="Who moves data between the ranks. [native]"),
     click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
     click.option("--fusion-threshold-mb", type=float, metavar="MB", help="How many gradients to reduce together. [8]"),
     click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
@@ -208,6 +209,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         op_timeout=_given(options["op_timeout"], settings.op_timeout),
         stall_warning=0.0 if options["no_stall_check"] else _given(options["stall_warning"], settings.stall_warning),
         transport=options["transport"] or settings.transport,
+        engine=options["engine"] or settings.engine,
         timeline=_absolute(_given(options["timeline"], settings.timeline)),
         emit_tf_config=options["emit_tf_config"],
         horovod_compat=options["horovod_compat"],

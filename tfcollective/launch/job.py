@@ -14,20 +14,23 @@ import psutil
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
+from tfcollective.coordinator.gloo_store import GlooStoreServer
 from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.errors import LaunchError
 from tfcollective.launch import function
+from tfcollective.launch.horovod_engine import meeting_variables, scopes_of, with_interface
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
+from tfcollective.launch.network import interface_addresses
 from tfcollective.launch.planner import Plan, WorkerPlan
 from tfcollective.launch.side_tasks import side_limit
 from tfcollective.launch.spec import JobSpec
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
-from tfcollective.settings import Settings, environ_snapshot
-from tfcollective.tasks import TaskKey
+from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.tasks import NO_RANK, TaskKey
 
 __all__ = ["Job"]
 
@@ -68,6 +71,7 @@ class Job:
         self._side_tasks = _SideTaskWatch(
             {task: side_limit(task, spec.task_specs, spec.evaluator_grace) for task in spec.side_tasks}, self._killer
         )
+        self._store: GlooStoreServer | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Job:
@@ -126,7 +130,9 @@ class Job:
             job_id=self.job_id,
             coordinator=self.coordinator,
             key=self.key.hex(),
-            workers=tuple(WorkerConfig(str(worker.task), worker.rank, worker.argv, worker.env) for worker in workers),
+            workers=tuple(
+                WorkerConfig(str(worker.task), worker.rank, worker.argv, self._engine_env(worker)) for worker in workers
+            ),
             scratch_dir=self.scratch_dir if scratch_dir is None else scratch_dir,
             cwd=self._spec.cwd,
             log_dir=self._spec.log_dir,
@@ -135,6 +141,16 @@ class Job:
             size=self._spec.num_proc,
             log_level=self._spec.log_level,
         )
+
+    def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
+        """The worker's variables with what only the open job knows: where Horovod's ranks meet."""
+        if self._spec.engine != "horovod" or worker.rank == NO_RANK:
+            return worker.env
+        if self._store is None:  # not before the hosts are known, of which the plan speaks
+            scopes = scopes_of(one.env for one in self._plan.workers)
+            self._store = self._open.enter_context(GlooStoreServer(scopes, self._options.bind_host))
+        env = {**meeting_variables(self._store.endpoint), **worker.env}
+        return with_interface(env, env.get(variable("bind_host")), interface_addresses())
 
     def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
         """From now on their agent is told with ``send`` to kill a rank that no longer answers, and a side task that

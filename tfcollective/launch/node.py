@@ -34,6 +34,7 @@ from tfcollective.identity.keys import read_key
 from tfcollective.launch.agent_process import AgentProcess
 from tfcollective.launch.cores import available_cores
 from tfcollective.launch.horovod_compat import PACKAGES
+from tfcollective.launch.horovod_engine import with_interface
 from tfcollective.launch.network import choose_address, interface_addresses, route_address
 from tfcollective.launch.planner import thread_variables
 from tfcollective.launch.signals import forward_signals
@@ -192,7 +193,8 @@ def _placed(worker: WorkerConfig, config: AgentConfig, address: str) -> WorkerCo
     ranks = sum(one.rank != NO_RANK for one in config.workers)
     share = max(1, available_cores() // max(1, ranks))
     threads = thread_variables(share, {**environ_snapshot(), **worker.env})
-    return replace(worker, env={**threads, variable("bind_host"): address, **worker.env})
+    env = {**threads, variable("bind_host"): address, **worker.env}
+    return replace(worker, env=with_interface(env, address, interface_addresses()))
 
 
 def _address(settings: NodeSettings) -> str:

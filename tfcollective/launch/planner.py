@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
+from tfcollective.launch.horovod_engine import engine_variables
 from tfcollective.launch.hosts import Share
 from tfcollective.launch.side_tasks import side_command
 from tfcollective.launch.spec import JobSpec
@@ -106,7 +107,7 @@ def plan_local(
             {
                 **common,
                 **_task_variables(task, endpoints),
-                **_horovod_variables(spec, Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1), environ),
+                **_horovod_variables(spec, Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1), 0, environ),
             },
         )
         for rank, task in enumerate(spec.world)
@@ -126,10 +127,10 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
         **spec.env,
     }
     plans = []
-    for share in shares:
+    for node, share in enumerate(shares):
         for slot, task in enumerate(spec.world[share.first : share.first + share.count]):
             place = _placement(shares, share, slot)
-            added = {**_task_variables(task, None), **_horovod_variables(spec, place, common)}
+            added = {**_task_variables(task, None), **_horovod_variables(spec, place, node, common)}
             plans.append(WorkerPlan(task, place.rank, slot, spec.command, {**common, **added}, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
     return Plan(tuple(plans), _side_plans(spec, common, None, first))
@@ -203,6 +204,7 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
         variable("start_timeout"): f"{spec.start_timeout:g}",
         variable("stall_warning"): f"{spec.stall_warning:g}",
         variable("transport"): spec.transport,
+        variable("engine"): spec.engine,
         variable("log_level"): spec.log_level,
     }
 
@@ -212,8 +214,10 @@ def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None)
     return {variable("task"): str(task), **config}
 
 
-def _horovod_variables(spec: JobSpec, place: Placement, environ: Mapping[str, str]) -> dict[str, str]:
-    """What ``--horovod-compat`` adds; a variable that the user has set for the ranks stays as it is."""
+def _horovod_variables(spec: JobSpec, place: Placement, node: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What ``--horovod-compat`` adds, or ``--engine horovod``; a variable that the user has set for the ranks stays."""
+    if spec.engine == "horovod":
+        return {**engine_variables(place, node, spec.op_timeout), **spec.env}
     if not spec.horovod_compat:
         return {}
     added = compat_variables(place, {**environ, **spec.env})

@@ -10,7 +10,7 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.launch.hosts import Host
 from tfcollective.launch.side_tasks import check_side_tasks
-from tfcollective.settings import TRANSPORTS
+from tfcollective.settings import ENGINES, TRANSPORTS, variable
 from tfcollective.task_specs import TaskSpec, side_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
 
@@ -43,6 +43,7 @@ class JobSpec:
         op_timeout: how long (s) a collective may take.
         stall_warning: when (s) to warn of a slow collective; 0: never.
         transport: ``auto`` or ``tcp``.
+        engine: who moves data between the ranks: ``native`` or ``horovod``.
         timeline: where rank 0 writes a trace of all ranks' operations, or None.
         log_dir: where to keep every rank's output, or None.
         prefix: whether lines of output start with the rank.
@@ -70,6 +71,7 @@ class JobSpec:
     op_timeout: float = 300.0
     stall_warning: float = 60.0
     transport: str = "auto"
+    engine: str = "native"
     timeline: str | None = None
     log_dir: str | None = None
     prefix: bool = True
@@ -114,8 +116,23 @@ class JobSpec:
         check_side_tasks(self.task_specs, is_function=self.call is not None)
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
+        _check_engine(self.engine, self.horovod_compat)
         for name, value in self.env.items():
             _check_variable(name, value)
+
+
+def _check_engine(engine: str, horovod_compat: bool) -> None:
+    if engine not in ENGINES:
+        raise ConfigError(f"the engine is one of {', '.join(ENGINES)}, not {engine!r}")
+    if engine == "mpi":
+        raise ConfigError(
+            "the engine mpi has its processes started by MPI: "
+            f"{variable('engine')}=mpi mpirun -np N python script.py (with -x {variable('engine')} on several hosts)"
+        )
+    if engine == "horovod" and horovod_compat:
+        raise ConfigError(
+            "horovod_compat puts tfcollective in Horovod's place, the engine horovod runs Horovod: choose"
+        )
 
 
 def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:

@@ -30,7 +30,7 @@ def test_the_signature_is_for_good():
 def test_an_unknown_option_is_named():
     with pytest.raises(
         tfcollective.ConfigError,
-        match=r"unknown option 'queue'; known: cwd, emit_tf_config, env",
+        match=r"unknown option 'queue'; known: cwd, emit_tf_config, engine, env",
     ):
         tfcollective.run(print, np=2, queue="a")
 
