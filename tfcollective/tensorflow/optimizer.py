@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcollective import runtime
 from tfcollective.communicator import Average, Op
 from tfcollective.errors import StateError
 from tfcollective.runtime import ProcessSet
@@ -98,6 +99,20 @@ def _new_scope() -> str:
     return f"v1_optimizer.{next(count)}"
 
 
+def _not_to_be_run(gradients: Sequence[Any]) -> list[Any]:
+    """An evaluator's graph may hold the training operation, too, as long as nobody runs it: it has no ranks to reduce
+    with, and without them it would train a model of its own."""
+    text = f"this process is {runtime.task()}: it is outside the world and cannot train"
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])]):
+        return [_copy(gradient) for gradient in gradients]
+
+
+def _copy(gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else tf.identity(gradient)
+
+
 class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # TensorFlow is not typed
     """Reduces in ``compute_gradients``; everything else is the wrapped optimizer's."""
 
@@ -130,6 +145,9 @@ class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # Ten
         return list(zip(self._reduced(gradients, variables), variables, strict=True))
 
     def _reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        if not tf.executing_eagerly() and runtime.is_initialized() and not runtime.task().is_trainer:
+            return _not_to_be_run(gradients)
+
         def reduce(own: Sequence[Any]) -> list[Any]:
             return reduce_gradients(own, variables, scope=self._scope, options=self._options, local=self._local.keys())
 

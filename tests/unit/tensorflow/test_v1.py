@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -128,3 +130,25 @@ def test_the_keras_alias() -> None:
     assert alias.DistributedOptimizer is home.DistributedOptimizer
     assert MetricAverageCallback is home.callbacks.MetricAverageCallback
     assert KerasState is home.elastic.KerasState
+
+
+def test_an_evaluator_may_build_what_it_must_not_run(monkeypatch) -> None:
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        '{"cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]}, "task": {"type": "evaluator", "index": 0}}',
+    )
+    tfc.init()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            weight = v1.get_variable("w", initializer=tf.constant([3.0]))
+            table = v1.get_variable("t", initializer=tf.zeros([3, 1]))
+            loss = tf.reduce_sum(weight) + tf.reduce_sum(tf.gather(table, [1]))
+            train = tfc.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0)).minimize(loss)
+            session.run(v1.global_variables_initializer())
+            assert session.run(loss) == 3.0
+            with pytest.raises(tf.errors.InvalidArgumentError, match="this process is evaluator:0: it is outside"):
+                session.run(train)
+            assert session.run(weight) == 3.0
+    finally:
+        tfc.shutdown()
+        os.environ.pop("TFCOLLECTIVE_TF_CONFIG", None)  # where init() has put it
