@@ -41,8 +41,12 @@ def test_ours_trains_and_what_is_missing_is_named(tmp_path):
     first, *_, last = ours["loss"]["values"]
     assert last < first
     assert ours["trained"]["values"] == [0, 1024, 1536]
+    (recorded,) = report["attachments"]["timelines"]
+    assert [one["rank"] for one in recorded["timeline"]["ranks"]] == [0, 1]
+    assert all(one["buckets"] for one in recorded["timeline"]["ranks"])
     page = (tmp_path / "out" / "training.html").read_text()
     assert "Where parameter servers win" in page
+    assert "TensorFlow computed" in page
 
 
 @pytest.mark.parametrize("options", [["--runners", "gloo"], ["--link", "wifi"], ["--models", "x"], ["-np", "0"]])

@@ -24,7 +24,7 @@ from tfcollective.launch.report import exit_code, render
 from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.sweep import end_processes_of
-from tfcollective.settings import environ_snapshot, variable
+from tfcollective.settings import Settings, environ_snapshot, variable
 
 __all__ = ["LabLauncher", "main", "plan_lab"]
 
@@ -94,7 +94,7 @@ def main() -> int:
     gateway, hosts, flag, module, *arguments = sys.argv[1:]
     pairs = [(name, address) for name, _, address in (host.partition("=") for host in hosts.split(","))]
     command = (sys.executable, flag, module, *arguments)
-    spec = JobSpec(command=command, num_proc=len(pairs), prefix=False)
+    spec = JobSpec(command=command, num_proc=len(pairs), prefix=False, timeline=Settings.load().timeline)
     outcome = LabLauncher(gateway, pairs).run(spec, stop_signals=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     text = render(outcome)
     if text:

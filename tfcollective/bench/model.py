@@ -77,7 +77,8 @@ class RunnerStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """One run of a benchmark. `started` and `finished` are seconds since 1970-01-01 UTC."""
+    """One run of a benchmark. `started` and `finished` are seconds since 1970-01-01 UTC; `attachments` are JSON values
+    that are no samples."""
 
     title: str
     command: tuple[str, ...]
@@ -89,6 +90,7 @@ class Report:
     started: float
     finished: float
     notes: tuple[str, ...] = field(default=())
+    attachments: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As :func:`json.dumps` takes it."""
@@ -111,6 +113,7 @@ class Report:
                 started=document["started"],
                 finished=document["finished"],
                 notes=tuple(document["notes"]),
+                attachments=dict(document.get("attachments", {})),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"not a report: {type(error).__name__}: {error}") from error

@@ -160,7 +160,17 @@ def merge(reports: Sequence[Report], notes: Sequence[str], command: Sequence[str
         statuses=tuple(_statuses(reports)),
         finished=time.time(),
         notes=tuple(dict.fromkeys([*(note for report in reports for note in report.notes), *notes])),
+        attachments=_attachments(reports),
     )
+
+
+def _attachments(reports: Sequence[Report]) -> dict[str, list[object]]:
+    """Those of all reports; all are lists."""
+    found: dict[str, list[object]] = {}
+    for report in reports:
+        for name, entries in report.attachments.items():
+            found.setdefault(name, []).extend(entries)
+    return found
 
 
 def sections_of_suite(report: Report) -> list[Section]:

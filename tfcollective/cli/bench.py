@@ -148,6 +148,7 @@ Examples:
 @click.option("--servers", type=int, help="Most parameter servers to try; as many as processes when omitted.")
 @click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
 @click.option("--out", metavar="DIR", help="Write training.json, training.html and PNGs there.")
+@click.option("--timeline/--no-timeline", default=True, show_default=True, help="With --out: record steps of ours.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
 @click.option("--quick", is_flag=True, help="Fewer steps and rounds: to see that everything runs.")
 @click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
@@ -168,6 +169,7 @@ def training(
     servers: int | None,
     deadline: float,
     out: str | None,
+    timeline: bool,
     as_json: bool,
     quick: bool,
     baselines: str | None,
@@ -201,6 +203,7 @@ def training(
         keras3_python=keras3_python or "",
         keras2_python=keras2_python or "",
         horovod_python=horovod_python or "",
+        timeline=timeline and out is not None,
     )
     with interruptible():
         report = run_training(options, _command(), show_progress)

@@ -170,6 +170,13 @@ def test_parts_that_cannot_run_are_told_and_the_others_go_on():
         run_suite([part("lab", refuse)], True, "", ["x"], no_watch, said.append)
 
 
+def test_merged_reports_keep_all_attachments():
+    first = replace(make_report(), attachments={"timelines": [{"model": "a"}]})
+    second = replace(make_report(), attachments={"timelines": [{"model": "b"}]})
+    merged = merge([make_report(), first, second], [], ["tfcollective"])
+    assert merged.attachments == {"timelines": [{"model": "a"}, {"model": "b"}]}
+
+
 def test_merged_rounds_stay_apart_and_failures_stay_seen():
     one = make_report()
     two = replace(one, statuses=(RunnerStatus("c", RunnerState.FAILED, "x"), RunnerStatus("horovod", RunnerState.RAN)))

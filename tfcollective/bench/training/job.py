@@ -22,7 +22,16 @@ from pathlib import Path
 
 from tfcollective.agent.processes import end_descendants, signal_group, spawn
 from tfcollective.bench.training.counters import Meter, Reading, watched_interfaces
-from tfcollective.bench.training.job_plan import Case, JobPlan, PlannedProcess, Site, plan_job, ports_needed
+from tfcollective.bench.training.job_plan import (
+    Case,
+    JobPlan,
+    PlannedProcess,
+    Site,
+    plan_job,
+    ports_needed,
+    trace_path,
+)
+from tfcollective.bench.training.step_timeline import StepTimeline, read_trace
 from tfcollective.bench.training.task import ProcessResult, parse_mark
 from tfcollective.clock import Deadline
 from tfcollective.settings import environ_snapshot
@@ -47,11 +56,15 @@ def main() -> int:
     case, site = Case.from_text(sys.argv[1]), Site.from_text(sys.argv[2])
     with tempfile.TemporaryDirectory(dir=site.results or None) as directory, _ended_by_sigterm():
         try:
-            results, reading = run_job(case, _complete(site, case, directory))
+            complete = _complete(site, case, directory)
+            results, reading = run_job(case, complete)
+            timeline = _timeline(complete) if case.timeline else None
         except JobError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-    document = {"results": [asdict(result) for result in results], "reading": asdict(reading)}
+    document: dict[str, object] = {"results": [asdict(result) for result in results], "reading": asdict(reading)}
+    if timeline is not None:
+        document["timeline"] = timeline.to_json()
     sys.stdout.write(json.dumps(document) + "\n")
     return 0
 
@@ -89,6 +102,17 @@ def _complete(site: Site, case: Case, directory: str) -> Site:
     count = ports_needed(case)
     ports = tuple(range(_LAB_PORT, _LAB_PORT + count)) if site.hosts else _free_ports(count)
     return replace(site, results=directory, ports=ports)
+
+
+def _timeline(site: Site) -> StepTimeline:
+    """Some steps of what the job recorded."""
+    try:
+        found = read_trace(json.loads(Path(trace_path(site)).read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise JobError(f"the job left no timeline: {error}") from error
+    if found is None:
+        raise JobError("the job's timeline has too few steps")
+    return found
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from tfcollective.bench.training.models import MODELS
 from tfcollective.bench.training.task import TrainingTask
+from tfcollective.settings import variable
 
-__all__ = ["Case", "JobPlan", "PlannedProcess", "Site", "ports_needed", "plan_job"]
+__all__ = ["Case", "JobPlan", "PlannedProcess", "Site", "plan_job", "ports_needed", "trace_path"]
 
 _WORKER = "tfcollective.bench.training.worker"
 _LAB_LAUNCHER = "tfcollective.bench.lab_launcher"
@@ -36,6 +37,7 @@ class Case:
         threads: threads of every process's pools.
         timeout: how long (s) processes wait for each other.
         own_slots: whether servers take slots of their own (view ``cores``) or run beside the slots (``processes``).
+        timeline: whether ours record what they do.
     """
 
     strategy: str
@@ -50,6 +52,7 @@ class Case:
     threads: int = 1
     timeout: float = 120.0
     own_slots: bool = False
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -131,6 +134,11 @@ class JobPlan:
     results: int
 
 
+def trace_path(site: Site) -> str:
+    """Where a job that records leaves its trace."""
+    return f"{site.results}/timeline.trace"
+
+
 def ports_needed(case: Case) -> int:
     """How many ports the site has to have."""
     return {"mwms": case.size, "ps": case.size + case.servers + 1, "horovod": 1}.get(case.strategy, 0)
@@ -185,7 +193,8 @@ def _plan_ours(case: Case, site: Site) -> list[PlannedProcess]:
     launcher = ["tfcollective", "run", "-np", str(case.size), "--no-prefix"]
     if hosts:
         launcher = [_LAB_LAUNCHER, site.gateway, ",".join(hosts[: case.size])]
-    return [PlannedProcess("launcher", (case.python, "-m", *launcher, *module))]
+    env = {variable("timeline"): trace_path(site)} if case.timeline else {}
+    return [PlannedProcess("launcher", (case.python, "-m", *launcher, *module), env)]
 
 
 def _plan_horovod(case: Case, site: Site) -> list[PlannedProcess]:

@@ -38,6 +38,7 @@ class TrainingOptions:
         keras3_python: the interpreter of an environment with TensorFlow 2.16 or newer; empty: looked for.
         keras2_python: likewise, with TensorFlow 2.15.
         horovod_python: likewise, with Horovod.
+        timeline: whether a further short job of ours records steps for the page.
     """
 
     processes: tuple[int, ...] = (2,)
@@ -54,6 +55,7 @@ class TrainingOptions:
     keras3_python: str = ""
     keras2_python: str = ""
     horovod_python: str = ""
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         if not self.processes or min(self.processes) < 1:

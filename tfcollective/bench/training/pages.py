@@ -17,6 +17,7 @@ from tfcollective.bench.training.analysis import (
     sweep_table,
     training_table,
 )
+from tfcollective.bench.training.overlay import timeline_sections
 from tfcollective.bench.training.runners import RUNNERS
 
 __all__ = ["overview", "sections"]
@@ -52,6 +53,7 @@ def sections(report: Report) -> list[Section]:
         tables = [training_table(report, scene), sweep_table(report, scene)]
         plots = tuple(_loss_plots(report, scene)) if with_plots else ()
         result.append(Section(scene.text, tables=tuple(table for table in tables if table), plots=plots))
+    result.extend(timeline_sections(report))
     if with_plots:
         scaling = tuple(_scaling_plots(report))
         result.extend([Section("Scaling", plots=scaling)] if scaling else [])

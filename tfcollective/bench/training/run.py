@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from tfcollective.bench.model import Cell, Report, RunnerState, RunnerStatus, Sa
 from tfcollective.bench.training.environments import Environment, find_environments, missing
 from tfcollective.bench.training.job_plan import Site
 from tfcollective.bench.training.options import LOOPBACK, TrainingOptions
-from tfcollective.bench.training.runners import RUNNERS, Job, Runner, chosen, hosts_needed, jobs
+from tfcollective.bench.training.runners import RUNNERS, Job, Runner, chosen, hosts_needed, jobs, timeline_jobs
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.settings import environ_snapshot
 
@@ -49,53 +50,72 @@ def run_training(options: TrainingOptions, command: Sequence[str], watch: Watch)
     cores = sorted(os.sched_getaffinity(0))
     planned = list(jobs(there, pythons, options, cores))
     started = time.time()
-    found, failures, refused = _measure(planned, options, watch)
-    if refused and len(refused) == len(dict.fromkeys(options.links)):
-        raise UnsupportedError(f"{'; '.join(refused.values())} (the link {LOOPBACK} needs neither)")
+    found = _measure(planned, options, watch)
+    if found.refused and len(found.refused) == len(dict.fromkeys(options.links)):
+        raise UnsupportedError(f"{'; '.join(found.refused.values())} (the link {LOOPBACK} needs neither)")
     return Report(
         title="Training benchmark",
         command=tuple(command),
         hardware=hardware,
         versions=_versions(environments),
         settings=options.to_json(),
-        samples=tuple(found),
-        statuses=(*_statuses(runners, lacking, failures, planned), *_links(refused)),
+        samples=tuple(found.samples),
+        statuses=(*_statuses(runners, lacking, found.failures, planned), *_links(found.refused)),
         started=started,
         finished=time.time(),
         notes=tuple(_notes(options, len(cores))),
+        attachments={"timelines": found.timelines} if found.timelines else {},
     )
 
 
-def _measure(
-    planned: Sequence[Job], options: TrainingOptions, watch: Watch
-) -> tuple[list[Sample], list[Failure], dict[str, str]]:
-    """Samples, failures, and why a link could not be had."""
-    found: list[Sample] = []
-    failures: list[Failure] = []
-    refused: dict[str, str] = {}
-    turns = len(planned) * options.rounds
+@dataclass
+class _Found:
+    """What a run gathers: samples, failures, why a link could not be had, and steps of ours by scene."""
+
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    timelines: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def take(self, event: Event, of_link: Mapping[str, Job]) -> None:
+        """Keeps what an event tells."""
+        if isinstance(event, Failure):
+            self.failures.append(event)
+        elif isinstance(event, Record):
+            job = of_link[event.variant]
+            if job.case.timeline:
+                scene = {"model": job.case.model, "ranks": job.processes, "link": job.link, "runner": job.runner}
+                self.timelines.append({**scene, "timeline": event.content["timeline"]})
+            else:
+                self.samples.extend(samples_of(job, event.round, event.content))
+
+
+def _measure(planned: Sequence[Job], options: TrainingOptions, watch: Watch) -> _Found:
+    found = _Found()
+    recorded = list(timeline_jobs(planned)) if options.timeline else []
+    turns = len(planned) * options.rounds + len(recorded)
     with tempfile.TemporaryDirectory(prefix="tfcollective-bench-") as scratch, watch(turns) as tell:
         for link in dict.fromkeys(options.links):
-            of_link = {job.name: job for job in planned if job.link == link}
+            of_link = {job.name: job for job in (*planned, *recorded) if job.link == link}
             if not of_link:
                 continue
             try:
                 with _site(link, list(of_link.values()), scratch) as site:
-                    variants = [_variant(job, site, options, scratch) for job in of_link.values()]
-                    for event in _turns(variants, options.rounds):
+                    variants = {name: _variant(job, site, options, scratch) for name, job in of_link.items()}
+                    for event in _turns(variants, of_link, options.rounds):
                         tell(event)
-                        if isinstance(event, Record):
-                            found.extend(samples_of(of_link[event.variant], event.round, event.content))
-                        elif isinstance(event, Failure):
-                            failures.append(event)
+                        found.take(event, of_link)
             except LaunchError as error:
-                refused[link] = f"{link}: {error}"
-    return found, failures, refused
+                found.refused[link] = f"{link}: {error}"
+    return found
 
 
-def _turns(variants: Sequence[Variant], rounds: int) -> Iterator[Event]:
-    with closing(interleave(variants, rounds)) as events:
-        yield from events
+def _turns(variants: Mapping[str, Variant], of_link: Mapping[str, Job], rounds: int) -> Iterator[Event]:
+    """What is measured, in turns; then what only records."""
+    for timeline, times in ((False, rounds), (True, 1)):
+        chosen_ones = [variant for name, variant in variants.items() if of_link[name].case.timeline is timeline]
+        with closing(interleave(chosen_ones, times)) as events:
+            yield from events
 
 
 @contextmanager
@@ -180,7 +200,7 @@ def _versions(environments: Mapping[str, Environment]) -> Versions:
 def _statuses(
     runners: Sequence[Runner], lacking: Mapping[str, str], failures: Sequence[Failure], planned: Sequence[Job]
 ) -> Iterator[RunnerStatus]:
-    runner_of = {job.name: job.runner for job in planned}
+    runner_of = {job.name: job.runner for job in (*planned, *timeline_jobs(planned))}
     for runner in runners:
         failed = [failure for failure in failures if runner_of[failure.variant] == runner.name]
         if runner.name in lacking:

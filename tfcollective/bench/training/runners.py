@@ -9,10 +9,12 @@ from tfcollective.bench.training.job_plan import Case
 from tfcollective.bench.training.options import TrainingOptions
 from tfcollective.errors import ConfigError
 
-__all__ = ["RUNNERS", "Job", "Runner", "chosen", "hosts_needed", "jobs", "slots"]
+__all__ = ["RUNNERS", "Job", "Runner", "chosen", "hosts_needed", "jobs", "slots", "timeline_jobs"]
 
 # A parameter server's coordinator hands out steps one by one or several at a time; the second spares it messages.
 _STEPS_PER_EXECUTION = (1, 10)
+# Of the dropped and the measured epoch each; the page shows three.
+_TIMELINE_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,17 @@ def jobs(
                     base = _base(runner, model, processes, pythons[runner.environment], options, cores)
                     for view, case in _variants(runner, base, processes, options):
                         yield Job(_name(runner, case, processes, link, view), runner.name, link, processes, view, case)
+
+
+def timeline_jobs(found: Sequence[Job]) -> Iterator[Job]:
+    """For every model, number of processes and link, a short job of ours that records what it does."""
+    scenes: dict[tuple[str, int, str], Job] = {}
+    for job in found:
+        if job.case.strategy == "ours" and job.processes > 1:
+            scenes.setdefault((job.case.model, job.processes, job.link), job)
+    for job in scenes.values():
+        case = replace(job.case, timeline=True, epochs=1, steps=_TIMELINE_STEPS)
+        yield replace(job, name=f"{job.name}, timeline", case=case)
 
 
 def hosts_needed(found: Sequence[Job]) -> int:
