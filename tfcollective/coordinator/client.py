@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tfcollective.clock import Deadline
 from tfcollective.coordinator import blobs
 from tfcollective.coordinator.auth import NONCE, SIGNATURE, Signer, Unauthenticated
+from tfcollective.coordinator.output_log import OutputPage, OutputPiece
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.tasks import TaskKey
@@ -188,6 +189,21 @@ class CoordinatorClient:
             return None
         segments = [self.get(blobs.segment_key(name, index)) for index in range(_number(count.value))]
         return b"".join(blobs.decode(segment.value if segment else None) for segment in segments)
+
+    # ---- output ----------------------------------------------------------------------------------------------------
+
+    def show(self, piece: OutputPiece) -> None:
+        """Hands on whole lines of a node's output to those who read along."""
+        self._call("/v1/show", piece.to_json())
+
+    def read_output(self, position: int, *, timeout: float) -> OutputPage:
+        """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
+        (20 at most)."""
+        wait = min(_POLL_S, timeout)
+        reply = self._call("/v1/read", {"position": position, "timeout": wait}, wait=wait)
+        found = reply.get("pieces")
+        pieces = tuple(OutputPiece.from_json(piece) for piece in found) if isinstance(found, list) else ()
+        return OutputPage(pieces, _number(reply.get("position")), _number(reply.get("lost")))
 
     # ---- transport -------------------------------------------------------------------------------------------------
 

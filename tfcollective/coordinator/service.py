@@ -11,6 +11,7 @@ from typing import TypeVar
 from tfcollective.clock import Clock
 from tfcollective.coordinator import blobs
 from tfcollective.coordinator.client import NODES, TRAINING_ENDED
+from tfcollective.coordinator.output_log import OutputLog, OutputPiece
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.state import JoinRequest, Membership, RendezvousFailure, TaskView
 from tfcollective.coordinator.store import Entry, Store
@@ -26,6 +27,7 @@ _T = TypeVar("_T")
 _MAX_POLL_S = 30.0
 _LATE_S = 2.0
 _CATCH_UP_S = 5.0
+_MAX_OUTPUT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,11 @@ class JobService:
         self._on_silent = on_silent
         self._on_trained = on_trained
         self._changed = asyncio.Event()
+        self._shown = asyncio.Event()  # one of its own: output comes often, and most who wait do not wait for it
         self._closing = False
         self._told: tuple[World, Reply] | None = None
         self._nodes: dict[str, Mapping[str, object]] = {}
+        self._output = OutputLog(_MAX_OUTPUT_BYTES)
         self._handlers: dict[str, Handler] = {
             "/v1/join": self._join,
             "/v1/heartbeat": self._heartbeat,
@@ -87,6 +91,8 @@ class JobService:
             "/v1/enroll": self._enroll,
             "/v1/put": self._put,
             "/v1/get": self._get,
+            "/v1/show": self._show,
+            "/v1/read": self._read,
         }
 
     def handler(self, path: str) -> Handler | None:
@@ -97,6 +103,7 @@ class JobService:
         """Ends all waits; those who wait hear that the job has ended."""
         self._closing = True
         self._notify()
+        self._notify_readers()
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
 
@@ -163,15 +170,25 @@ class JobService:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _until(self, condition: Callable[[], _T | None], timeout: float) -> _T | None:
-        """The first value of ``condition`` that is not None, or None after ``timeout`` seconds or at the end."""
+    def _notify_readers(self) -> None:
+        """The same for those who wait for output."""
+        self._shown.set()
+        self._shown = asyncio.Event()
+
+    async def _until(
+        self, condition: Callable[[], _T | None], timeout: float, event: Callable[[], asyncio.Event] | None = None
+    ) -> _T | None:
+        """The first value of ``condition`` that is not None, or None after ``timeout`` seconds or at the end.
+
+        ``event`` is what says that it may have changed, by default what :meth:`_notify` sets.
+        """
         deadline = self._clock.monotonic() + min(timeout, _MAX_POLL_S)
         while True:
             value = condition()
             remaining = deadline - self._clock.monotonic()
             if value is not None or remaining <= 0 or self._closing:
                 return value
-            await _wait(self._changed, remaining)
+            await _wait(self._changed if event is None else event(), remaining)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -244,6 +261,20 @@ class JobService:
             self._nodes[token] = body.mapping("facts")
             self.put(NODES, list(self._nodes.values()))
         return {"number": list(self._nodes).index(token)}
+
+    async def _show(self, body: Body) -> Reply:
+        """A node's output, for those who read along."""
+        self._output.add(OutputPiece(body.text("node"), body.text("stream"), body.text("text")))
+        self._notify_readers()
+        return {}
+
+    async def _read(self, body: Body) -> Reply:
+        position = body.integer("position")
+        page = await self._until(lambda: self._output.since(position), body.number("timeout"), lambda: self._shown)
+        if page is None:
+            return {"pieces": [], "position": position, "lost": 0}
+        pieces = [piece.to_json() for piece in page.pieces]
+        return {"pieces": pieces, "position": page.position, "lost": page.lost}
 
     async def _tell_time(self, body: Body) -> Reply:
         del body

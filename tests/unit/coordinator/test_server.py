@@ -11,6 +11,7 @@ import urllib3
 
 from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Signer, new_key
 from tfcollective.coordinator.client import MAX_BODY_BYTES, NODES, CoordinatorClient
+from tfcollective.coordinator.output_log import OutputPiece
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
@@ -419,3 +420,14 @@ def test_more_tasks_than_strangers_may_join_at_once():
         worlds = [results[0] for _, results in joins]
     assert all(world == worlds[0] for world in worlds)
     assert worlds[0].size == size
+
+
+def test_output_reaches_a_reader_who_waits_and_one_who_comes_later(server, client):
+    thread, pages = in_thread(lambda: client.read_output(0, timeout=20))
+    with CoordinatorClient(server.endpoint, KEY) as node:
+        node.show(OutputPiece("worker-0", "stdout", "a line\n"))
+    thread.join(20)
+    (page,) = pages
+    assert [piece.text for piece in page.pieces] == ["a line\n"]
+    assert client.read_output(0, timeout=0).pieces == page.pieces
+    assert client.read_output(page.position, timeout=0).pieces == ()

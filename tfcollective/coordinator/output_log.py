@@ -1,0 +1,73 @@
+"""The last output of a job's nodes, for somebody who reads along: pure, bounded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["OutputLog", "OutputPage", "OutputPiece"]
+
+_MAX_PAGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OutputPiece:
+    """Whole lines of one stream of one node; ``stream`` is ``stdout`` or ``stderr``."""
+
+    node: str
+    stream: str
+    text: str
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object that :meth:`from_json` reads."""
+        return {"node": self.node, "stream": self.stream, "text": self.text}
+
+    @classmethod
+    def from_json(cls, document: object) -> OutputPiece:
+        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
+        if not isinstance(document, Mapping):
+            raise ValueError("not a piece of output")
+        return cls(*(str(document.get(field, "")) for field in ("node", "stream", "text")))
+
+
+@dataclass(frozen=True)
+class OutputPage:
+    """What has come since a position: the pieces, where to go on, and how many pieces were lost before them."""
+
+    pieces: tuple[OutputPiece, ...]
+    position: int
+    lost: int
+
+
+class OutputLog:
+    """Keeps the newest pieces, ``max_bytes`` of them together. Not thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: deque[OutputPiece] = deque()
+        self._used = 0
+        self._end = 0
+
+    def add(self, piece: OutputPiece) -> None:
+        """Appends a piece; the oldest ones make room for it."""
+        self._pieces.append(piece)
+        self._used += len(piece.text)
+        self._end += 1
+        while self._used > self._max_bytes and len(self._pieces) > 1:
+            self._used -= len(self._pieces.popleft().text)
+
+    def since(self, position: int) -> OutputPage | None:
+        """What a reader who has read up to ``position`` has not seen, a page at a time; None if there is nothing."""
+        first = self._end - len(self._pieces)
+        if position >= self._end:
+            return None
+        start = max(position, first)
+        chosen: list[OutputPiece] = []
+        size = 0
+        for index in range(start - first, len(self._pieces)):
+            size += len(self._pieces[index].text)
+            if chosen and size > _MAX_PAGE_BYTES:
+                break
+            chosen.append(self._pieces[index])
+        return OutputPage(tuple(chosen), start + len(chosen), start - position)
