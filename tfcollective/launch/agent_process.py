@@ -82,7 +82,7 @@ class AgentProcess:
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
         # One bare write for a command: a handler may run in the middle of anything. An agent that is gone needs no
-        # telling.
-        with contextlib.suppress(BrokenPipeError):
+        # telling, nor does one for which wait() has seen the end (ValueError).
+        with contextlib.suppress(BrokenPipeError, ValueError):
             while line:
                 line = line[os.write(self._process.stdin.fileno(), line) :]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective import payload
-from tfcollective.errors import ConfigError, LaunchError, WorkerFailedError
+from tfcollective.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
 from tfcollective.failures import first_cause
 from tfcollective.launch.function import make_call
 from tfcollective.launch.hosts import parse_hosts, share_out
@@ -24,7 +24,7 @@ from tfcollective.launch.spec import JobSpec
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
-__all__ = ["Results", "run"]
+__all__ = ["Results", "function_job", "results_of", "run"]
 
 _PATHS = {"cwd", "log_dir"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation"}
@@ -91,24 +91,42 @@ def run(
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
         LaunchError: the job could not be started.
+        RendezvousError: the platform did not give all that the job needs in time.
         ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
     """
+    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
+        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
+    spec = function_job(fn, args, kwargs, np, task_specs=task_specs, **options)
+    launching = find_launcher(launcher)
+    main_thread = threading.current_thread() is threading.main_thread()
+    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
+    return results_of(outcome, spec.num_proc)
+
+
+def function_job(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    *,
+    task_specs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> JobSpec:
+    """The job that :func:`run` runs; raises ConfigError and InvalidArgumentError as it does."""
     loaded = Settings.load()
     specs = _check_specs(np, task_specs, loaded.ps_policy)
     tasks = trainers_of(specs)
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
-    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
-        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
     for name in _PATHS & set(options):
         options[name] = _as_path(name, options[name])
     hosts = options.pop("hosts", ())
     hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     if hosts:
         np = sum(share.count for share in share_out(hosts, len(tasks) or np))
-    spec = JobSpec(
+    return JobSpec(
         command=(sys.executable, "-m", "tfcollective.launch.function"),
         num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
@@ -117,10 +135,6 @@ def run(
         hosts=hosts,
         **{**_defaults(loaded), **options},
     )
-    launching = find_launcher(launcher)
-    main_thread = threading.current_thread() is threading.main_thread()
-    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
-    return _results(outcome, spec.num_proc)
 
 
 def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:
@@ -143,7 +157,8 @@ def _defaults(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in _FROM_SETTINGS}
 
 
-def _results(outcome: JobOutcome, count: int) -> Results:
+def results_of(outcome: JobOutcome, count: int) -> Results:
+    """What a job's function has returned on each of ``count`` ranks; raises what :func:`run` does when it failed."""
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
     cause = first_cause(outcome.exits)
@@ -152,6 +167,8 @@ def _results(outcome: JobOutcome, count: int) -> Results:
         raise WorkerFailedError(
             render(outcome), failures=[record.to_json() for record in failed], first=cause.to_json()
         )
+    if outcome.start_failure is not None:
+        raise RendezvousError(outcome.start_failure.message)
     tasks = sorted(outcome.exits, key=lambda record: record.rank)
     if outcome.agent_failure is not None or len(outcome.results) != count:
         without = ", ".join(str(record.rank) for record in tasks if record.task not in outcome.results)

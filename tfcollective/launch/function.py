@@ -27,7 +27,7 @@ from tfcollective.tasks import TaskKey
 if TYPE_CHECKING:
     from tfcollective.coordinator.server import CoordinatorServer
 
-__all__ = ["collect", "get_safe_experiment_fn", "make_call", "publish"]
+__all__ = ["collect", "fetch_results", "get_safe_experiment_fn", "make_call", "publish"]
 
 _FUNCTION = "call/function"
 _SYS_PATH = "call/sys_path"
@@ -97,6 +97,12 @@ def publish(call: FunctionCall, coordinator: CoordinatorServer) -> None:
 def collect(tasks: Sequence[TaskKey], coordinator: CoordinatorServer) -> dict[str, bytes]:
     """The results that the ranks have left, pickled, by task."""
     found = ((str(task), coordinator.get_blob(_result(task))) for task in tasks)
+    return {task: data for task, data in found if data is not None}
+
+
+def fetch_results(tasks: Sequence[TaskKey], client: CoordinatorClient) -> dict[str, bytes]:
+    """The same, for somebody who is not where the coordinator is."""
+    found = ((str(task), client.get_blob(_result(task), timeout=0.0)) for task in tasks)
     return {task: data for task, data in found if data is not None}
 
 

@@ -32,12 +32,22 @@ from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
 
-__all__ = ["Job"]
+__all__ = ["Job", "new_job_id", "new_job_key"]
 
 _LOG = get_logger(__name__)
 # A rank beats every two seconds; a collective that waits for a stopped rank has timed out by then.
 _SILENCE_MARGIN_S = 10.0
 _LOOPBACK = "127.0.0.1"
+
+
+def new_job_id() -> str:
+    """A name that no other job has."""
+    return f"job-{secrets.token_hex(4)}"
+
+
+def new_job_key() -> bytes:
+    """A fresh random job key."""
+    return new_key()
 
 
 class Job:
@@ -51,14 +61,25 @@ class Job:
         plan: its processes.
         bind_host: the address of the interface that the agents and the ranks reach.
         bind_port: the port; 0: any free one.
+        job_id: its name; None: a new one.
+        key: the job key; None: a new one.
     """
 
-    def __init__(self, spec: JobSpec, plan: Plan, *, bind_host: str = _LOOPBACK, bind_port: int = 0) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        plan: Plan,
+        *,
+        bind_host: str = _LOOPBACK,
+        bind_port: int = 0,
+        job_id: str | None = None,
+        key: bytes | None = None,
+    ) -> None:
         self._spec = spec
         self._plan = plan
         self._options = ServerOptions(
-            f"job-{secrets.token_hex(4)}",
-            new_key(),
+            new_job_id() if job_id is None else job_id,
+            new_key() if key is None else key,
             plan.tasks,
             spec.start_timeout,
             bind_host=bind_host,

@@ -10,7 +10,7 @@ from tfcollective.failures import ExitRecord
 from tfcollective.launch.planner import Plan
 from tfcollective.launch.spec import JobSpec
 
-__all__ = ["JobOutcome", "Launcher", "SideTaskEnd", "StartFailure"]
+__all__ = ["JobDescription", "JobManager", "JobOutcome", "Launcher", "SideTaskEnd", "StartFailure"]
 
 
 @dataclass(frozen=True)
@@ -91,3 +91,36 @@ class Launcher(ABC):
         ``stop_signals`` are handled for that time: each asks the ranks to stop. They need the main thread. Raises
         LaunchError or ConfigError when the job could not be started; what happens to the ranks is in the outcome.
         """
+
+
+@dataclass(frozen=True)
+class JobDescription:
+    """What a platform tells of one of its jobs.
+
+    Attributes:
+        facts: names and values, for people.
+        status: what its coordinator says (see ``CoordinatorClient.status``), or None when it cannot be asked.
+    """
+
+    facts: Mapping[str, str]
+    status: Mapping[str, object] | None = None
+
+
+class JobManager(ABC):
+    """A launcher whose jobs go on when the process that has submitted them is gone: they can be asked for by id."""
+
+    @abstractmethod
+    def owns(self, job: str) -> bool:
+        """Whether ``job`` is written as this platform writes the ids of its jobs."""
+
+    @abstractmethod
+    def describe(self, job: str) -> JobDescription:
+        """What is known of it; LaunchError when the platform does not know it or cannot be asked."""
+
+    @abstractmethod
+    def show_logs(self, job: str) -> int:
+        """Prints all that its processes have printed; returns an exit code. Raises LaunchError."""
+
+    @abstractmethod
+    def kill(self, job: str) -> None:
+        """Ends it, and returns when it has ended; nothing if it had. Raises LaunchError."""

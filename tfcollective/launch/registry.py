@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import Launcher
+from tfcollective.launch.launcher import JobManager, Launcher
 
-__all__ = ["GROUP", "find_launcher", "known_launchers"]
+__all__ = ["GROUP", "find_launcher", "find_manager", "known_launchers"]
 
 GROUP = "tfcollective.launchers"
 _BUILT_IN = {
@@ -29,6 +29,18 @@ def find_launcher(name: str) -> Launcher:
     if not isinstance(launcher, Launcher):
         raise LaunchError(f"the launcher {name!r} ({point.value}) is no tfcollective launcher")
     return launcher
+
+
+def find_manager(job: str) -> JobManager:
+    """The launcher that has a job of this id; ConfigError when there is none."""
+    for name in sorted(_known()):
+        launcher = find_launcher(name)
+        if isinstance(launcher, JobManager) and launcher.owns(job):
+            return launcher
+    raise ConfigError(
+        f"{job!r} is no job of a platform that keeps jobs; YARN's are called application_NUMBER_NUMBER, and "
+        "`tfcollective status` alone shows those that were started on this machine"
+    )
 
 
 def known_launchers() -> tuple[str, ...]:

@@ -1,0 +1,195 @@
+"""A job whose launcher runs on the platform: here the platform is a folder, and containers are processes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import cloudpickle
+import pytest
+from launching import JOIN
+
+from tfcollective.errors import ConfigError
+from tfcollective.launch.hosted import HostedJob
+from tfcollective.launch.hosted_client import HostedClient, ask_status
+from tfcollective.launch.hosts import parse_hosts, share_out
+from tfcollective.launch.job import new_job_id, new_job_key
+from tfcollective.launch.planner import plan_hosts
+from tfcollective.launch.spec import FunctionCall, JobSpec
+
+pytestmark = pytest.mark.multiprocess
+
+MASTER = """
+import json, sys
+from pathlib import Path
+from tfcollective.launch.hosted import HostedJob
+from tfcollective.launch.hosted_master import serve_job
+from tfcollective.launch.spec import FunctionCall
+
+folder = Path(sys.argv[1])
+
+class Platform:
+    def announce(self, coordinator):
+        (folder / "partial").write_text(coordinator)
+        (folder / "partial").rename(folder / "coordinator")
+    def problem(self, names):
+        return next((f"{name} is broken" for name in names if (folder / f"broken-{name}").exists()), None)
+    def describe_missing(self, names):
+        return " and ".join(names)
+    def explain(self, name):
+        return "was taken away"
+    def places(self):
+        return {"one": ("host-of-one", "its log")}
+
+call = FunctionCall((folder / "call").read_bytes(), ())
+serve_job(HostedJob.from_json(json.loads((folder / "job").read_text()), call), "127.0.0.1", Platform())
+"""
+CONTAINER = """
+import sys
+from tfcollective.launch.hosted_master import serve_container
+from tfcollective.launch.node import NodeSettings
+
+sys.exit(serve_container(NodeSettings(sys.argv[1], sys.stdin.readline().strip(), sys.argv[2])))
+"""
+
+
+def said_and_returned(number):
+    print("said", number, flush=True)
+    return number * 2
+
+
+def joined_and_waiting():
+    exec(JOIN + "\njoin(); print('waits', flush=True); time.sleep(100)", {})
+
+
+class Platform:
+    """A job with two containers called ``one`` and ``two``, of which ``one`` runs two ranks."""
+
+    def __init__(self, folder, fn, args=(), allocation_timeout=60.0):
+        call = FunctionCall(cloudpickle.dumps((fn, args, {})), ())
+        spec = JobSpec((sys.executable, "-m", "tfcollective.launch.function"), 3, call=call, env={"A": "b"})
+        plan = plan_hosts(spec, share_out(parse_hosts("one:2,two:1"), 3), {})
+        self.job = HostedJob(new_job_id(), new_job_key(), spec, plan, sys.executable, allocation_timeout, True)
+        self.folder = folder
+        self.ended_by_platform = False
+        (folder / "job").write_text(json.dumps(self.job.to_json()))
+        (folder / "call").write_bytes(call.payload)
+        self.processes = [subprocess.Popen([sys.executable, "-c", MASTER, str(folder)])]
+
+    def __enter__(self):
+        deadline = time.monotonic() + 60
+        while not (self.folder / "coordinator").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        self.coordinator = (self.folder / "coordinator").read_text()
+        return self
+
+    def __exit__(self, *unused):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def add(self, *names):
+        for name in names:
+            command = [sys.executable, "-c", CONTAINER, self.coordinator, name]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL)
+            process.stdin.write(self.job.key.hex() + "\n")
+            process.stdin.flush()
+            self.processes.append(process)
+
+    def follow(self, client):
+        """The platform itself knows of an end as soon as the master has been told to end."""
+        why = "its queue was needed"
+        return client.follow(self.job.plan, lambda: why if self.ended_by_platform else None, (), results=True)
+
+    def take_away(self):
+        self.processes[0].terminate()
+        self.ended_by_platform = True
+
+    @contextlib.contextmanager
+    def client(self):
+        with HostedClient(self.coordinator, self.job.key) as client:
+            yield client
+
+
+def test_output_results_and_places_reach_the_submitter(tmp_path, capfd):
+    with Platform(tmp_path, said_and_returned, (21,)) as platform:
+        platform.add("two", "one")
+        with platform.client() as client:
+            ended = platform.follow(client)
+        assert [process.wait(60) for process in platform.processes] == [0, 0, 0]
+    assert [record.exit_code for record in ended.outcome.exits] == [0, 0, 0]
+    assert [cloudpickle.loads(data) for data in ended.outcome.results.values()] == [42, 42, 42]
+    assert sorted(capfd.readouterr().out.splitlines()) == [f"[{rank}]<stdout>: said 21" for rank in range(3)]
+    one, two = ended.containers
+    assert (one.name, one.tasks, one.host, one.log) == ("one", ("worker:0", "worker:1"), "host-of-one", "its log")
+    assert (two.name, two.tasks) == ("two", ("worker:2",))
+    assert one.duration is not None
+
+
+def when_all_wait(platform, act):
+    def watch():
+        while True:
+            status = ask_status(platform.coordinator, platform.job.key)
+            if status and all(task["state"] == "running" for task in status["tasks"]):
+                break
+            time.sleep(0.1)
+        act()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def signal_ourselves():
+    while signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.SIG_IGN, None):
+        time.sleep(0.1)  # the submitter does not listen yet
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_to_the_submitter_ends_the_job(tmp_path):
+    with Platform(tmp_path, joined_and_waiting) as platform:
+        platform.add("one", "two")
+        when_all_wait(platform, signal_ourselves)
+        with platform.client() as client:
+            ended = client.follow(platform.job.plan, lambda: None, (signal.SIGTERM,), results=True)
+        assert [process.wait(60) for process in platform.processes] == [0, 0, 0]
+    assert ended.outcome.stopped_by == signal.SIGTERM
+    assert ended.outcome.agent_failure is None
+
+
+def test_the_platform_is_asked_why_it_has_ended_the_master(tmp_path):
+    with Platform(tmp_path, joined_and_waiting) as platform:
+        platform.add("one", "two")
+        when_all_wait(platform, platform.take_away)
+        with platform.client() as client:
+            ended = platform.follow(client)
+        assert [process.wait(60) for process in platform.processes] == [0, 0, 0]
+    assert ended.outcome.agent_failure == "its queue was needed"
+
+
+def test_containers_that_do_not_come_are_named(tmp_path):
+    with Platform(tmp_path, said_and_returned, (1,), allocation_timeout=3.0) as platform:
+        platform.add("two")
+        with platform.client() as client:
+            failure = platform.follow(client).outcome.start_failure
+        assert platform.processes[0].wait(60) == 0
+    assert failure.timed_out
+    assert failure.message in (
+        "1 of 2 containers came within 3 s; missing: one",
+        "0 of 2 containers came within 3 s; missing: one and two",  # on a machine that has other things to do
+    )
+
+
+def test_a_container_that_never_will_come_is_reported_at_once(tmp_path):
+    (tmp_path / "broken-two").touch()
+    with Platform(tmp_path, said_and_returned, (1,)) as platform, platform.client() as client:
+        assert platform.follow(client).outcome.agent_failure == "two is broken"
+        assert platform.processes[0].wait(60) == 0
+
+
+def test_a_description_that_is_something_else_is_refused():
+    with pytest.raises(ConfigError, match="the description of the job cannot be read"):
+        HostedJob.from_json({"job_id": "a"}, None)

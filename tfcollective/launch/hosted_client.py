@@ -1,0 +1,167 @@
+"""The submitter's part of a job that runs on the platform; see :mod:`tfcollective.launch.hosted`."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.errors import CoordinatorError
+from tfcollective.launch.function import fetch_results
+from tfcollective.launch.hosted import DONE, LEASE, OUTCOME, STOP, HostedOutcome
+from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.planner import Plan
+from tfcollective.launch.signals import forward_signals
+from tfcollective.log import get_logger
+from tfcollective.topology import Endpoint
+
+__all__ = ["HostedClient", "ask_status"]
+
+_LOG = get_logger(__name__)
+_BEAT_S = 2.0
+_WAIT_S = 5.0
+_LAST_OUTPUT_S = 3.0
+_REPLY_S = 15.0
+_GONE_S = 30.0
+_CONNECTIONS = 6
+
+
+def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
+    """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached."""
+    with CoordinatorClient(Endpoint.parse(coordinator), key) as client, suppress(CoordinatorError):
+        return client.status()
+    return None
+
+
+class HostedClient:
+    """Follows one job: shows its output, passes on signals, and tells how it ended. A context manager.
+
+    Args:
+        coordinator: HOST:PORT.
+        key: the job key.
+    """
+
+    def __init__(self, coordinator: str, key: bytes) -> None:
+        self._client = CoordinatorClient(
+            Endpoint.parse(coordinator), key, reply_timeout=_REPLY_S, connections=_CONNECTIONS
+        )
+        self._ended = threading.Event()
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="tfc-reader", daemon=True)
+
+    def __enter__(self) -> HostedClient:
+        self._reader.start()
+        for work in (self._beat, self._pass_on):
+            threading.Thread(target=work, daemon=True).start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._ended.set()
+        self._reader.join(_LAST_OUTPUT_S)
+        self._client.close()
+
+    def stop(self, number: int) -> None:
+        """Asks the job to end; for signal handlers, too."""
+        self._signals.put(number)
+
+    def follow(
+        self, plan: Plan, gone: Callable[[], str | None], stop_signals: Sequence[int], *, results: bool
+    ) -> HostedOutcome:
+        """Blocks until the job has ended.
+
+        Args:
+            plan: its processes.
+            gone: why the platform says that the job is no more, or None; asked while the coordinator is silent, too.
+            stop_signals: each asks the job to end.
+            results: whether to fetch what the function has returned.
+        """
+        with forward_signals(stop_signals, self.stop) as received:
+            ended, why = self._ask(), None
+            while ended is None and why is None:
+                why = gone()
+                ended = self._ask()  # it may have ended in order meanwhile
+            if ended is not None and ended.outcome.stopped_by is not None and not received:
+                # Not by us: the platform ends the master, and everything else with it.
+                self._acknowledge()
+                ended, why = None, _wait_for(gone)
+        if ended is not None:
+            return self._take(ended, plan, received, results=results)
+        stopped_by = received[0] if received else None
+        outcome = JobOutcome((), initialised=True, stopped_by=stopped_by, agent_failure=why, host_lost=True)
+        return HostedOutcome(outcome, ())
+
+    def _ask(self) -> HostedOutcome | None:
+        began = time.monotonic()
+        try:
+            entry = self._client.wait(OUTCOME, timeout=_WAIT_S)
+        except CoordinatorError as error:
+            _LOG.info("launcher: %s", error)
+            # Not to ask again at once where nobody listens.
+            self._ended.wait(max(0.0, 1.0 - (time.monotonic() - began)))
+            return None
+        return None if entry is None or not isinstance(entry.value, dict) else HostedOutcome.from_json(entry.value)
+
+    def _take(self, ended: HostedOutcome, plan: Plan, received: Sequence[int], *, results: bool) -> HostedOutcome:
+        outcome = ended.outcome
+        if results:
+            with suppress(CoordinatorError):
+                outcome = replace(outcome, results=fetch_results(plan.tasks, self._client))
+        if received:
+            outcome = replace(outcome, stopped_by=received[0])
+        self._ended.set()
+        self._reader.join(_LAST_OUTPUT_S)
+        self._acknowledge()
+        return replace(ended, outcome=outcome)
+
+    def _acknowledge(self) -> None:
+        """The coordinator may go."""
+        with suppress(CoordinatorError):
+            self._client.put(DONE, True)
+
+    def _beat(self) -> None:
+        """The job lives as long as this goes on."""
+        while True:
+            with suppress(CoordinatorError):
+                self._client.put(LEASE, True)
+            if self._ended.wait(_BEAT_S):
+                return
+
+    def _pass_on(self) -> None:
+        numbers: list[int] = []
+        while True:
+            numbers.append(self._signals.get())
+            with suppress(CoordinatorError):
+                self._client.put(STOP, numbers)
+
+    def _read(self) -> None:
+        position = 0
+        while True:
+            ended = self._ended.is_set()
+            try:
+                page = self._client.read_output(position, timeout=0.0 if ended else _WAIT_S)
+            except CoordinatorError:
+                if ended or self._ended.wait(1.0):
+                    return
+                continue
+            if page.lost:
+                sys.stderr.write(f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
+            for piece in page.pieces:
+                (sys.stderr if piece.stream == "stderr" else sys.stdout).write(piece.text)
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            position = page.position
+            if ended and not page.pieces:
+                return
+
+
+def _wait_for(gone: Callable[[], str | None]) -> str:
+    """Why the platform says that the job is no more; it takes it a while to know."""
+    deadline = time.monotonic() + _GONE_S
+    while (why := gone()) is None and time.monotonic() < deadline:
+        time.sleep(0.5)  # it has no call that waits
+    return why or "the platform has asked the coordinator to end"

@@ -1,0 +1,196 @@
+"""The launcher's part of a job that runs on the platform; see :mod:`tfcollective.launch.hosted`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.errors import CoordinatorError
+from tfcollective.launch.hosted import DONE, LEASE, LEASE_S, OUTCOME, STOP, ContainerRow, HostedJob, HostedOutcome
+from tfcollective.launch.job import Job
+from tfcollective.launch.launcher import JobOutcome, StartFailure
+from tfcollective.launch.node import NodeSettings, serve
+from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
+from tfcollective.launch.output_relay import OutputRelay
+from tfcollective.launch.signals import forward_signals
+from tfcollective.log import get_logger
+from tfcollective.topology import Endpoint
+
+__all__ = ["HostedPlatform", "serve_container", "serve_job"]
+
+_LOG = get_logger(__name__)
+_POLL_S = 1.0
+_SUBMITTER_COMES_S = 120.0
+_SEEN_S = 60.0
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class HostedPlatform(Protocol):
+    """What the master asks the platform that it runs on."""
+
+    def announce(self, coordinator: str) -> None:
+        """Lets the other containers and the submitter find the coordinator."""
+
+    def problem(self, names: Sequence[str]) -> str | None:
+        """Why one of these containers will never come, or None."""
+
+    def describe_missing(self, names: Sequence[str]) -> str:
+        """What is known of containers that have not come in time."""
+
+    def explain(self, name: str) -> str | None:
+        """Why this container has ended, as the platform tells it, or None."""
+
+    def places(self) -> Mapping[str, tuple[str, str]]:
+        """Host and address of the log of each container that was there, by name."""
+
+
+def serve_container(settings: NodeSettings) -> int:
+    """What runs in every container but the master's: an agent, whose output the submitter sees."""
+    client = CoordinatorClient(Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key))
+    with OutputRelay(client, settings.name):
+        return serve(settings)
+
+
+def serve_job(hosted: HostedJob, bind_host: str, platform: HostedPlatform) -> HostedOutcome:
+    """Runs the job to its end and tells the submitter how it ended.
+
+    Raises CoordinatorError or ConfigError when the job cannot even begin.
+    """
+    with Job(hosted.spec, hosted.plan, bind_host=bind_host, job_id=hosted.job_id, key=hosted.key) as job:
+        platform.announce(job.coordinator)
+        with client_of(job, len(hosted.plan.hosts) + 1) as client:
+            _listen_to_submitter(client, followed=hosted.followed)
+            ended = _run(hosted, job, client, platform)
+            with forward_signals(_ENDS, lambda number: None):  # there is nothing left to end
+                _tell(client, ended, followed=hosted.followed)
+    return ended
+
+
+def _run(hosted: HostedJob, job: Job, client: CoordinatorClient, platform: HostedPlatform) -> HostedOutcome:
+    received: list[int] = []
+    with forward_signals(_ENDS, received.append):
+        nodes, problem = _gather(hosted, client, platform, received)
+    if problem is not None or received:
+        for node in nodes.values():
+            node.refuse(problem.message if problem is not None else "the job was stopped before it began")
+        return HostedOutcome(_not_begun(problem, received), _rows(hosted, nodes, platform))
+    outcome = run_on_nodes(job, hosted.plan, nodes, hosted.python, _ENDS)
+    began = min((node.began for node in nodes.values()), default=0.0)
+    training = max((node.ended or node.began for node in nodes.values()), default=0.0) - began
+    return HostedOutcome(outcome, _rows(hosted, nodes, platform), training)
+
+
+def _not_begun(problem: StartFailure | None, received: Sequence[int]) -> JobOutcome:
+    stopped_by = received[0] if received else None
+    if problem is None or problem.timed_out:
+        return JobOutcome((), initialised=True, start_failure=problem, stopped_by=stopped_by)
+    return JobOutcome((), initialised=True, agent_failure=problem.message, stopped_by=stopped_by)
+
+
+class _HostedNode(Node):
+    """A node whose end the platform can explain, and that remembers its times."""
+
+    def __init__(self, facts: Facts, client: CoordinatorClient, explain: Callable[[str], str | None]) -> None:
+        super().__init__(facts, client, Mailbox(client, facts.number).write, lambda: None)
+        self.facts = facts
+        self.began = time.monotonic()
+        self.ended: float | None = None
+        self._explain = explain
+
+    def wait(self) -> str | None:
+        """See :class:`AgentHandle`."""
+        failure = super().wait()
+        self.ended = time.monotonic()
+        if not self.lost:
+            return failure
+        why = self._explain(self.facts.name)
+        return f"the container of {self.facts.name} on {self.facts.host} {why}" if why else failure
+
+
+def _gather(
+    hosted: HostedJob, client: CoordinatorClient, platform: HostedPlatform, received: Sequence[int]
+) -> tuple[dict[str, _HostedNode], StartFailure | None]:
+    """The agents of all containers, by name, as far as they have come; and why they have not all come."""
+    wanted = hosted.plan.hosts
+    deadline = time.monotonic() + hosted.allocation_timeout
+    nodes: dict[str, _HostedNode] = {}
+    while not received:
+        for facts in enrolled(client, _POLL_S, len(nodes)):
+            problem = version_problem(facts)
+            if problem is not None:
+                return nodes, StartFailure(problem, timed_out=False)
+            if facts.name not in nodes:
+                nodes[facts.name] = _HostedNode(facts, client, platform.explain)
+        missing = [name for name in wanted if name not in nodes]
+        if not missing:
+            return nodes, None
+        problem = platform.problem(missing)
+        if problem is not None:
+            return nodes, StartFailure(problem, timed_out=False)
+        if time.monotonic() > deadline:
+            have = f"{len(wanted) - len(missing)} of {len(wanted)} containers came within"
+            what = platform.describe_missing(missing)
+            return nodes, StartFailure(f"{have} {hosted.allocation_timeout:g} s; missing: {what}", timed_out=True)
+    return nodes, None
+
+
+def _rows(hosted: HostedJob, nodes: Mapping[str, _HostedNode], platform: HostedPlatform) -> tuple[ContainerRow, ...]:
+    rows = []
+    places = platform.places()
+    for name in hosted.plan.hosts:
+        tasks = tuple(str(worker.task) for worker in hosted.plan.on(name))
+        host, log = places.get(name, ("", ""))
+        node = nodes.get(name)
+        duration = None if node is None or node.ended is None else round(node.ended - node.began, 3)
+        rows.append(ContainerRow(name, tasks, host or (node.facts.host if node is not None else ""), log, duration))
+    return tuple(rows)
+
+
+# ---- the submitter ---------------------------------------------------------------------------------------------------
+
+
+def _listen_to_submitter(client: CoordinatorClient, *, followed: bool) -> None:
+    """Signals that it gets become ours, and its end ends the job if it is to."""
+    threading.Thread(target=_relay_signals, args=(client,), name="tfc-stop", daemon=True).start()
+    if followed:
+        threading.Thread(target=_keep_lease, args=(client,), name="tfc-lease", daemon=True).start()
+
+
+def _relay_signals(client: CoordinatorClient) -> None:
+    seen, version = 0, 0
+    while True:
+        try:
+            entry = client.wait(STOP, timeout=_POLL_S * 20, newer_than=version)
+        except CoordinatorError:
+            return  # it ends with the job
+        if entry is not None and isinstance(entry.value, list):
+            for number in entry.value[seen:]:
+                if number in _ENDS:
+                    os.kill(os.getpid(), number)
+            seen, version = len(entry.value), entry.version
+
+
+def _keep_lease(client: CoordinatorClient) -> None:
+    limit, version = _SUBMITTER_COMES_S, 0
+    while True:
+        try:
+            entry = client.wait(LEASE, timeout=limit, newer_than=version)
+        except CoordinatorError:
+            return
+        if entry is None:
+            _LOG.error("nothing heard of the submitter for %.0f s: ending the job", limit)
+            os.kill(os.getpid(), signal.SIGHUP)
+            return
+        limit, version = LEASE_S, entry.version
+
+
+def _tell(client: CoordinatorClient, ended: HostedOutcome, *, followed: bool) -> None:
+    """Leaves the outcome, and waits until the submitter has seen it: the coordinator ends with us."""
+    client.put(OUTCOME, ended.to_json())
+    if followed and ended.outcome.stopped_by != signal.SIGHUP:
+        client.wait(DONE, timeout=_SEEN_S)
