@@ -27,7 +27,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-pythons test-hosts test-engines test-soak bench bench-quick bench-native googletest clean distclean
+  test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -194,6 +194,23 @@ test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hos
 	  mkdir -p build/tests-hosts && cd build/tests-hosts && $(CURDIR)/tools/own_network.sh $(VENV)/tf221/bin/pytest \
 	    -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-hosts/cache -m hosts \
 	    $(CURDIR)/tests/hosts $(CURDIR)/tests/multiprocess/test_joined.py $(PYTEST_ARGS) </dev/null; fi
+
+# What is in .venv/tf221, and skein beside it.
+.venv/yarn.made: .venv/tf221.made pyproject.toml tools/requirements.py tools/make_venv.sh
+	$(call say,environment .venv/yarn: that of TensorFlow 2.21.0 with skein)
+	@tools/make_venv.sh "$(PYTHON_tf221)" $(VENV)/yarn
+	@folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	  $(VENV)/tf221/bin/python -c "$$folder" >"$$($(VENV)/yarn/bin/python -c "$$folder")/tf221.pth"
+	@$(VENV)/yarn/bin/python tools/requirements.py yarn | $(VENV)/yarn/bin/python $(PIP_INSTALL) -r /dev/stdin
+	@touch $@
+
+HADOOP := tools/hadoop/hadoop
+
+test-yarn: .venv/tf221.installed .venv/yarn.made  ## jobs on a real YARN on this machine's loopback; needs Java 17 and Maven
+	$(call say,jobs on YARN)
+	@trap '$(HADOOP) down' EXIT; $(HADOOP) up && eval "$$($(HADOOP) env)" && \
+	  mkdir -p build/tests-yarn && cd build/tests-yarn && $(VENV)/yarn/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
+	    --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-yarn/cache -m yarn $(CURDIR)/tests/yarn $(PYTEST_ARGS) </dev/null
 
 test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 	$(call say,kill tests $(SOAK) times)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tfcollective._version import __version__
 
 if TYPE_CHECKING:
+    from tfcollective_launchers.yarn.api import run_on_yarn as run_on_yarn
+
     from tfcollective.communicator import Average as Average
     from tfcollective.communicator import Communicator as Communicator
     from tfcollective.communicator import Max as Max
@@ -111,6 +113,7 @@ __all__ = [
     "rank",
     "remove_process_set",
     "run",
+    "run_on_yarn",
     "shutdown",
     "single_server_topology",
     "size",
@@ -123,6 +126,7 @@ _SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_top
 _HOMES = {
     "Communicator": "tfcollective.communicator",
     "run": "tfcollective.launch.api",
+    "run_on_yarn": "tfcollective_launchers.yarn.api",
     "get_safe_experiment_fn": "tfcollective.launch.function",
     **dict.fromkeys(_OP_NAMES, "tfcollective.communicator"),
     **dict.fromkeys(_SPEC_NAMES, "tfcollective.task_specs"),

@@ -13,6 +13,7 @@ from tfcollective.cli.agent import agent
 from tfcollective.cli.bench import bench
 from tfcollective.cli.check import check
 from tfcollective.cli.env import env
+from tfcollective.cli.jobs import kill, logs
 from tfcollective.cli.migrate import migrate
 from tfcollective.cli.run import run
 from tfcollective.cli.status import status
@@ -44,7 +45,7 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, check, env, migrate, bench, agent):
+for _command in (run, status, logs, kill, check, env, migrate, bench, agent):
     app.add_command(_command)
 
 

@@ -13,6 +13,7 @@ import click
 from tfcollective._version import __version__
 from tfcollective.cli.config_file import read_config
 from tfcollective.cli.task_spec import parse_task_specs
+from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError
 from tfcollective.launch.hosts import Host, parse_hostfile, parse_hosts, share_out
 from tfcollective.launch.network import is_this_machine
@@ -77,6 +78,7 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
         "--pass-env", multiple=True, metavar="GLOB", help="Hand on variables of these names to other hosts, too."
     ),
     # where
+    click.option("--launcher", metavar="NAME", help="The platform to run on: local, ssh, yarn, ... [from the hosts]"),
     click.option("-H", "--hosts", metavar="HOST:N,...", help="Run on these hosts, so many ranks on each."),
     click.option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="The same, one host a line."),
     click.option(
@@ -89,6 +91,7 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
     click.option("-i", "--ssh-identity-file", metavar="F", help="The private key for the hosts."),
     click.option("--ssh-options", default="", metavar="TEXT", help="More arguments for ssh, as one text."),
     click.option("--remote-python", metavar="PATH", help="The interpreter on the other hosts. [this one's path]"),
+    *YARN_OPTIONS,
     click.option(
         "--wait-for-agents", type=click.IntRange(min=1), metavar="N", help="Let others start N agents; say how."
     ),
@@ -183,6 +186,15 @@ def warn_of_ignored(context: click.Context) -> None:
 
 def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host]) -> str:
     """Who runs a job with these options."""
+    asked = options["launcher"]
+    if asked != "yarn":
+        refuse_yarn_options(options)
+    if asked == "local" and not all(is_this_machine(host.name) for host in hosts):
+        raise ConfigError("--launcher local runs on this machine only: use it without -H and --hostfile")
+    if asked == "agents" and options["wait_for_agents"] is None:
+        raise ConfigError("--launcher agents needs --wait-for-agents N")
+    if asked is not None:
+        return str(asked)
     if options["wait_for_agents"] is not None:
         if hosts:
             raise ConfigError("--wait-for-agents starts no agents itself: use it without -H and --hostfile")
@@ -262,7 +274,9 @@ def _platform(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if launcher == "agents":
         key_file = _absolute(options["key_file"])
         return {"agents": options["wait_for_agents"], "port": options["port"], "key_file": key_file}
-    if launcher == "local":
+    if launcher == "yarn":
+        return yarn_platform(options)
+    if launcher != "ssh":
         return {}
     try:
         more = tuple(shlex.split(options["ssh_options"]))

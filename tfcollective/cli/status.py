@@ -6,15 +6,21 @@ import json
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
+from tfcollective.launch.launcher import JobDescription
+from tfcollective.launch.registry import find_manager
 from tfcollective.launch.report import describe_info
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["status"]
 
@@ -25,12 +31,16 @@ _COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbea
     epilog="""\b
 Examples:
   tfcollective status
-  tfcollective status --json | python -m json.tool""",
+  tfcollective status --json | python -m json.tool
+  tfcollective status application_1763000000000_0042""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs: a list with one object a job.")
-def status(as_json: bool) -> int:
+@click.argument("job", required=False)
+def status(as_json: bool, job: str | None) -> int:
     """Shows your running jobs on this machine: every rank's state, operations and last heartbeat, the evaluator's
-    figures and TensorBoard's address."""
+    figures and TensorBoard's address. With JOB, the id of an application on YARN, it shows that one."""
+    if job is not None:
+        return _show_one(find_manager(job).describe(job), as_json)
     environ = environ_snapshot()
     directory = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
     answered = list(_query(list(running_jobs(directory))))
@@ -59,23 +69,41 @@ def _query(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
         yield {**answer, **about, "unreachable": unreachable}
 
 
+def _show_one(found: JobDescription, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps([{**(found.status or {}), "platform": dict(found.facts)}], indent=2))
+        return 0
+    for name, text in found.facts.items():
+        click.echo(f"{name}: {text}")
+    if found.status is not None:
+        from rich.console import Console
+
+        Console().print(_table(found.status, ""))
+    return 0
+
+
 def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     for job in jobs:
         words = job["command"]
         command = shlex.join(str(word) for word in words) if isinstance(words, list) else ""
-        table = Table(title=f"{job['job']} (pid {job['pid']}): {command}", title_justify="left")
-        for column in _COLUMNS:
-            table.add_column(column)
-        tasks = job["tasks"]
-        for task in tasks if isinstance(tasks, list) else []:
-            table.add_row(*_row(task))
-        console.print(table)
+        console.print(_table(job, f"{job['job']} (pid {job['pid']}): {command}"))
         if job["unreachable"] is not None:
             console.print(f"it does not answer (is process {job['pid']} stopped?): {job['unreachable']}")
+
+
+def _table(job: Mapping[str, object], title: str) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left")
+    for column in _COLUMNS:
+        table.add_column(column)
+    tasks = job["tasks"]
+    for task in tasks if isinstance(tasks, list) else []:
+        table.add_row(*_row(task))
+    return table
 
 
 def _row(task: Mapping[str, object]) -> tuple[str, ...]:

@@ -1,0 +1,182 @@
+"""``run_on_yarn``: an experiment on YARN, with tf-yarn's names for what it is given."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from tfcollective.errors import UnsupportedError
+from tfcollective.launch.api import function_job, results_of
+from tfcollective.launch.hosted import HostedOutcome
+from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.registry import find_launcher
+from tfcollective.launch.restarts import run_job
+from tfcollective.launch.spec import JobSpec
+from tfcollective.task_specs import single_server_topology
+from tfcollective_launchers.yarn.launcher import YarnLauncher
+
+__all__ = ["Metrics", "run_on_yarn"]
+
+_YARN = "yarn"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What an experiment came to.
+
+    Attributes:
+        total_training_duration: from the start of the first task to the end of the last one; None when unknown.
+        total_eval_duration: of the evaluator's container, or None.
+        container_duration: of each container, by task.
+        train_eval_time_per_node: of each task of the world and of the evaluator, by task.
+        results: what the experiment returned on every rank, in rank order.
+        side_tasks: what evaluator and TensorBoard have published, by task.
+        app_id: the application; empty on other platforms than YARN.
+    """
+
+    total_training_duration: timedelta | None
+    total_eval_duration: timedelta | None = None
+    container_duration: Mapping[str, timedelta | None] = field(default_factory=dict)
+    train_eval_time_per_node: Mapping[str, timedelta | None] = field(default_factory=dict)
+    results: tuple[Any, ...] = ()
+    side_tasks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    app_id: str = ""
+
+
+def run_on_yarn(
+    experiment_fn: Callable[[], Any],
+    task_specs: Mapping[str, Any] | None = None,
+    *,
+    pyenv_zip_path: str | Mapping[Any, str] | None = None,
+    skein_client: Any = None,
+    files: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    queue: str = "default",
+    acls: Any = None,
+    file_systems: list[str] | None = None,
+    eval_monitor_log_thresholds: Mapping[str, tuple[float | None, float | None]] | None = None,
+    nb_retries: int = 0,
+    custom_task_module: str | None = None,
+    name: str = "RunOnYarn",
+    pre_script_hook: str | None = None,
+    cuda_runtime_hdfs_path: str | None = None,
+    python: str | None = None,
+    allocation_timeout: float = 600.0,
+    launcher: str = _YARN,
+    **options: Any,
+) -> Metrics:
+    """Runs ``experiment_fn`` on every task of a job on YARN, and returns when it has ended.
+
+    Args:
+        experiment_fn: called without arguments on every rank and on the evaluator; returns an experiment, or trains by
+            itself.
+        task_specs: a TaskSpec for each role; the default is :func:`tfcollective.single_server_topology`.
+        pyenv_zip_path: a packed environment, or one for each node label; None: see ``python``.
+        skein_client: a client of skein's to use.
+        files: more files for every container, by what they are called there; a directory is packed.
+        env: variables for every container.
+        queue: YARN's queue.
+        acls: who may see and change the application, as skein's ACLs or a mapping; the owner alone by default.
+        file_systems: further file systems that the job needs tokens for.
+        eval_monitor_log_thresholds: for the evaluator's figures, the range in which one is worth a line at the end.
+        nb_retries: how often to submit it again when it fails; errors that come again and Ctrl-C end it at once.
+        custom_task_module: a module that every rank runs in place of ``experiment_fn``.
+        name: what the application is called.
+        pre_script_hook: lines of bash that run in every container before Python.
+        cuda_runtime_hdfs_path: refused: install TensorFlow with CUDA into the environment instead.
+        python: an interpreter that is there on every node, in place of ``pyenv_zip_path``. Without either, the running
+            environment is packed by cluster-pack.
+        allocation_timeout: how long (s) to wait for all containers.
+        launcher: the platform; with ``"local"`` the same call runs on this machine, and what is YARN's is ignored.
+        **options: as for :func:`tfcollective.run`.
+
+    Raises:
+        As :func:`tfcollective.run`; ConfigError and UnsupportedError also for what is said above.
+    """
+    if cuda_runtime_hdfs_path is not None:
+        raise UnsupportedError(
+            "cuda_runtime_hdfs_path: CUDA comes with the environment now: put tensorflow[and-cuda] into what "
+            "pyenv_zip_path names, and ask for gpus in the TaskSpec"
+        )
+    platform: dict[str, Any] = {
+        "queue": queue,
+        "name": name,
+        "python": python,
+        "archive": pyenv_zip_path,
+        "files": files,
+        "acls": acls,
+        "file_systems": file_systems,
+        "pre_script_hook": pre_script_hook,
+        "allocation_timeout": allocation_timeout,
+        "skein_client": skein_client,
+    }
+    specs = single_server_topology() if task_specs is None else task_specs
+    options = {
+        **options,
+        "env": dict(env or {}),
+        "max_restarts": nb_retries,
+        "platform": platform if launcher == _YARN else {},
+    }
+    spec = function_job(experiment_fn, task_specs=specs, **options)
+    if custom_task_module is not None:
+        spec = _with_module(spec, custom_task_module)
+    metrics = _run(spec, launcher)
+    _log_figures(metrics, eval_monitor_log_thresholds or {})
+    return metrics
+
+
+def _with_module(spec: JobSpec, module: str) -> JobSpec:
+    return replace(spec, command=(sys.executable, "-m", module), call=None)
+
+
+def _run(spec: JobSpec, launcher: str) -> Metrics:
+    """As often as it may be tried; raises what ended the last attempt."""
+    launching: Launcher = YarnLauncher() if launcher == _YARN else find_launcher(launcher)
+    main = threading.current_thread() is threading.main_thread()
+    began = time.monotonic()
+    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main else ())
+    last = launching.last if isinstance(launching, YarnLauncher) else None
+    ended = HostedOutcome(outcome, (), time.monotonic() - began) if last is None else last.ended
+    results = results_of(outcome, spec.num_proc) if spec.call is not None else _checked(outcome)
+    return _metrics("" if last is None else last.app_id, ended, tuple(results))
+
+
+def _checked(outcome: JobOutcome) -> list[Any]:
+    """For ranks that return nothing: raises when one has failed."""
+    failed = tuple(record for record in outcome.exits if record.failed)
+    return results_of(replace(outcome, exits=failed, results={}), 0)
+
+
+def _metrics(app_id: str, ended: HostedOutcome, results: tuple[Any, ...]) -> Metrics:
+    times = {
+        task: None if row.duration is None else timedelta(seconds=row.duration)
+        for row in ended.containers
+        for task in row.tasks
+    }
+    training = None if ended.training_s is None else timedelta(seconds=ended.training_s)
+    return Metrics(
+        total_training_duration=training,
+        total_eval_duration=times.get("evaluator:0"),
+        container_duration=times,
+        train_eval_time_per_node={task: time for task, time in times.items() if not task.startswith("tensorboard")},
+        results=results,
+        side_tasks={end.task: end.info for end in ended.outcome.side_tasks},
+        app_id=app_id,
+    )
+
+
+def _log_figures(metrics: Metrics, thresholds: Mapping[str, tuple[float | None, float | None]]) -> None:
+    for task, info in metrics.side_tasks.items():
+        groups = [group for key in ("figures", "metrics") if isinstance(group := info.get(key), Mapping)]
+        figures = {name: value for group in groups for name, value in group.items()}
+        for name, (low, high) in thresholds.items():
+            value = figures.get(name, math.nan)
+            if (-math.inf if low is None else low) <= value <= (math.inf if high is None else high):
+                sys.stderr.write(f"tfcollective: {task}: {name} {value}\n")

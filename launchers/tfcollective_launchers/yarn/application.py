@@ -1,0 +1,190 @@
+"""From a job to YARN's application, as skein writes it: pure, from values to a mapping. Needs no skein.
+
+The application has one service with one container for every instance of a role: each has its own log, and a container
+that is started again is still the same instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfcollective.errors import ConfigError
+from tfcollective.launch.hosts import Host, Share
+from tfcollective.launch.planner import Plan, WorkerPlan, plan_hosts, thread_variables
+from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import variable
+from tfcollective.task_specs import DEFAULT_MEMORY, DEFAULT_VCORES, TaskSpec
+from tfcollective.tasks import SIDE_TYPES, TRAINER_TYPES, WORKER, TaskKey
+from tfcollective_launchers.yarn.environment import Environment, environment_of, source_url
+from tfcollective_launchers.yarn.options import YarnOptions
+
+__all__ = ["CALL_FILE", "JOB_FILE", "KEY_FILE", "PATHS_FILE", "Request", "application", "plan_containers", "requests"]
+
+JOB_FILE = "tfcollective-job.json"
+CALL_FILE = "tfcollective-call.pickle"
+PATHS_FILE = "tfcollective-paths.json"
+KEY_FILE = "tfcollective.key"
+_PYTHONPATH = "PYTHONPATH"
+_MASTER = "tfcollective_launchers.yarn.master"
+_CONTAINER = "tfcollective_launchers.yarn.container"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One container: what it is called and what it needs. ``memory`` is in MiB, ``processes`` is how many run in it."""
+
+    name: str
+    role: str
+    memory: int
+    vcores: int
+    gpus: int
+    label: str
+    processes: int
+
+    def __str__(self) -> str:
+        gpus = f", {self.gpus} gpus" if self.gpus else ""
+        label = f", label {self.label}" if self.label else ""
+        return f"{self.name} ({self.memory} MiB, {self.vcores} vcores{gpus}{label})"
+
+
+def container_name(instance: TaskKey) -> str:
+    """What the container of an instance of a role is called."""
+    return f"{instance.type}-{instance.index}"
+
+
+def requests(spec: JobSpec) -> tuple[Request, ...]:
+    """The containers of a job, those of the world in rank order."""
+    specs = spec.task_specs or {WORKER: TaskSpec(DEFAULT_MEMORY, DEFAULT_VCORES, instances=spec.num_proc)}
+    return tuple(
+        Request(
+            name=container_name(TaskKey(role, index)),
+            role=role,
+            memory=specs[role].memory_mib,
+            vcores=specs[role].vcores,
+            gpus=specs[role].gpus,
+            label=_label(specs[role]),
+            processes=specs[role].nb_proc_per_worker,
+        )
+        for role in (*TRAINER_TYPES, *SIDE_TYPES)
+        if role in specs
+        for index in range(specs[role].instances)
+    )
+
+
+def _label(spec: TaskSpec) -> str:
+    return str(getattr(spec.label, "value", spec.label))
+
+
+def plan_containers(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
+    """The ranks in their containers; ``environ`` is the submitter's."""
+    wanted = {request.name: request for request in requests(spec)}
+    shares, first = [], 0
+    for request in wanted.values():
+        if request.role not in TRAINER_TYPES:
+            continue
+        shares.append(Share(Host(request.name, request.processes), first, request.processes))
+        first += request.processes
+    plan = plan_hosts(spec, shares, environ)
+    return Plan(
+        tuple(_placed(worker, wanted[worker.host], spec) for worker in plan.workers),
+        tuple(_placed(worker, wanted[container_name(worker.task)], spec) for worker in plan.side_tasks),
+    )
+
+
+def _placed(worker: WorkerPlan, request: Request, spec: JobSpec) -> WorkerPlan:
+    return replace(worker, host=request.name, env={**_added(request, spec), **worker.env})
+
+
+def _added(request: Request, spec: JobSpec) -> dict[str, str]:
+    """What a process gets because of its container: as many threads as it has cores. One with GPUs is a node
+    of its own: its processes see no other GPUs of the host."""
+    threads = thread_variables(max(1, request.vcores // request.processes), spec.env)
+    return {**threads, variable("node_id"): request.name} if request.gpus else threads
+
+
+def application(
+    spec: JobSpec, options: YarnOptions, staged: Mapping[str, str], archives: Mapping[str, str]
+) -> dict[str, Any]:
+    """The application.
+
+    Args:
+        spec: the job.
+        options: the platform's settings.
+        staged: the files that only this job has, by what they are called in a container; the master gets all of them,
+            the others the key.
+        archives: the packed environment by node label, where there is one; ``""`` is that of any other label.
+
+    Raises:
+        ConfigError: an environment or a file that cannot be sent.
+    """
+    wanted = requests(spec)
+    return {
+        "name": options.name,
+        "queue": options.queue,
+        "max_attempts": 1,  # a second one would find neither the coordinator's state nor the ranks
+        "acls": options.acl_fields(),
+        "file_systems": list(options.file_systems),
+        "master": {
+            "resources": {"memory": options.master_memory_mib, "vcores": options.master_vcores},
+            "script": _script(_environment(options, archives, ""), options, (_MASTER,)),
+            "files": _files(_environment(options, archives, ""), options, staged),
+            "env": _env(spec),
+        },
+        "services": {request.name: _service(request, spec, options, staged, archives) for request in wanted},
+    }
+
+
+def _service(
+    request: Request, spec: JobSpec, options: YarnOptions, staged: Mapping[str, str], archives: Mapping[str, str]
+) -> dict[str, Any]:
+    environment = _environment(options, archives, request.label)
+    resources = {"memory": request.memory, "vcores": request.vcores}
+    return {
+        "instances": 1,
+        # The master decides what a container's end means.
+        "allow_failures": True,
+        "max_restarts": 0,
+        "node_label": request.label,
+        "resources": {**resources, "gpus": request.gpus} if request.gpus else resources,
+        "script": _script(environment, options, (_CONTAINER, request.name, f"{options.allocation_timeout:g}")),
+        "files": _files(environment, options, {KEY_FILE: staged[KEY_FILE]}),
+        "env": _env(spec),
+    }
+
+
+def _environment(options: YarnOptions, archives: Mapping[str, str], label: str) -> Environment:
+    return environment_of(options.python, archives.get(label, archives.get("")))
+
+
+def _script(environment: Environment, options: YarnOptions, module: Sequence[str]) -> str:
+    """Bash. YARN gives a home directory that need not be there, and a directory that is gone afterwards."""
+    lines = (
+        '[ -w "${HOME:-/}" ] || export HOME="$PWD"',
+        f'export {variable("runtime_dir")}="$PWD/.tfcollective"',
+        f'export {_PYTHONPATH}="$PWD${{{_PYTHONPATH}:+:${_PYTHONPATH}}}"',
+        *environment.setup,
+        *options.pre_script_hook.splitlines(),
+        f"exec {environment.interpreter} -m {' '.join(module)}",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _files(environment: Environment, options: YarnOptions, staged: Mapping[str, str]) -> dict[str, Any]:
+    shipped: dict[str, Any] = {**environment.files}
+    for target, source in {**options.files, **staged}.items():
+        if target in shipped:
+            raise ConfigError(f"yarn: files: {target} is a name of the environment's own: choose another")
+        kind = "ARCHIVE" if target in options.files and _is_archive(source, target) else "FILE"
+        shipped[target] = {"source": source_url(source), "type": kind, "visibility": "APPLICATION"}
+    return shipped
+
+
+def _is_archive(source: str, target: str) -> bool:
+    """A packed directory stands under a name without its ending: YARN unpacks it."""
+    return source.endswith((".zip", ".tar.gz", ".tgz")) and not target.endswith((".zip", ".tar.gz", ".tgz"))
+
+
+def _env(spec: JobSpec) -> dict[str, str]:
+    return {**spec.env, "PYTHONUNBUFFERED": "1", variable("log_level"): spec.log_level}

@@ -1,0 +1,53 @@
+"""What runs in every container but the master's: finds the coordinator, and is an agent of its job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tfcollective.errors import LaunchError, TfCollectiveError
+from tfcollective.exit_codes import ExitCode
+from tfcollective.launch.hosted_master import serve_container
+from tfcollective.launch.node import NodeSettings, wait_for_key
+from tfcollective.log import get_logger
+from tfcollective_launchers.yarn.application import KEY_FILE
+from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
+
+__all__ = ["main"]
+
+_LOG = get_logger(__name__)
+_CALL_S = 10.0
+_POLL_S = 0.25
+_MARGIN_S = 60.0  # the master gives up first, and says why
+
+
+def main() -> int:
+    """``container NAME SECONDS``: what it is called, and how long all containers may take to come."""
+    name, patience = sys.argv[1], float(sys.argv[2]) + _MARGIN_S
+    try:
+        coordinator = _find_coordinator(application_client(import_skein()), patience)
+        key = wait_for_key(Path(KEY_FILE), 0.0)
+        return serve_container(NodeSettings(coordinator, key.hex(), name, patience=patience))
+    except TfCollectiveError as error:
+        sys.stderr.write(f"tfcollective: {error}\n")
+        return ExitCode.INTERNAL
+
+
+def _find_coordinator(app: Any, patience: float) -> str:
+    """Asks again and again: skein's own wait would hang for ever once the master is gone."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            found = within(_CALL_S, "asking for the coordinator", lambda: app.kv.get(ENDPOINT_KEY))
+            if found is not None:
+                return str(found.decode())
+        except Exception as error:  # noqa: BLE001  skein raises many kinds; the deadline ends it
+            _LOG.info("yarn: %s", error)
+        time.sleep(_POLL_S)
+    raise LaunchError(f"the application's master has not started the coordinator within {patience:g} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

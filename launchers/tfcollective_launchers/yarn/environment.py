@@ -1,0 +1,63 @@
+"""Which Python a container runs, and what has to be sent for that: pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["Environment", "environment_of", "source_url"]
+
+_UNPACKED = "environment"  # the directory of an archive in a container
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How to get at an interpreter in a container.
+
+    Attributes:
+        interpreter: the words of a shell that start it.
+        files: what to send, as skein's files.
+        setup: lines of a shell that come before.
+    """
+
+    interpreter: str
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    setup: tuple[str, ...] = ()
+
+
+def environment_of(python: str | None, archive: str | None) -> Environment:
+    """The environment that an interpreter's path on the nodes, or an archive, stands for; ConfigError."""
+    if python is not None:
+        if not python.startswith("/"):
+            raise ConfigError(f"yarn: python: an absolute path on the nodes, not {python!r}")
+        return Environment(shlex.quote(python))
+    assert archive is not None
+    name = PurePosixPath(archive.rstrip("/")).name
+    if name.endswith(".pex"):
+        return Environment(f'"$PWD/{name}"', {name: _file(archive, "FILE")}, _PEX)
+    if name.endswith(".pex.zip"):
+        return Environment(f'"$PWD/{_UNPACKED}/__main__.py"', {_UNPACKED: _file(archive, "ARCHIVE")}, _PEX)
+    if name.endswith((".zip", ".tar.gz", ".tgz")):
+        return Environment(f'"$PWD/{_UNPACKED}/bin/python"', {_UNPACKED: _file(archive, "ARCHIVE")})
+    raise ConfigError(f"yarn: archive: a .pex, .pex.zip, .zip, .tar.gz or .tgz file, not {archive!r}")
+
+
+# A pex that makes an environment of itself: its sys.executable then is one that finds its packages, too.
+_PEX = ('export PEX_ROOT="$PWD/.pex" PEX_VENV=1',)
+
+
+def source_url(source: str) -> str:
+    """Where a file is, as YARN wants it: a path is one here."""
+    if "://" in source:
+        return source
+    if not source.startswith("/"):
+        raise ConfigError(f"yarn: an absolute path or a URL, not {source!r}")
+    return f"file://{source}"
+
+
+def _file(source: str, kind: str) -> dict[str, str]:
+    return {"source": source_url(source), "type": kind, "visibility": "APPLICATION"}

@@ -1,0 +1,298 @@
+"""Runs a job as an application on YARN, and follows it from here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
+from tfcollective.launch.hosted import HostedJob, HostedOutcome, call_of
+from tfcollective.launch.hosted_client import HostedClient, ask_status
+from tfcollective.launch.job import new_job_id, new_job_key
+from tfcollective.launch.launcher import JobDescription, JobManager, JobOutcome, Launcher
+from tfcollective.launch.planner import Plan
+from tfcollective.launch.signals import forward_signals
+from tfcollective.launch.spec import JobSpec
+from tfcollective.log import get_logger
+from tfcollective.settings import environ_snapshot
+from tfcollective_launchers.yarn import records
+from tfcollective_launchers.yarn.application import (
+    CALL_FILE,
+    JOB_FILE,
+    KEY_FILE,
+    PATHS_FILE,
+    application,
+    plan_containers,
+    requests,
+)
+from tfcollective_launchers.yarn.cluster import impossible, shortage
+from tfcollective_launchers.yarn.logs import end_of_log, show_logs
+from tfcollective_launchers.yarn.options import YarnOptions
+from tfcollective_launchers.yarn.packing import archives_of, pack_directories
+from tfcollective_launchers.yarn.skein_client import AppState, YarnClient
+from tfcollective_launchers.yarn.table import render_table
+
+__all__ = ["Submission", "YarnLauncher", "run_application"]
+
+_LOG = get_logger(__name__)
+_POLL_S = 0.5
+_END_S = 40.0
+_APPLICATION = re.compile(r"application_\d+_\d+")
+_MASTER_LOG = "application.driver.log"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One application: its id, how it ended, and how the job in it ended; no ``state`` when it was left to itself."""
+
+    app_id: str
+    ended: HostedOutcome
+    state: AppState | None
+
+
+class YarnLauncher(Launcher, JobManager):
+    """An application with the coordinator in its master's container and an agent in every other one.
+
+    Attributes:
+        last: what it has run last.
+    """
+
+    def __init__(self) -> None:
+        self.last: Submission | None = None
+
+    def plan(self, spec: JobSpec) -> Plan:
+        """See :class:`Launcher`."""
+        return plan_containers(_checked(spec), environ_snapshot())
+
+    def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
+        """See :class:`Launcher`."""
+        self.last = run_application(spec, stop_signals=stop_signals)
+        return self.last.ended.outcome
+
+    def owns(self, job: str) -> bool:
+        """See :class:`JobManager`."""
+        return _APPLICATION.fullmatch(job) is not None
+
+    def describe(self, job: str) -> JobDescription:
+        """See :class:`JobManager`."""
+        with YarnClient.start() as yarn:
+            state = yarn.state(job)
+        known = records.recall(job)
+        if state.ended:
+            records.forget(job)
+        status = ask_status(*known) if known is not None and not state.ended else None
+        facts = {
+            "application": job,
+            "state": state.state.lower(),
+            "final status": "" if not state.ended else state.final_status.lower(),
+            "queue": state.queue,
+            "diagnostics": state.why,
+            "page": state.tracking_url,
+        }
+        return JobDescription({name: text for name, text in facts.items() if text}, status)
+
+    def show_logs(self, job: str) -> int:
+        """See :class:`JobManager`."""
+        return show_logs(job)
+
+    def kill(self, job: str) -> None:
+        """See :class:`JobManager`."""
+        with YarnClient.start() as yarn:
+            yarn.kill(job)
+            state = yarn.wait_for_end(job, _END_S)
+        if not state.ended:
+            raise LaunchError(f"{job} is still {state.state.lower()} {_END_S:g} s after it was killed")
+        records.forget(job)
+
+
+def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submission:
+    """Submits a job and follows it to its end. Raises as :meth:`Launcher.run`."""
+    options = YarnOptions.from_platform(_checked(spec).platform)
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tfcollective-yarn-")))
+        spec, options = _with_script(spec, options)
+        options = replace(options, files=pack_directories(options.files, folder))
+        archives = archives_of(options)
+        hosted = HostedJob(
+            job_id=new_job_id(),
+            key=new_job_key(),
+            spec=spec,
+            plan=plan_containers(spec, environ_snapshot()),
+            python=sys.executable,
+            allocation_timeout=options.allocation_timeout,
+            followed=not options.detach,
+        )
+        document = application(spec, options, _stage(hosted, folder), archives)
+        yarn = opened.enter_context(YarnClient.start(options.skein_client))
+        _check(yarn, spec, options)
+        submitted = _Submitted(yarn, hosted, options)
+        return submitted.run(document, stop_signals)
+
+
+def _checked(spec: JobSpec) -> JobSpec:
+    if spec.hosts:
+        raise ConfigError("YARN chooses the hosts: use the launcher 'yarn' without hosts")
+    if spec.emit_tf_config:
+        raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found: not on YARN")
+    return spec
+
+
+def _check(yarn: YarnClient, spec: JobSpec, options: YarnOptions) -> None:
+    """What YARN would never grant is refused before anything is sent."""
+    yarn.check_queue(options.queue)
+    problems = impossible(requests(spec), yarn.nodes())
+    if problems:
+        raise ConfigError("YARN can never give what this job asks for:\n  " + "\n  ".join(problems))
+
+
+def _with_script(spec: JobSpec, options: YarnOptions) -> tuple[JobSpec, YarnOptions]:
+    """A script of the command goes with the job: it runs in an empty directory there."""
+    if len(spec.command) < 2 or spec.command[0] != sys.executable or spec.cwd is not None:
+        return spec, options
+    script = Path(spec.command[1])
+    if script.suffix != ".py" or not script.is_file():
+        return spec, options
+    files = {**options.files, script.name: str(script.absolute())}
+    command = (spec.command[0], script.name, *spec.command[2:])
+    return replace(spec, command=command), replace(options, files=files)
+
+
+def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
+    """The files of this job alone; nobody else can read them, here and there."""
+    wanted = [asdict(request) for request in requests(hosted.spec)]
+    contents = {
+        JOB_FILE: json.dumps({"job": hosted.to_json(), "requests": wanted}).encode(),
+        KEY_FILE: hosted.key.hex().encode(),
+    }
+    call = call_of(hosted.spec)
+    if call is not None:
+        contents[CALL_FILE], contents[PATHS_FILE] = call
+    for name, data in contents.items():
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    return {name: str(folder / name) for name in contents}
+
+
+class _Submitted:
+    """An application while this process looks after it."""
+
+    def __init__(self, yarn: YarnClient, hosted: HostedJob, options: YarnOptions) -> None:
+        self._yarn = yarn
+        self._hosted = hosted
+        self._options = options
+        self._app_id = ""
+        self._security: Any = None
+
+    def run(self, document: Mapping[str, Any], stop_signals: Sequence[int]) -> Submission:
+        """To its end, or until it runs by itself. Whatever goes wrong here, the application does not stay."""
+        received: list[int] = []
+        with forward_signals(stop_signals, received.append):
+            self._app_id, self._security = self._yarn.submit(document)
+            _say(f"{self._app_id} in the queue {self._options.queue}: submitted")
+            with self._ended_on_error():
+                coordinator = self._find_coordinator(received)
+        with self._ended_on_error():
+            if coordinator is None:
+                self._yarn.kill(self._app_id)
+                state = self._yarn.wait_for_end(self._app_id, _END_S)
+                outcome = JobOutcome((), initialised=True, stopped_by=received[0])
+                return Submission(self._app_id, HostedOutcome(outcome, ()), state)
+            records.remember(self._app_id, coordinator, self._hosted.key)
+            if self._options.detach:
+                _say(f"{self._app_id} runs by itself: tfcollective status|logs|kill {self._app_id}")
+                return Submission(self._app_id, HostedOutcome(JobOutcome((), initialised=True), ()), None)
+            return self._follow(coordinator, stop_signals)
+
+    def _follow(self, coordinator: str, stop_signals: Sequence[int]) -> Submission:
+        hosted = self._hosted
+        with HostedClient(coordinator, hosted.key) as client:
+            ended = client.follow(hosted.plan, self._gone, stop_signals, results=hosted.spec.call is not None)
+        state = self._yarn.wait_for_end(self._app_id, _END_S)
+        if not state.ended:
+            _LOG.warning("%s is still %s after its job: killing it", self._app_id, state.state)
+            self._yarn.kill(self._app_id)
+            state = self._yarn.wait_for_end(self._app_id, _END_S)
+        records.forget(self._app_id)
+        ended = self._explained(ended)
+        sys.stderr.write(render_table(self._app_id, ended))
+        return Submission(self._app_id, ended, state)
+
+    def _find_coordinator(self, received: Sequence[int]) -> str | None:
+        """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
+        deadline = time.monotonic() + self._options.allocation_timeout
+        said = ""
+        while not received:
+            state = self._yarn.state(self._app_id)
+            if state.state != said:
+                said = state.state
+                _say(f"{self._app_id}: {said.lower()}")
+            if state.ended:
+                raise LaunchError(self._describe_end(state))
+            if state.state == "RUNNING":
+                found = self._yarn.endpoint(self._app_id, self._security)
+                if found is not None:
+                    return found
+            if time.monotonic() > deadline:
+                raise RendezvousError(self._describe_wait(state))
+            time.sleep(_POLL_S)  # YARN has no call that waits
+        return None
+
+    def _gone(self) -> str | None:
+        try:
+            state = self._yarn.state(self._app_id)
+        except LaunchError as error:
+            _LOG.warning("yarn: %s", error)
+            return None
+        return self._describe_end(state) if state.ended else None
+
+    def _describe_end(self, state: AppState) -> str:
+        """An application that ended without a word of its coordinator."""
+        why = f": {state.why}" if state.why else ""
+        text = f"{self._app_id} has ended ({state.final_status.lower()}) without its coordinator's report{why}"
+        if state.state == "KILLED":
+            return text
+        lines = end_of_log(self._app_id, _MASTER_LOG)
+        return "\n    ".join([f"{text}\n  the end of the coordinator's log:", *lines]) if lines else text
+
+    def _describe_wait(self, state: AppState) -> str:
+        what = f"{self._app_id} is {state.state.lower()} after {self._options.allocation_timeout:g} s"
+        need = f"{self._options.master_memory_mib} MiB for its master"
+        return f"{what}: the queue {state.queue} has not given {need}. {state.why}".rstrip()
+
+    def _explained(self, ended: HostedOutcome) -> HostedOutcome:
+        """What was free when containers did not come is known here alone."""
+        failure = ended.outcome.start_failure
+        if failure is None or not failure.timed_out or ended.outcome.initialised is False:
+            return ended
+        here = {row.name for row in ended.containers if row.host}
+        missing = [request for request in requests(self._hosted.spec) if request.name not in here]
+        with suppress(LaunchError):
+            text = f"{failure.message}; {shortage(missing, self._yarn.nodes())}" if missing else failure.message
+            return replace(ended, outcome=replace(ended.outcome, start_failure=replace(failure, message=text)))
+        return ended
+
+    @contextmanager
+    def _ended_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            records.forget(self._app_id)
+            with suppress(LaunchError):
+                self._yarn.kill(self._app_id)
+                self._yarn.wait_for_end(self._app_id, _END_S)
+            raise
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tfcollective: {text}\n")
+    sys.stderr.flush()

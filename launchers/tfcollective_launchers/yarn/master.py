@@ -1,0 +1,177 @@
+"""What runs in the application master's container: the coordinator, and the launcher's part of the job."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tfcollective import log
+from tfcollective.errors import TfCollectiveError
+from tfcollective.exit_codes import ExitCode
+from tfcollective.launch.hosted import HostedJob, HostedOutcome
+from tfcollective.launch.hosted_master import serve_job
+from tfcollective.launch.network import choose_address, interface_addresses
+from tfcollective.launch.report import exit_code, render
+from tfcollective.launch.spec import FunctionCall
+from tfcollective.log import get_logger
+from tfcollective.settings import environ_snapshot
+from tfcollective_launchers.yarn import node_web
+from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, PATHS_FILE, Request
+from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
+
+__all__ = ["SkeinPlatform", "main"]
+
+_LOG = get_logger(__name__)
+_CALL_S = 20.0
+_TAIL_LINES = 20
+_END_KNOWN_S = 8.0
+_OVER = ("FAILED", "KILLED", "SUCCEEDED")
+_MAX_DIAGNOSTICS = 4000
+
+
+def main() -> int:
+    """Runs the job that the files here describe; the application ends with it."""
+    try:
+        hosted = _read(Path.cwd())
+        log.configure(hosted.spec.log_level)
+        document = json.loads(Path(JOB_FILE).read_text())
+        wanted = tuple(Request(**request) for request in document["requests"])
+        platform = SkeinPlatform(application_client(import_skein()), wanted)
+        bind_host = _own_address(hosted.spec.network_interfaces, environ_snapshot())
+        ended = serve_job(hosted, bind_host, platform)
+    except TfCollectiveError as error:
+        sys.stderr.write(f"tfcollective: {error}\n")
+        return ExitCode.INTERNAL
+    return _finish(platform, ended)
+
+
+def _read(folder: Path) -> HostedJob:
+    call, paths = folder / CALL_FILE, folder / PATHS_FILE
+    function = None
+    if call.exists():
+        function = FunctionCall(call.read_bytes(), tuple(json.loads(paths.read_text())))
+    return HostedJob.from_json(json.loads((folder / JOB_FILE).read_text())["job"], function)
+
+
+def _own_address(wanted: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Where the other containers and the submitter reach us: the address by which YARN calls this node."""
+    if wanted:
+        return choose_address(interface_addresses(), wanted)
+    return socket.gethostbyname(environ.get("NM_HOST") or socket.gethostname())
+
+
+def _finish(platform: SkeinPlatform, ended: HostedOutcome) -> int:
+    """Leaves the report in the log and the first of it with YARN, and ends the application."""
+    text = render(ended.outcome)
+    if text:
+        sys.stderr.write(f"tfcollective: {text}\n")
+    code = exit_code(ended.outcome)
+    status = "SUCCEEDED" if code == 0 else "KILLED" if ended.outcome.stopped_by is not None else "FAILED"
+    platform.end(status, text[:_MAX_DIAGNOSTICS] or "all ranks have ended with code 0")
+    return code
+
+
+class SkeinPlatform:
+    """skein's application, as the master asks it; a HostedPlatform."""
+
+    def __init__(self, app: Any, wanted: Sequence[Request]) -> None:
+        self._app = app
+        self._wanted = {request.name: request for request in wanted}
+        self._user = environ_snapshot().get("USER", "")
+
+    def announce(self, coordinator: str) -> None:
+        """See :class:`HostedPlatform`."""
+
+        def put() -> None:
+            self._app.kv[ENDPOINT_KEY] = coordinator.encode()
+
+        within(_CALL_S, "telling where the coordinator is", put)
+
+    def problem(self, names: Sequence[str]) -> str | None:
+        """See :class:`HostedPlatform`."""
+        containers = self._containers(_OVER)
+        for name in names:
+            if name in containers:
+                container = containers[name]
+                said = "\n    ".join(self._last_words(name, container))
+                head = f"the container of {name} ended before its agent had come{_how(container)}"
+                return f"{head}; the end of its log:\n    {said}" if said else head
+        return None
+
+    def describe_missing(self, names: Sequence[str]) -> str:
+        """See :class:`HostedPlatform`."""
+        running = self._containers(("RUNNING",))
+        pending = [str(self._wanted[name]) for name in names if name not in running]
+        silent = [name for name in names if name in running]
+        parts = [f"YARN has not granted {', '.join(pending)}"] if pending else []
+        if silent:
+            parts.append(f"granted, but no agent has come from {', '.join(silent)}: see `tfcollective logs`")
+        return "; ".join(parts)
+
+    def explain(self, name: str) -> str | None:
+        """See :class:`HostedPlatform`."""
+        deadline = time.monotonic() + _END_KNOWN_S
+        while True:
+            container = self._containers((*_OVER, "RUNNING")).get(name)
+            if container is not None and str(container.state) in _OVER:
+                return f"was ended{_how(container)}"
+            end = None if container is None else _end_of(container)
+            if end is not None and end[0] is not None:
+                return f"was ended (exit code {end[0]}{': ' + end[1] if end[1] else ''})"
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.5)  # skein hears from YARN every 5 s
+
+    def places(self) -> Mapping[str, tuple[str, str]]:
+        """See :class:`HostedPlatform`."""
+        containers = self._containers((*_OVER, "RUNNING"))
+        return {name: self._place(container) for name, container in containers.items()}
+
+    def _place(self, container: Any) -> tuple[str, str]:
+        address = container.yarn_node_http_address or ""
+        page = node_web.log_page(address, container.yarn_container_id, self._user) if address else ""
+        return address.partition(":")[0], page
+
+    def end(self, status: str, diagnostics: str) -> None:
+        """Ends the application, and this process with it."""
+        with suppress(Exception):  # it may end us before it has answered
+            within(_CALL_S, "ending the application", lambda: self._app.shutdown(status, diagnostics))
+
+    def _containers(self, states: Sequence[str]) -> dict[str, Any]:
+        try:
+            found = within(_CALL_S, "asking for containers", lambda: self._app.get_containers(states=states))
+        except Exception as error:  # noqa: BLE001  skein raises many kinds, and the job can go on without
+            _LOG.warning("yarn: %s", error)
+            return {}
+        return {container.service_name: container for container in found}
+
+    def _last_words(self, name: str, container: Any) -> tuple[str, ...]:
+        if not container.yarn_node_http_address:
+            return ()
+        node, key = container.yarn_node_http_address, container.yarn_container_id
+        return node_web.last_lines(node, key, f"{name}.log", _TAIL_LINES)
+
+
+def _end_of(container: Any) -> node_web.ContainerEnd | None:
+    if not container.yarn_node_http_address:
+        return None
+    return node_web.container_end(container.yarn_node_http_address, container.yarn_container_id)
+
+
+def _how(container: Any) -> str:
+    """What is known of a container's end: its node knows more than skein."""
+    end = _end_of(container)
+    code = "" if end is None or end[0] is None else f"exit code {end[0]}"
+    text = (end[1] if end is not None else "") or (container.exit_message or "")
+    words = ": ".join(part for part in (code, text) if part)
+    return f" ({words})" if words else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

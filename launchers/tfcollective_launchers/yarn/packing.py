@@ -1,0 +1,70 @@
+"""Directories and environments as the single files that YARN takes."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+from tfcollective_launchers.yarn.options import YarnOptions
+
+__all__ = ["archives_of", "pack_directories"]
+
+
+def pack_directories(files: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """``files`` with every directory packed into an archive in ``folder``, whose contents appear under the target's
+    name. Paths become absolute; ConfigError when there is nothing."""
+    packed = {}
+    for target, source in files.items():
+        if "://" in source:
+            packed[target] = source
+            continue
+        path = Path(source).absolute()
+        if not path.exists():
+            raise ConfigError(f"yarn: files: {target}: there is no {source}")
+        packed[target] = str(_zip(path, folder / f"{target}.zip") if path.is_dir() else path)
+    return packed
+
+
+def _zip(directory: Path, archive: Path) -> Path:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(directory.rglob("*")):
+            if "__pycache__" not in path.parts:
+                file.write(path, path.relative_to(directory))
+    return archive
+
+
+def archives_of(options: YarnOptions) -> dict[str, str]:
+    """The packed environment by node label; none when there is an interpreter on the nodes.
+
+    Without either the running environment is packed: that takes minutes the first time.
+    """
+    if options.python is not None:
+        return {}
+    if isinstance(options.archive, str):
+        return {"": _local(options.archive)}
+    if options.archive is not None:
+        return {str(getattr(label, "value", label)): _local(path) for label, path in options.archive.items()}
+    return {"": _pack_environment()}
+
+
+def _local(source: str) -> str:
+    if "://" in source:
+        return source
+    path = Path(source).absolute()
+    if not path.exists():
+        raise ConfigError(f"yarn: archive: there is no {source}")
+    return str(path)
+
+
+def _pack_environment() -> str:
+    try:
+        import cluster_pack
+    except ImportError as error:
+        raise ConfigError(
+            f"yarn: no python (a path on the nodes) and no archive was given, and cluster-pack, which would pack this "
+            f"environment, cannot be used ({error}): give one, or pip install 'tfcollective[yarn]'"
+        ) from error
+    place, _ = cluster_pack.upload_env()
+    return str(place)

@@ -1,0 +1,265 @@
+"""skein, as we use it: found when it is needed, with deadlines, and with errors that say what to mend."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.log import get_logger
+from tfcollective_launchers.yarn.cluster import Amount, NodeView
+
+__all__ = [
+    "ENDED",
+    "ENDPOINT_KEY",
+    "AppState",
+    "SkeinError",
+    "YarnClient",
+    "application_client",
+    "check_programs",
+    "import_skein",
+    "within",
+]
+
+_LOG = get_logger(__name__)
+_T = TypeVar("_T")
+ENDPOINT_KEY = "tfcollective/coordinator"
+ENDED = ("FINISHED", "FAILED", "KILLED")
+_START_S = 120.0
+_CALL_S = 60.0
+_TAIL_LINES = 12
+
+
+class SkeinError(LaunchError):
+    """YARN or skein did not do what was asked."""
+
+
+def import_skein() -> Any:
+    """The module. Raises ConfigError that says how to install it."""
+    try:
+        with suppress(ImportError):
+            # Python 3.12 has no distutils any more, of which skein uses a part; setuptools brings it back.
+            import setuptools  # noqa: F401
+        import skein
+    except ImportError as error:
+        raise ConfigError(f"skein cannot be used ({error}): pip install 'tfcollective[yarn]'") from error
+    return skein
+
+
+def within(seconds: float, what: str, work: Callable[[], _T]) -> _T:
+    """What ``work`` returns or raises; SkeinError when it takes too long. Calls of skein's have no deadline of their
+    own: one that hangs is left to itself."""
+    box: list[tuple[bool, Any]] = []
+
+    def run() -> None:
+        try:
+            box.append((True, work()))
+        except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+            box.append((False, error))
+
+    thread = threading.Thread(target=run, name="tfc-skein", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not box:
+        raise SkeinError(f"{what} took more than {seconds:g} s")
+    good, value = box[0]
+    if good:
+        result: _T = value
+        return result
+    raise value
+
+
+@dataclass(frozen=True)
+class AppState:
+    """What YARN says of an application.
+
+    Attributes:
+        state: ``ACCEPTED``, ``RUNNING``, ``FINISHED`` ...
+        final_status: how it ended: ``SUCCEEDED``, ``FAILED`` ...
+        diagnostics: why.
+        queue: where it is.
+        tracking_url: its page.
+        host: the master's host, once it runs.
+    """
+
+    state: str
+    final_status: str
+    diagnostics: str
+    queue: str
+    tracking_url: str
+    host: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in ENDED
+
+    @property
+    def why(self) -> str:
+        """The first lines of the diagnostics without Java's stack."""
+        lines = [line.strip() for line in self.diagnostics.splitlines()]
+        return " ".join(line for line in lines if line and not line.startswith("at "))[:1000]
+
+
+class YarnClient:
+    """The submitter's connection to YARN: a Java process of skein's that ends with it."""
+
+    def __init__(self, client: Any, skein: Any) -> None:
+        self._client = client
+        self._skein = skein
+
+    @classmethod
+    @contextmanager
+    def start(cls, given: Any = None) -> Iterator[YarnClient]:
+        """Starts it, or uses a ``given`` client of skein's. Raises ConfigError or LaunchError: what is missing."""
+        skein = import_skein()
+        if given is not None:
+            yield cls(given, skein)
+            return
+        check_programs()
+        with tempfile.TemporaryDirectory(prefix="tfcollective-skein-") as folder:
+            log = Path(folder) / "driver.log"
+            client = _start_driver(skein, log)
+            try:
+                yield cls(client, skein)
+            finally:
+                client.close()
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """The nodes that run."""
+        reports = self._call("YARN's list of nodes", lambda: self._client.get_nodes(states=["RUNNING"]))
+        return tuple(
+            NodeView(
+                report.id,
+                frozenset(label for label in report.labels if label),
+                _amount(report.total_resources),
+                _amount(report.used_resources),
+            )
+            for report in reports
+        )
+
+    def check_queue(self, name: str) -> None:
+        """Raises ConfigError that names the queues there are when this one cannot be used."""
+        try:
+            queue = self._call(f"YARN's queue {name}", lambda: self._client.get_queue(name))
+        except SkeinError as error:
+            with suppress(SkeinError):
+                queues = self._call("YARN's queues", self._client.get_all_queues)
+                known = ", ".join(sorted(queue.name for queue in queues))
+                raise ConfigError(f"YARN has no queue {name!r}; there are: {known}") from error
+            raise
+        if str(queue.state) != "RUNNING":
+            raise ConfigError(f"YARN's queue {name!r} is {str(queue.state).lower()}: it takes no applications")
+
+    def submit(self, document: Mapping[str, Any]) -> tuple[str, Any]:
+        """Submits an application with credentials of its own; its id and the credentials."""
+        try:
+            spec = self._skein.ApplicationSpec.from_dict(dict(document))
+            security = self._skein.Security.new_credentials()
+        except (TypeError, ValueError) as error:
+            raise LaunchError(f"the application cannot be described to YARN: {error}") from error
+        spec.master.security = security
+        app_id: str = self._call("submitting the application", lambda: self._client.submit(spec), _START_S)
+        return app_id, security
+
+    def state(self, app_id: str) -> AppState:
+        """What YARN says of an application."""
+        report = self._call(f"YARN's report of {app_id}", lambda: self._client.application_report(app_id))
+        return AppState(
+            state=str(report.state),
+            final_status=str(report.final_status),
+            diagnostics=report.diagnostics or "",
+            queue=report.queue,
+            tracking_url=report.tracking_url or "",
+            host=report.host or "",
+        )
+
+    def endpoint(self, app_id: str, security: Any) -> str | None:
+        """Where the coordinator listens, or None as long as the master has not said it."""
+
+        def ask() -> bytes | None:
+            with self._client.connect(app_id, wait=False, security=security) as app:
+                value: bytes | None = app.kv.get(ENDPOINT_KEY)
+            return value
+
+        try:
+            found = within(_CALL_S, f"asking the master of {app_id}", ask)
+        except (SkeinError, self._skein.exceptions.SkeinError, OSError) as error:
+            _LOG.info("yarn: %s", error)
+            return None
+        return None if found is None else found.decode()
+
+    def kill(self, app_id: str) -> None:
+        """Ends an application; nothing if it has ended. Raises SkeinError when YARN does not obey."""
+        try:
+            self._call(f"killing {app_id}", lambda: self._client.kill_application(app_id))
+        except SkeinError:
+            if not self.state(app_id).ended:
+                raise
+
+    def wait_for_end(self, app_id: str, seconds: float) -> AppState:
+        """Its state once it has ended, or as it is after that time."""
+        deadline = time.monotonic() + seconds
+        while not (state := self.state(app_id)).ended and time.monotonic() < deadline:
+            time.sleep(0.25)  # YARN has no call that waits
+        return state
+
+    def _call(self, what: str, work: Callable[[], _T], seconds: float = _CALL_S) -> _T:
+        try:
+            return within(seconds, what, work)
+        except self._skein.exceptions.SkeinError as error:
+            raise SkeinError(f"{what}: {_first_line(error)}") from error
+        except (OSError, ValueError, KeyError) as error:
+            raise SkeinError(f"{what}: {_first_line(error)}") from error
+
+
+def check_programs() -> None:
+    """Raises ConfigError that says what to do when YARN cannot be reached from here."""
+    if shutil.which("yarn") is None:
+        raise ConfigError("there is no command `yarn` on the PATH: run this where Hadoop's client is installed")
+    if shutil.which("java") is None and not _java_home_is_good():
+        raise ConfigError("there is no Java: install it, or set JAVA_HOME")
+
+
+def _java_home_is_good() -> bool:
+    from tfcollective.settings import environ_snapshot
+
+    home = environ_snapshot().get("JAVA_HOME")
+    return home is not None and Path(home, "bin/java").exists()
+
+
+def _start_driver(skein: Any, log: Path) -> Any:
+    try:
+        return within(
+            _START_S,
+            "starting skein's Java process",
+            lambda: skein.Client(security=skein.Security.new_credentials(), log=str(log)),
+        )
+    except (skein.exceptions.SkeinError, SkeinError, OSError, ValueError) as error:
+        said = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if log.exists() else []
+        text = "\n  ".join([f"YARN cannot be reached: {error}", *said])
+        raise LaunchError(f"{text}\nsee `tfcollective check --launcher yarn`") from error
+
+
+def _amount(resources: Any) -> Amount:
+    return Amount(resources.memory, resources.vcores, resources.gpus)
+
+
+def _first_line(error: BaseException) -> str:
+    """Java's messages go on with a stack."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def application_client(skein: Any) -> Any:
+    """The connection of a container to its own application."""
+    try:
+        return skein.ApplicationClient.from_current()
+    except Exception as error:
+        raise LaunchError(f"this is no container of skein's: {error}") from error

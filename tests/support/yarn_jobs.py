@@ -1,0 +1,86 @@
+"""What jobs on YARN run in the tests. Nothing here needs TensorFlow but `train`."""
+
+import os
+import time
+from pathlib import Path
+
+LONG_S = 300.0
+
+
+def _meet(name="here"):
+    import tfcollective
+
+    tfcollective.init()
+    folder = Path(os.environ["TFC_TEST_FOLDER"])
+    (folder / f"{name}-{tfcollective.rank()}").write_text(str(os.getpid()))
+    return tfcollective.rank(), tfcollective.size()
+
+
+def _sum(value):
+    import numpy
+
+    from tfcollective.communicator import Sum
+    from tfcollective.runtime import get_communicator
+
+    return float(get_communicator().allreduce(numpy.full(3, value, numpy.float32), op=Sum)[0])
+
+
+def report(*args):
+    """Where each rank is, and what they have in common."""
+    rank, size = _meet()
+    print(f"rank {rank} says hello", flush=True)
+    files = sorted(str(path) for path in Path().iterdir())
+    return rank, size, _sum(float(rank)), os.environ["NM_HOST"], str(Path.cwd()), files, len(args and args[0])
+
+
+def go_on():
+    """Collectives, until somebody ends it."""
+    _meet()
+    deadline = time.monotonic() + LONG_S
+    while time.monotonic() < deadline:
+        _sum(1.0)
+        time.sleep(0.05)
+
+
+def fail_on_one():
+    """Rank 1 raises while the others are in a collective."""
+    rank, _ = _meet()
+    if rank == 1:
+        raise ValueError("this rank has had enough")
+    _sum(1.0)
+
+
+def eat_memory():
+    """The worker takes more memory than its container has."""
+    rank, _ = _meet()
+    hold = []
+    while rank == 1:
+        hold.append(bytes([7]) * (64 << 20))
+        time.sleep(0.2)
+    go_on()
+
+
+def train(steps=20):
+    """A small Keras model: the loss after some steps, which is the same on all ranks."""
+    import numpy
+    import tensorflow as tf
+
+    import tfcollective.keras as hvd
+
+    hvd.init()
+    tf.keras.utils.set_random_seed(7)
+    numbers = numpy.random.default_rng(1)
+    x = numbers.normal(size=(hvd.size() * steps * 8, 4)).astype("float32")
+    y = x @ numpy.array([[1.0], [-2.0], [3.0], [0.5]], "float32")
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.05)), "mse")
+    model.fit(
+        x[hvd.rank() :: hvd.size()],
+        y[hvd.rank() :: hvd.size()],
+        batch_size=8,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
+    return float(model.evaluate(x, y, verbose=0))

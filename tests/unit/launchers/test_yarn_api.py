@@ -1,0 +1,84 @@
+"""run_on_yarn and the command line, up to where YARN would begin."""
+
+from importlib.metadata import entry_points
+
+import pytest
+from click.testing import CliRunner
+from tfcollective_launchers.yarn.api import run_on_yarn
+from tfcollective_launchers.yarn.launcher import YarnLauncher
+
+from tfcollective.cli.run import run
+from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.registry import GROUP, find_manager
+from tfcollective.task_specs import TaskSpec
+
+installed = pytest.mark.skipif(
+    not entry_points(group=GROUP, name="yarn"),
+    reason="the launchers are found by the metadata of the installed package",
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"cuda_runtime_hdfs_path": "hdfs:///cuda"}, UnsupportedError, "CUDA comes with the environment"),
+        ({"nb_retries": -1}, ConfigError, "max_restarts: how often to start again"),
+        ({"nb_retries": 1.5}, ConfigError, "max_restarts: how often to start again"),
+        ({"nonsense": 1}, ConfigError, "unknown option 'nonsense'"),
+        ({"task_specs": {"ps": TaskSpec(1, 1)}}, ConfigError, "no parameter servers here"),
+        ({"queue": ""}, ConfigError, "queue: a text"),
+        ({"python": "python3"}, ConfigError, "an absolute path on the nodes"),
+        ({"files": {"a": "/nowhere/b"}}, ConfigError, "there is no /nowhere/b"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(arguments, error, said):
+    with pytest.raises(error, match=said):
+        run_on_yarn(lambda: None, **{"task_specs": {"chief": TaskSpec("1 GiB", 1)}, **arguments})
+
+
+def twice():
+    return 2
+
+
+def test_the_same_call_runs_on_this_machine():
+    metrics = run_on_yarn(twice, {"worker": TaskSpec("1 GiB", 1)}, launcher="local", queue="any", name="any")
+    assert metrics.results == (2,)
+    assert metrics.total_training_duration.total_seconds() > 0
+    assert metrics.app_id == ""
+
+
+def test_a_module_in_place_of_the_experiment_runs_on_every_rank(capfd):
+    metrics = run_on_yarn(twice, {"worker": TaskSpec("1 GiB", 1)}, launcher="local", custom_task_module="this")
+    assert metrics.results == ()
+    assert "The Zen of Python" in capfd.readouterr().out
+
+
+@installed
+def test_ids_of_applications_belong_to_yarn():
+    assert isinstance(find_manager("application_1763000000000_0042"), YarnLauncher)
+    with pytest.raises(ConfigError, match="'job-1' is no job of a platform that keeps jobs"):
+        find_manager("job-1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--queue", "a"], "--queue is for --launcher yarn"),
+        (["--launcher", "ssh", "--detach"], "--detach is for --launcher yarn"),
+        (["--launcher", "yarn", "--ship", "a"], "--ship takes NAME=PATH"),
+        (["--launcher", "local", "-H", "nowhere.invalid:1"], "--launcher local runs on this machine only"),
+        (["--launcher", "agents"], "needs --wait-for-agents"),
+        (["--launcher", "mesos"], "there is no launcher 'mesos'; known: agents, local"),
+    ],
+)
+def test_options_that_do_not_fit_together(arguments, said):
+    result = CliRunner().invoke(run, ["-np", "1", *arguments, "python", "-c", "pass"])
+    assert said in str(result.exception)
+
+
+@installed
+def test_the_plan_names_the_containers():
+    arguments = ["--launcher", "yarn", "--task-spec", "chief", "--task-spec", "worker:instances=2,vcores=3"]
+    result = CliRunner().invoke(run, [*arguments, "--print-plan", "python", "-c", "pass"])
+    assert "rank 2 (worker:1, local rank 0, host worker-1)" in result.output
+    assert "OMP_NUM_THREADS=3" in result.output

@@ -1,0 +1,96 @@
+"""A real YARN, brought up by `make test-yarn`; every test leaves it empty."""
+
+import json
+import os
+import shutil
+import sys
+import time
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass
+class Yarn:
+    """The cluster as the tests see it, from outside."""
+
+    web: str
+
+    def apps(self, states=ALIVE):
+        """The applications in these states."""
+        with _OPENER.open(f"http://{self.web}/ws/v1/cluster/apps?states={states}", timeout=10) as reply:
+            return (json.load(reply)["apps"] or {}).get("app", [])
+
+    def app(self, app_id):
+        with _OPENER.open(f"http://{self.web}/ws/v1/cluster/apps/{app_id}", timeout=10) as reply:
+            return json.load(reply)["app"]
+
+    def only_app(self):
+        """The one application that runs now."""
+        return self.until(lambda: self.apps("RUNNING"), "an application runs")[0]["id"]
+
+    def processes(self, app_id="application_", *words):
+        """The processes in the containers of an application whose command lines hold all these words."""
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and f"/appcache/{app_id}" in str((entry / "cwd").readlink()):
+                    command = (entry / "cmdline").read_bytes().split(b"\0")
+                    if all(any(word.encode() in one for one in command) for word in words):
+                        yield int(entry.name)
+
+    def process(self, app_id, *words):
+        """The pid of one that is there soon."""
+        return self.until(lambda: list(self.processes(app_id, *words)), f"a process with {words}")[0]
+
+    @staticmethod
+    def until(condition, what, seconds=120.0):
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+            time.sleep(0.1)
+        return value
+
+
+def _web_address():
+    rows = ElementTree.parse(Path(os.environ["HADOOP_CONF_DIR"]) / "yarn-site.xml").getroot().findall("property")
+    found = {row.findtext("name"): row.findtext("value") for row in rows}
+    return found["yarn.resourcemanager.webapp.address"]
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    if shutil.which("yarn") is None or "HADOOP_CONF_DIR" not in os.environ:
+        pytest.fail("there is no cluster: run `make test-yarn`")
+    return Yarn(_web_address())
+
+
+@pytest.fixture
+def yarn(cluster):
+    """The cluster, which is empty before and afterwards."""
+    cluster.until(lambda: not cluster.apps(), "the cluster is empty")
+    yield cluster
+    cluster.until(lambda: not cluster.apps(), "no application is left")
+    cluster.until(lambda: not list(cluster.processes()), "no process is left")
+
+
+@pytest.fixture
+def on_yarn(tmp_path):
+    """Options of a job: the containers use this interpreter."""
+    path = os.environ.get("PYTHONPATH")  # of a source tree; an installed package needs none
+    env = {"TFC_TEST_FOLDER": str(tmp_path), **({"PYTHONPATH": path} if path else {})}
+
+    def options(env_more=None, **platform):
+        return {
+            "launcher": "yarn",
+            "env": {**env, **(env_more or {})},
+            "platform": {"python": sys.executable, "allocation_timeout": 240.0, **platform},
+        }
+
+    return options

@@ -1,0 +1,186 @@
+"""Jobs on the real YARN of tools/hadoop: what they do, and how they end when something ends them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import yarn_jobs
+
+import tfcollective
+from tfcollective import ConfigError, LaunchError, TaskSpec, WorkerFailedError
+
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+
+SMALL = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1, instances=2)}
+PAIR = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1)}
+
+
+def when_all_run(yarn, folder, act, count=2):
+    """Calls ``act`` with the application's id on a thread, once all ranks are in the world."""
+
+    def watch():
+        yarn.until(lambda: len(list(folder.glob("here-*"))) == count, "all ranks run", 300)
+        act(yarn.only_app())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_keras_model_trains_to_the_same_loss_as_on_this_machine(yarn, on_yarn):
+    specs = {"chief": TaskSpec("1500 MiB", 1), "worker": TaskSpec("1500 MiB", 1, instances=2)}
+    there = tfcollective.run(yarn_jobs.train, task_specs=specs, start_timeout=300, **on_yarn())
+    here = tfcollective.run(yarn_jobs.train, task_specs=specs, start_timeout=300)
+    assert len(there) == 3
+    assert there == here
+
+
+def test_ranks_files_labels_output_and_the_table(yarn, on_yarn, tmp_path, capfd):
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "inside.txt").write_text("inside")
+    specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 2, 1, 2, label="gpu")}
+    large = bytes(5 << 20)  # more than skein's own store could take
+    options = on_yarn(files={"more": str(folder)}, pre_script_hook="touch from_the_hook")
+    chief, *workers = tfcollective.run(yarn_jobs.report, (large,), task_specs=specs, **options)
+    assert chief[:4] == (0, 3, 3.0, "127.0.0.11")
+    assert [one[:4] for one in workers] == [(1, 3, 3.0, "127.0.0.12"), (2, 3, 3.0, "127.0.0.12")]
+    assert chief[4] != workers[0][4] == workers[1][4]
+    for one in (chief, *workers):
+        assert {"more", "from_the_hook"} <= set(one[5])
+        assert one[6] == len(large)
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == [f"[{rank}]<stdout>: rank {rank} says hello" for rank in range(3)]
+    rows = [line.split() for line in shown.err.splitlines() if "succeeded" in line]
+    assert [row[:2] for row in rows] == [
+        ["chief:0", "127.0.0.11"],
+        ["worker:0", "127.0.0.12"],
+        ["worker:1", "127.0.0.12"],
+    ]
+    assert all(row[-1].startswith("http://127.0.0.1") for row in rows)
+
+
+def test_a_task_that_raises_is_named_with_its_traceback(yarn, on_yarn):
+    with pytest.raises(WorkerFailedError, match="this rank has had enough") as caught:
+        tfcollective.run(yarn_jobs.fail_on_one, task_specs=PAIR, **on_yarn())
+    assert caught.value.first["task"] == "worker:0"
+    assert caught.value.first["exit_code"] == 1
+    assert "Traceback" in str(caught.value)
+
+
+def test_the_application_is_killed(yarn, on_yarn, tmp_path):
+    def kill(app_id):
+        subprocess.run(["yarn", "application", "-kill", app_id], check=True, capture_output=True)
+
+    when_all_run(yarn, tmp_path, kill)
+    with pytest.raises(LaunchError, match="killed"):
+        tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
+
+
+def test_the_chiefs_container_is_killed(yarn, on_yarn, tmp_path):
+    def kill(app_id):
+        os.kill(yarn.process(app_id, "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
+
+    when_all_run(yarn, tmp_path, kill)
+    with pytest.raises(LaunchError, match="chief-0"):
+        tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
+
+
+def test_the_coordinators_container_is_killed(yarn, on_yarn, tmp_path):
+    def kill(app_id):
+        os.kill(yarn.process(app_id, "com.anaconda.skein.ApplicationMaster", "java"), signal.SIGKILL)
+
+    when_all_run(yarn, tmp_path, kill)
+    with pytest.raises(LaunchError, match="without its coordinator's report"):
+        tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
+
+
+def test_the_coordinator_itself_is_killed(yarn, on_yarn, tmp_path):
+    def kill(app_id):
+        os.kill(yarn.process(app_id, "tfcollective_launchers.yarn.master", "python"), signal.SIGKILL)
+
+    when_all_run(yarn, tmp_path, kill)
+    with pytest.raises(LaunchError, match="without its coordinator's report"):
+        tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
+
+
+def test_yarn_kills_a_container_that_takes_too_much_memory(yarn, on_yarn):
+    with pytest.raises(LaunchError, match=r"worker-0.*physical memory"):
+        tfcollective.run(yarn_jobs.eat_memory, task_specs=PAIR, **on_yarn())
+
+
+def submit_command(on_yarn, *options):
+    arguments = [f"--env={name}={value}" for name, value in on_yarn()["env"].items()]
+    specs = ["--task-spec=chief:memory=400MiB,vcores=1", "--task-spec=worker:memory=400MiB,vcores=1"]
+    run = [sys.executable, "-m", "tfcollective", "run", "--launcher", "yarn", "--remote-python", sys.executable]
+    return [*run, *arguments, *specs, *options, "python", "-c", "import yarn_jobs; yarn_jobs.go_on()"]
+
+
+@pytest.fixture
+def submitter(on_yarn):
+    """A job that another process has submitted."""
+    started = []
+
+    def start(*options):
+        support = os.path.dirname(yarn_jobs.__file__)
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), support]))
+        command = submit_command(lambda: {"env": {**on_yarn()["env"], "PYTHONPATH": path}}, *options)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_submitter_is_killed(yarn, submitter, tmp_path):
+    process = submitter()
+    yarn.until(lambda: len(list(tmp_path.glob("here-*"))) == 2, "all ranks run", 300)
+    app_id = yarn.only_app()
+    process.kill()
+    yarn.until(lambda: not yarn.apps(), "the application has ended")
+    assert yarn.app(app_id)["finalStatus"] == "KILLED"
+
+
+def test_ctrl_c_ends_the_application(yarn, submitter, tmp_path):
+    process = submitter()
+    yarn.until(lambda: len(list(tmp_path.glob("here-*"))) == 2, "all ranks run", 300)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "stopped by SIGINT" in said
+    assert not yarn.apps()
+
+
+@pytest.mark.parametrize(
+    ("specs", "platform", "said"),
+    [
+        (PAIR, {"queue": "nosuch"}, "no queue 'nosuch'; there are: default"),
+        ({"worker": TaskSpec("400 MiB", 1, label="tpu")}, {}, "no node has the label 'tpu'; the labels are gpu"),
+        ({"worker": TaskSpec("400 GiB", 1)}, {}, "worker: 409600 MiB, 1 vcores for one container; the largest node"),
+        ({"worker": TaskSpec("400 MiB", 400)}, {}, "worker: 400 MiB, 400 vcores for one container"),
+    ],
+    ids=["queue", "label", "memory", "vcores"],
+)
+def test_what_yarn_would_never_grant_is_refused_before_anything_is_sent(yarn, on_yarn, specs, platform, said):
+    before = len(yarn.apps("NEW,ACCEPTED,RUNNING,FINISHED,FAILED,KILLED"))
+    with pytest.raises(ConfigError, match=said):
+        tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn(**platform))
+    assert len(yarn.apps("NEW,ACCEPTED,RUNNING,FINISHED,FAILED,KILLED")) == before
+
+
+def test_containers_that_do_not_come_in_time_release_the_others(yarn, on_yarn):
+    specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("4 GiB", 1, instances=2)}
+    with pytest.raises(LaunchError, match=r"2 of 3 containers came within .*worker-\d \(4096 MiB.*free now"):
+        tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn(allocation_timeout=60.0))
+
+
+def test_an_environment_that_does_not_start_is_named_with_what_it_said(yarn, on_yarn):
+    hook = 'case "$SKEIN_CONTAINER_ID" in worker*) echo no such environment >&2; exit 3;; esac'
+    with pytest.raises(LaunchError, match=r"(?s)container of worker-0 ended before.*no such environment"):
+        tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(pre_script_hook=hook))

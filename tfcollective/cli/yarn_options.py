@@ -1,0 +1,53 @@
+"""The options of ``tfcollective run`` that only YARN takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["YARN_OPTIONS", "refuse_yarn_options", "yarn_platform"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+YARN_OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
+    click.option("--queue", metavar="NAME", help="YARN: the queue. [default]"),
+    click.option("--job-name", metavar="NAME", help="YARN: what the application is called. [tfcollective]"),
+    click.option("--archive", metavar="F", help="YARN: a packed environment, unless --remote-python."),
+    click.option("--ship", multiple=True, metavar="NAME=PATH", help="YARN: send a file or directory; may be repeated."),
+    click.option("--pre-script", metavar="BASH", help="YARN: lines that run in every container before Python."),
+    click.option("--allocation-timeout", type=float, metavar="S", help="YARN: how long to wait for containers. [600]"),
+    click.option("--detach", is_flag=True, help="YARN: leave when the job runs, and let it go on."),
+)
+_FIELDS = ("queue", "job_name", "archive", "ship", "pre_script", "allocation_timeout", "detach")
+
+
+def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The platform's settings that the options mean."""
+    return {
+        "queue": options["queue"],
+        "name": options["job_name"],
+        "python": options["remote_python"],
+        "archive": options["archive"],
+        "files": dict(_pair(text) for text in options["ship"]),
+        "pre_script_hook": options["pre_script"],
+        "allocation_timeout": options["allocation_timeout"],
+        "detach": options["detach"],
+    }
+
+
+def refuse_yarn_options(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError when a job that does not run on YARN is given one of them."""
+    given = [name for name in _FIELDS if options[name] not in (None, (), False)]
+    if given:
+        raise ConfigError(f"--{given[0].replace('_', '-')} is for --launcher yarn")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not name or not equals or not path:
+        raise ConfigError(f"--ship takes NAME=PATH, not {text!r}")
+    return name, path
