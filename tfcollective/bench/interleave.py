@@ -98,19 +98,27 @@ def rotation(count: int, number: int) -> list[int]:
 
 
 def interleave(
-    variants: Sequence[Variant], rounds: int, *, clock: Clock = SYSTEM_CLOCK
+    variants: Sequence[Variant], rounds: int, *, until: Deadline | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> Generator[Event, None, None]:
     """Runs every variant once a round; yields what happens, as it happens.
 
-    A variant that fails ends with a :class:`Failure` and the others go on. However the iteration ends (also by Ctrl-C
+    No turn begins after `until`; a variant that had none by then ends with a :class:`Failure` that says so. A variant
+    that fails ends with a :class:`Failure` and the others go on. However the iteration ends (also by Ctrl-C
     or by closing the iterator), no process is left. Call it from the main thread.
     """
     failed: set[str] = set()
+    begun: set[str] = set()
     for number in range(rounds):
         for index in rotation(len(variants), number):
             variant = variants[index]
             if variant.name in failed:
                 continue
+            if until is not None and until.expired(clock):
+                if variant.name not in begun:
+                    failed.add(variant.name)
+                    yield Failure(variant.name, number, "had no turn before the time was up", "")
+                continue
+            begun.add(variant.name)
             yield Started(variant.name, number)
             for event in _turn(variant, number, clock):
                 if isinstance(event, Failure):

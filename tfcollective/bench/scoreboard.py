@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tfcollective.bench.model import Sample
+from tfcollective.bench.model import RunnerState, RunnerStatus, Sample
 from tfcollective.bench.report.table import AIMED, MISS, NOT_MEASURED, PASS, Table
 from tfcollective.bench.targets import TARGETS, Outcome, Target, evaluate
 
@@ -13,9 +14,24 @@ __all__ = ["missed", "outcomes", "scoreboard"]
 _COLUMNS = ("work", "against", "must", "aim", "measured", "", "how")
 
 
-def outcomes(samples: Sequence[Sample], targets: Sequence[Target] = TARGETS) -> list[Outcome]:
-    """What the samples say of every target."""
-    return [evaluate(target, samples) for target in targets]
+def outcomes(
+    samples: Sequence[Sample], targets: Sequence[Target] = TARGETS, statuses: Sequence[RunnerStatus] = ()
+) -> list[Outcome]:
+    """What the samples say of every target; where one was not measured, what became of its runners."""
+    return [_explained(evaluate(target, samples), statuses) for target in targets]
+
+
+def _explained(outcome: Outcome, statuses: Sequence[RunnerStatus]) -> Outcome:
+    if outcome.ratio is not None:
+        return outcome
+    sides = (outcome.target.ours, outcome.target.theirs)
+    runners = [runner for side in sides if side is not None for runner in side.runners]
+    reasons = [
+        f"{status.runner} {status.state.value}: {status.detail}"
+        for status in statuses
+        if status.runner in runners and status.state is not RunnerState.RAN
+    ]
+    return replace(outcome, where="; ".join([outcome.where, *reasons]))
 
 
 def missed(found: Sequence[Outcome]) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tfcollective.bench.allreduce.analysis import sections
@@ -18,30 +19,64 @@ from tfcollective.bench.report import Section
 from tfcollective.bench.training.options import TrainingOptions
 from tfcollective.bench.training.pages import sections as training_sections
 from tfcollective.bench.training.run import run_training
+from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, TfCollectiveError
+from tfcollective.log import get_logger
 
-__all__ = ["PARTS", "Part", "merge", "parts_named", "run_suite", "sections_of_suite"]
+__all__ = ["PARTS", "QUICK_S", "Circumstances", "Part", "merge", "parts_named", "run_suite", "sections_of_suite"]
 
 Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
+#: Seconds after which no turn of a quick run begins.
+QUICK_S = 500.0
+_QUICK_TURN_S = 75.0
+_LEAST_S = 1e-3
+_LOG = get_logger(__name__)
 _K, _M = 1 << 10, 1 << 20
 _STATE_ORDER = (RunnerState.FAILED, RunnerState.RAN, RunnerState.MISSING)
 
 
 @dataclass(frozen=True)
+class Circumstances:
+    """How parts are run.
+
+    Attributes:
+        quick: fewer sizes and rounds, and an end to the time.
+        baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
+        command: as typed, for the report.
+        watch: given the number of turns, opens something that is told every event.
+        until: no turn begins after it.
+    """
+
+    quick: bool
+    baselines: str
+    command: Sequence[str]
+    watch: Watch
+    until: Deadline = field(default_factory=Deadline.never)
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds that are left; 0 where there is no end."""
+        remaining = self.until.remaining()
+        return 0.0 if math.isinf(remaining) else max(remaining, _LEAST_S)
+
+
+@dataclass(frozen=True)
 class Part:
-    """A benchmark that the targets need: `run(quick, baselines, command, watch)` measures it."""
+    """A benchmark that the targets need."""
 
     name: str
     group: str
-    run: Callable[[bool, str, Sequence[str], Watch], Report]
+    run: Callable[[Circumstances], Report]
 
 
-def _allreduce(quick: AllreduceOptions, full: AllreduceOptions) -> Callable[[bool, str, Sequence[str], Watch], Report]:
-    def run(is_quick: bool, baselines: str, command: Sequence[str], watch: Watch) -> Report:
-        options = replace(quick if is_quick else full, baselines=baselines)
-        if is_quick and find_baselines(options).program is None:
+def _allreduce(quick: AllreduceOptions, full: AllreduceOptions) -> Callable[[Circumstances], Report]:
+    def run(how: Circumstances) -> Report:
+        options = replace(quick if how.quick else full, baselines=how.baselines, budget_s=how.budget_s)
+        if how.quick:
+            options = replace(options, deadline_s=_QUICK_TURN_S)
+        if how.quick and find_baselines(options).program is None:
             options = replace(options, runners=tuple(_STAND_INS.get(name, name) for name in options.runners))
-        return run_allreduce(options, command, watch)
+        return run_allreduce(options, how.command, how.watch)
 
     return run
 
@@ -65,9 +100,12 @@ _LAB = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M)
 _LAB_QUICK = replace(_LAB, sizes=(8 * _M,), rounds=3)
 
 
-def _training(quick: TrainingOptions, full: TrainingOptions) -> Callable[[bool, str, Sequence[str], Watch], Report]:
-    def run(is_quick: bool, baselines: str, command: Sequence[str], watch: Watch) -> Report:
-        return run_training(replace(quick if is_quick else full, baselines=baselines), command, watch)
+def _training(quick: TrainingOptions, full: TrainingOptions) -> Callable[[Circumstances], Report]:
+    def run(how: Circumstances) -> Report:
+        options = replace(quick if how.quick else full, baselines=how.baselines, budget_s=how.budget_s)
+        if how.quick:
+            options = replace(options, deadline_s=_QUICK_TURN_S)
+        return run_training(options, how.command, how.watch)
 
     return run
 
@@ -81,7 +119,7 @@ _MLPS = TrainingOptions(
 _MLPS_QUICK = replace(
     _MLPS, runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected"), rounds=1, steps=80, servers=1
 )
-_CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), rounds=7)
+_CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), views=("processes",), rounds=7)
 _CONVNET_QUICK = replace(_CONVNET, rounds=1, steps=24)
 _ALONE = TrainingOptions(processes=(1,), models=("mlp1024",), runners=("ours", "single"), rounds=7)
 _ALONE_QUICK = replace(_ALONE, rounds=1, steps=200)
@@ -94,7 +132,7 @@ _HOSTS = TrainingOptions(
     rounds=3,
     steps=80,
 )
-_HOSTS_QUICK = replace(_HOSTS, runners=("ours", "mwms", "ps"), rounds=1, steps=40, servers=1)
+_HOSTS_QUICK = replace(_HOSTS, runners=("ours", "ours-bf16", "mwms", "ps"), rounds=1, steps=40, servers=1)
 
 PARTS: tuple[Part, ...] = (
     Part("2 ranks, C", "allreduce", _allreduce(_TWO_QUICK, _TWO)),
@@ -119,26 +157,47 @@ def parts_named(groups: Sequence[str]) -> tuple[Part, ...]:
 
 
 def run_suite(
-    parts: Sequence[Part], quick: bool, baselines: str, command: Sequence[str], watch: Watch, say: Callable[[str], None]
+    parts: Sequence[Part],
+    how: Circumstances,
+    say: Callable[[str], None],
+    keep: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Runs the parts and puts their reports together. A part that cannot run here (namespaces without root) says why,
-    and the others go on.
+    """Runs the parts and puts their reports together. A part that cannot run here (namespaces without root) or breaks
+    says why, and the others go on.
+
+    Args:
+        say: is told what is done, for people.
+        keep: is given what has been measured so far, after every part.
 
     Raises:
         ConfigError: no part could run.
     """
-    reports = []
-    notes = []
-    for part in parts:
-        say(f"== {part.name}")
-        try:
-            reports.append(part.run(quick, baselines, command, watch))
-        except TfCollectiveError as error:
-            notes.append(f"{part.name}: {error}")
-            say(f"skipped {part.name}: {error}")
+    reports: list[Report] = []
+    notes: list[str] = []
+    for number, part in enumerate(parts, 1):
+        say(f"== part {number} of {len(parts)}: {part.name}")
+        reason = "the time was up before it" if how.until.expired() else _run_part(part, how, reports)
+        if reason:
+            notes.append(f"{part.name}: {reason}")
+            say(f"skipped {part.name}: {reason}")
+        elif reports:
+            keep(merge(reports, notes, how.command))
     if not reports:
         raise ConfigError("nothing could be measured: " + "; ".join(notes))
-    return merge(reports, notes, command)
+    return merge(reports, notes, how.command)
+
+
+def _run_part(part: Part, how: Circumstances, reports: list[Report]) -> str:
+    """Adds the part's report; returns why there is none."""
+    try:
+        reports.append(part.run(how))
+    except TfCollectiveError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001
+        # An hour of other parts' figures must not be lost to a mistake in this one.
+        _LOG.exception("the part %s broke", part.name)
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def merge(reports: Sequence[Report], notes: Sequence[str], command: Sequence[str]) -> Report:

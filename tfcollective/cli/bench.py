@@ -355,24 +355,61 @@ def targets(
     reports: Sequence[str], quick: bool, only: str | None, strict: bool, out: str | None, baselines: str | None
 ) -> int:
     """Measures what the targets are about and prints which of them are met; or reads that from REPORTs (JSON files)."""
-    from tfcollective.bench.progress import show_progress
     from tfcollective.bench.report import Section, load_report, print_table, write_report
     from tfcollective.bench.scoreboard import missed, outcomes, scoreboard
-    from tfcollective.bench.suite import merge, parts_named, run_suite, sections_of_suite
+    from tfcollective.bench.suite import merge, sections_of_suite
 
     if reports:
         report = merge([load_report(Path(path)) for path in reports], (), _command())
     else:
-        with interruptible():
-            parts = parts_named(_names(only))
-            report = run_suite(parts, quick, baselines or "", _command(), show_progress, _say)
-    found = outcomes(report.samples)
+        report = _measure_targets(quick, only, baselines, out)
+    found = outcomes(report.samples, statuses=report.statuses)
     print_table(scoreboard(found))
+    _tell_what_did_not_run(report)
     if out is not None:
         parts_of_page = [Section("Targets", tables=(scoreboard(found, ""),)), *sections_of_suite(report)]
-        for path in write_report(report, parts_of_page, Path(out), "benchmarks"):
+        for path in write_report(report, parts_of_page, Path(out), "benchmarks")[:2]:
             _say(f"wrote {path}")
     return 1 if strict and missed(found) else 0
+
+
+def _measure_targets(quick: bool, only: str | None, baselines: str | None, out: str | None) -> Report:
+    """Runs the parts; with `out`, what has been measured is written after every part."""
+    from tfcollective.bench.progress import show_progress
+    from tfcollective.bench.report import write_json
+    from tfcollective.bench.suite import QUICK_S, Circumstances, parts_named, run_suite
+    from tfcollective.clock import Deadline
+
+    def keep(report: Report) -> None:
+        if folder is not None:
+            write_json(report, folder / "benchmarks.json")
+
+    parts = parts_named(_names(only))
+    folder = _made(out)
+    until = Deadline.after(QUICK_S) if quick else Deadline.never()
+    how = Circumstances(quick, baselines or "", _command(), show_progress, until)
+    with interruptible():
+        return run_suite(parts, how, _say, keep)
+
+
+def _made(out: str | None) -> Path | None:
+    """The folder, made before an hour of measuring rather than after it; ConfigError when it cannot be."""
+    if out is None:
+        return None
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the directory {out}: {error}") from error
+    return Path(out)
+
+
+def _tell_what_did_not_run(report: Report) -> None:
+    """Runners that are missing or failed, and parts that were skipped."""
+    for status in report.statuses:
+        if status.state.value != "ran":
+            click.echo(f"{status.runner}: {status.state.value}: {status.detail}")
+    for note in report.notes:
+        click.echo(note)
 
 
 def _say(text: str) -> None:

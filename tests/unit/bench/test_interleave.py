@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tfcollective.bench.interleave import Failure, Record, Started, Variant, interleave, rotation
+from tfcollective.clock import Deadline, ManualClock
 
 # Prints JSON with and without a launcher's prefix, and what is no JSON.
 GOOD = """
@@ -76,6 +77,19 @@ def test_a_crash_is_told_with_its_last_line_and_the_others_go_on():
     assert len(records(events, "good")) == 4
     assert records(events, "crash") == [{"value": 0}]
     assert sum(isinstance(event, Started) and event.variant == "crash" for event in events) == 1
+
+
+def test_no_turn_begins_when_the_time_is_up():
+    clock = ManualClock()
+    events = interleave([variant("a", GOOD), variant("b", GOOD)], 3, until=Deadline.after(10, clock), clock=clock)
+    seen = []
+    for event in events:
+        seen.append(event)
+        if isinstance(event, Started):
+            clock.advance(11)  # the time is up while the first one runs
+    assert [event.variant for event in seen if isinstance(event, Started)] == ["a"]
+    assert len(records(seen, "a")) == 2
+    assert failures(seen) == {"b": "had no turn before the time was up in round 1"}
 
 
 def test_a_variant_that_hangs_is_killed_with_its_whole_family(tmp_path):

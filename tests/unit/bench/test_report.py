@@ -115,6 +115,22 @@ def test_tables_for_terminals_and_documents():
     ]
 
 
+def test_a_narrow_terminal_shows_rows_that_can_be_read():
+    how = "ours / theirs, worst at 16K, and a long story about what was measured and what was not"
+    columns = ("work", "against", "must", "measured", "", "how")
+    row = ("4 B to 16 KiB, two ranks", "Open MPI", "2x", "3.14x (2.9 to 3.3)", "pass", how)
+    table = Table("What it must reach", columns, (row,), frozenset({"must"}), "1 pass")
+    narrow, wide = StringIO(), StringIO()
+    print_table(table, Console(file=narrow, width=60, force_terminal=True, color_system=None))
+    lines = [line.rstrip() for line in narrow.getvalue().splitlines()]
+    assert lines[1] == "4 B to 16 KiB, two ranks, Open MPI"
+    assert lines[2:5] == ["  must: 2x", "  measured: 3.14x (2.9 to 3.3)", "  pass"]
+    assert lines[-1] == "1 pass"
+    assert max(map(len, lines)) <= 60
+    print_table(table, Console(file=wide, width=150, force_terminal=True, color_system=None))
+    assert "│ 4 B to 16 KiB" in wide.getvalue()
+
+
 def test_progress_tells_turns_and_failures_where_there_is_no_terminal():
     stream = StringIO()
     with show_progress(2, Console(file=stream, width=200)) as take:

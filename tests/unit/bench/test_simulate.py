@@ -12,11 +12,12 @@ from tfcollective.bench.model import Report, Sample
 from tfcollective.bench.report import write_json
 from tfcollective.bench.simulate.calibrate import calibrate, fitted, measure_gamma, measured_worlds, predict
 from tfcollective.bench.simulate.engine import duration, looks_the_same
-from tfcollective.bench.simulate.network import PAYLOAD, Network, network_of, ring_bound
+from tfcollective.bench.simulate.network import Network, network_of, ring_bound
 from tfcollective.bench.simulate.options import SimulateOptions
 from tfcollective.bench.simulate.pages import overview, sections
 from tfcollective.bench.simulate.run import run_simulation
 from tfcollective.bench.simulate.steps import Step, allreduce_steps
+from tfcollective.bench.wire import PAYLOAD
 from tfcollective.cli import main
 from tfcollective.errors import InternalError, InvalidArgumentError
 

@@ -5,8 +5,10 @@ from bench_reports import make_report
 
 from tfcollective.bench.model import RunnerState, RunnerStatus, Sample
 from tfcollective.bench.scoreboard import missed, outcomes, scoreboard
-from tfcollective.bench.suite import PARTS, Part, merge, parts_named, run_suite
+from tfcollective.bench.suite import PARTS, Circumstances, Part, merge, parts_named, run_suite
 from tfcollective.bench.targets import ALLREDUCE, TARGETS, TRAINING, Outcome, Side, Target, evaluate
+from tfcollective.bench.wire import ring_seconds
+from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, UnsupportedError
 
 SMALL = Target(
@@ -79,17 +81,20 @@ def test_the_best_number_of_servers_counts_and_more_samples_are_better():
 def test_the_ring_bound():
     target = next(target for target in ALLREDUCE if "namespaces" in target.work)
     size, ranks = 8 << 20, 4
-    bound = 2 * (ranks - 1) / ranks * size / 125e6
+    # Headers leave 1448 of 1514 bytes, and an idle cable lets 128 KiB pass at once.
+    bound = (2 * (ranks - 1) / ranks * size / (1448 / 1514) - (128 << 10)) / 125e6
     samples = latency(
         "ctypes", size, bound / 0.96, bound / 0.5, bound / 0.97, transport="auto", ranks=ranks, link="1gbit"
     )
-    assert evaluate(target, samples).ratio.median == pytest.approx(0.96)
-    assert evaluate(target, samples).met is True
+    outcome = evaluate(target, samples)
+    assert outcome.ratio.median == pytest.approx(0.96)
+    assert outcome.met is True
+    assert outcome.where == "worst at 8M; of the bare rate 92.7 %, of which headers leave 95.6 %"
 
 
 def test_the_wire_bound_of_training():
-    target = next(target for target in TRAINING if "wire bound" in target.against)
-    bound = 4 * 64 / (2 * 3 / 4 * target.step_bytes / 125e6)
+    target = next(target for target in TRAINING if "bound of the wire" in target.against)
+    bound = 4 * 64 / ring_seconds(4, target.step_bytes, "1gbit")
     assert target.step_bytes == 7_454_760
     sample = Sample("ours", dict(target.ours.row), "throughput", "samples/s", (bound * 0.92,), 0)
     assert evaluate(target, [sample]).ratio.median == pytest.approx(0.92)
@@ -128,6 +133,27 @@ def test_what_a_call_costs_is_taken_off():
     assert (outcome.met, outcome.aimed) == (None, True)
 
 
+def test_every_row_of_the_plan_is_there():
+    rows = {(target.work, target.against): (target.must, target.aim) for target in TARGETS}
+    for hidden, musts, aims in ((1024, (2.5, 2, 3.5), (3.2, 2.6, 4.5)), (2048, (2, 2, 3.5), (2.5, 2.5, 4.3))):
+        work = f"MLP 784-{hidden}-{hidden}-10, 2 workers on 2 cores"
+        for against, must, aim in zip(("Horovod", "MultiWorkerMirroredStrategy", "parameter servers"), musts, aims):
+            assert rows[work, against] == (must, aim)
+        assert rows[work, "two unconnected processes"] == (0.8, 0.9)
+    assert rows["convolutional network, 2 workers on 2 cores", "two unconnected processes"] == (0.97, 0.99)
+    assert rows["MLP 784-1024-1024-10, size 1", "plain Keras, within the spread"] == (1, None)
+    for ranks in (4, 8):
+        assert rows[f"64 KiB - 4 MiB, {ranks} ranks, C API", "Open MPI"] == (1.2, 2)
+        assert rows[f"64 MiB, {ranks} ranks, C API", "Open MPI"] == (2.5, 3.5)
+        assert rows[f"every size, {ranks} ranks, op in tf.function", "Horovod-Gloo"] == (1, None)
+    assert rows["TCP only, every size, 2 ranks, op in tf.function", "Horovod-Gloo"] == (1.3, 2)
+    lab = "MLP 784-1024-1024-10, 4 namespaces at 1 Gbit/s"
+    assert rows[lab, "MultiWorkerMirroredStrategy"] == (1.1, None)
+    assert rows[lab, "parameter servers"] == (3, None)
+    assert rows[lab, "the ring bound of the wire, less headers"] == (0.9, 0.95)
+    assert rows[f"{lab}, bf16 wire", "MultiWorkerMirroredStrategy"] == (None, 1.9)
+
+
 def test_every_row_is_well_formed():
     assert len({(t.work, t.against) for t in TARGETS}) == len(TARGETS)
     for target in TARGETS:
@@ -154,7 +180,11 @@ def no_watch(turns):
 
 
 def part(name, action):
-    return Part(name, "group", lambda quick, baselines, command, watch: action())
+    return Part(name, "group", lambda how: action())
+
+
+def circumstances(**changes):
+    return Circumstances(True, "", ["x"], no_watch, **changes)
 
 
 def test_parts_that_cannot_run_are_told_and_the_others_go_on():
@@ -162,12 +192,51 @@ def test_parts_that_cannot_run_are_told_and_the_others_go_on():
         raise UnsupportedError("namespaces need root")
 
     said = []
-    report = run_suite([part("lab", refuse), part("loopback", make_report)], True, "", ["x"], no_watch, said.append)
+    report = run_suite([part("lab", refuse), part("loopback", make_report)], circumstances(), said.append)
     assert report.samples == make_report().samples
     assert report.notes == ("a note", "lab: namespaces need root")
-    assert said == ["== lab", "skipped lab: namespaces need root", "== loopback"]
+    assert said == [
+        "== part 1 of 2: lab",
+        "skipped lab: namespaces need root",
+        "== part 2 of 2: loopback",
+    ]
     with pytest.raises(ConfigError, match="nothing could be measured: lab: namespaces need root"):
-        run_suite([part("lab", refuse)], True, "", ["x"], no_watch, said.append)
+        run_suite([part("lab", refuse)], circumstances(), said.append)
+
+
+def test_a_part_that_breaks_costs_nobody_else_anything():
+    def break_down():
+        raise ZeroDivisionError("by zero")
+
+    kept = []
+    parts = [part("first", make_report), part("broken", break_down), part("last", make_report)]
+    report = run_suite(parts, circumstances(), lambda text: None, kept.append)
+    assert len(report.samples) == 2 * len(make_report().samples)
+    assert report.notes == ("a note", "broken: ZeroDivisionError: by zero")
+    assert [len(one.samples) for one in kept] == [4, 8]
+
+
+def test_no_part_begins_when_the_time_is_up():
+    said = []
+    with pytest.raises(ConfigError, match="the time was up before it"):
+        run_suite([part("late", make_report)], circumstances(until=Deadline.after(-1)), said.append)
+    assert circumstances().budget_s == 0
+    assert 9 < circumstances(until=Deadline.after(10)).budget_s <= 10
+    assert circumstances(until=Deadline.after(-1)).budget_s > 0
+
+
+def test_a_row_that_was_not_measured_says_what_its_runner_said_last():
+    last = "mpi, 2 ranks: killed after 60 s in round 1: waiting for rank 1"
+    statuses = [
+        RunnerStatus("mpi", RunnerState.FAILED, last),
+        RunnerStatus("other", RunnerState.FAILED, "something else"),
+        RunnerStatus("c", RunnerState.MISSING, "build it"),
+    ]
+    (row,) = scoreboard(outcomes(ours(4, 1.0), [SMALL], statuses)).rows
+    assert row[-2:] == (
+        "not measured",
+        f"mpi has not run; mpi failed: {last}; c missing: build it",
+    )
 
 
 def test_merged_reports_keep_all_attachments():

@@ -410,9 +410,10 @@ class Watch:
 
 
 def test_without_root_the_loopback_part_still_runs(nothing_runs, not_root, monkeypatch):
-    monkeypatch.setattr(
-        run, "interleave", lambda variants, rounds: (Failure(v.name, 0, "crashed", "boom") for v in variants)
-    )
+    def crash(variants, rounds, until=None):
+        return (Failure(variant.name, 0, "crashed", "boom") for variant in variants)
+
+    monkeypatch.setattr(run, "interleave", crash)
     options = TrainingOptions(models=("mlp1024",), runners=("ours", "horovod"), links=("loopback", "1gbit"))
     report = run.run_training(options, ["x"], Watch)
     statuses = {status.runner: status for status in report.statuses}

@@ -37,6 +37,7 @@ class AllreduceOptions:
         horovod_python: the interpreter of Horovod's environment; empty: found in `baselines`.
         mpi_python: likewise, of mpi4py's.
         link: ranks on hosts of their own, in network namespaces joined at this rate ("1gbit"); empty: all on this one.
+        budget_s: no turn begins when so many seconds have gone; 0: all turns are taken.
     """
 
     ranks: tuple[int, ...] = (2,)
@@ -52,6 +53,7 @@ class AllreduceOptions:
     horovod_python: str = ""
     mpi_python: str = ""
     link: str = ""
+    budget_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, values, least in (("--np", self.ranks, 1), ("--sizes", self.sizes, 1)):

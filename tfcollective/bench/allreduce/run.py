@@ -16,6 +16,7 @@ from tfcollective.bench.hardware import probe_hardware, probe_versions
 from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
 from tfcollective.bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.netlab import Lab, opened
+from tfcollective.clock import Deadline
 
 __all__ = ["run_allreduce"]
 
@@ -83,7 +84,9 @@ def _measure(
 ) -> tuple[list[Sample], list[Failure]]:
     samples: list[Sample] = []
     failures: list[Failure] = []
-    with watch(len(variants) * options.rounds) as tell, closing(interleave(variants, options.rounds)) as events:
+    until = Deadline.after(options.budget_s) if options.budget_s else None
+    turns = interleave(variants, options.rounds, until=until)
+    with watch(len(variants) * options.rounds) as tell, closing(turns) as events:
         for event in events:
             tell(event)
             if isinstance(event, Record):

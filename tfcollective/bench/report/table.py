@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
 __all__ = ["AIMED", "MISS", "NOT_MEASURED", "PASS", "Table", "print_table", "table_to_html", "table_to_markdown"]
 
@@ -16,6 +17,7 @@ PASS = "pass"  # noqa: S105  a verdict
 AIMED = "pass, aim reached"
 MISS = "MISS"
 NOT_MEASURED = "not measured"
+_LEAST_TEXT = 18  # letters of a line that can still be read
 _FILE_WIDTH = 160  # where lines may be as long as they need
 _STYLES: Mapping[str, str] = {PASS: "green", AIMED: "bold green", MISS: "bold red", NOT_MEASURED: "dim"}
 _CLASSES: Mapping[str, str] = {PASS: "pass", AIMED: "pass", MISS: "miss", NOT_MEASURED: "none"}
@@ -34,8 +36,20 @@ class Table:
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Shows the table in a terminal; whole lines also where the output is no terminal."""
+    """Shows the table in a terminal: row by row where it is too narrow for all columns; whole lines where the output is
+    no terminal."""
     from rich.console import Console
+
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _FILE_WIDTH)
+    if console.is_terminal and _squeezed(table, console.width):
+        _print_rows(table, console)
+    else:
+        console.print(_grid(table))
+
+
+def _grid(table: Table) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -45,10 +59,33 @@ def print_table(table: Table, console: Console | None = None) -> None:
         shown.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in table.rows:
         shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = max(console.width, _FILE_WIDTH)
-    console.print(shown)
+    return shown
+
+
+def _squeezed(table: Table, width: int) -> bool:
+    """Whether text would be cut into lines of a few letters: numbers keep their width, text gets what is left."""
+    widths = [max(len(cell) for cell in column) for column in zip(table.columns, *table.rows, strict=True)]
+    texts = [size for name, size in zip(table.columns, widths, strict=True) if name not in table.numbers]
+    fixed = sum(widths) - sum(texts) + 3 * len(widths) + 1
+    wanted = sum(min(size, _LEAST_TEXT) for size in texts)
+    return width < fixed + wanted
+
+
+def _print_rows(table: Table, console: Console) -> None:
+    """Every row as a heading, its first cells that are no numbers, and a line for each of the others."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Text(table.title, style="italic"))
+    heads = [place for place, name in enumerate(table.columns[:2]) if place == 0 or name not in table.numbers]
+    for row in table.rows:
+        console.print(Text(", ".join(row[place] for place in heads), style="bold"))
+        for place, (name, cell) in enumerate(zip(table.columns, row, strict=True)):
+            if place not in heads and cell not in ("", "-"):
+                label = Text(f"{name}: " if name else "")
+                console.print(Padding(label.append(cell, style=_STYLES.get(cell, "")), (0, 0, 0, 2)))
+    if table.note:
+        console.print(Text(table.note, style="dim italic"))
 
 
 def table_to_html(table: Table) -> str:

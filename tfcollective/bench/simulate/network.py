@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfcollective.bench.netlab import burst_bytes, parse_rate
+from tfcollective.bench.wire import PAYLOAD
 
-__all__ = ["PAYLOAD", "Network", "network_of", "ring_bound"]
-
-#: What is left for payload of an Ethernet frame of 1514 bytes: headers of Ethernet, IP and TCP with timestamps take 66.
-PAYLOAD = 1448 / 1514
+__all__ = ["Network", "network_of", "ring_bound"]
 
 
 @dataclass(frozen=True)

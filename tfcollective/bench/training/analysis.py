@@ -9,17 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 from tfcollective.bench.model import Report, Sample, select
-from tfcollective.bench.netlab import parse_rate
 from tfcollective.bench.report import Table
 from tfcollective.bench.statistics import Summary, medians_by_round, paired_ratio, summarise
 from tfcollective.bench.training.models import MODELS
 from tfcollective.bench.training.options import LOOPBACK
 from tfcollective.bench.training.runners import RUNNERS
+from tfcollective.bench.wire import ring_seconds
 
 __all__ = ["Curve", "Figure", "Scene", "figures_of", "ps_wins", "scenes", "sweep_table", "training_table", "wire_bound"]
 
-# What is left for payload of an Ethernet frame of 1514 bytes: IP and TCP headers with timestamps take 66.
-_PAYLOAD = 1448 / 1514
 _PS = "ps"
 
 
@@ -135,12 +133,10 @@ def _curve(samples: Sequence[Sample]) -> Curve:
 def wire_bound(scene: Scene) -> float | None:
     """Samples a second at most, when every step has to move the dense gradients by an all-reduce over the scene's link
     and computing takes no time: 2(p-1)/p bytes for every byte, at the link's rate less the frames' headers."""
-    bits = None if scene.link == LOOPBACK else parse_rate(scene.link)
     model = MODELS[scene.model]
-    if bits is None or scene.processes < 2 or model.sparse_bytes:
+    if scene.link == LOOPBACK or scene.processes < 2 or model.sparse_bytes:
         return None
-    seconds = 2 * (scene.processes - 1) / scene.processes * model.dense_bytes / (bits / 8 * _PAYLOAD)
-    return scene.processes * model.batch / seconds
+    return scene.processes * model.batch / ring_seconds(scene.processes, model.dense_bytes, scene.link)
 
 
 def training_table(report: Report, scene: Scene) -> Table:

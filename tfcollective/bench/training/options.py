@@ -39,6 +39,7 @@ class TrainingOptions:
         keras2_python: likewise, with TensorFlow 2.15.
         horovod_python: likewise, with Horovod.
         timeline: whether a further short job of ours records steps for the page.
+        budget_s: no turn begins when so many seconds have gone; 0: all turns are taken.
     """
 
     processes: tuple[int, ...] = (2,)
@@ -56,6 +57,7 @@ class TrainingOptions:
     keras2_python: str = ""
     horovod_python: str = ""
     timeline: bool = False
+    budget_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.processes or min(self.processes) < 1:

@@ -21,6 +21,7 @@ from tfcollective.bench.training.environments import Environment, find_environme
 from tfcollective.bench.training.job_plan import Site
 from tfcollective.bench.training.options import LOOPBACK, TrainingOptions
 from tfcollective.bench.training.runners import RUNNERS, Job, Runner, chosen, hosts_needed, jobs, timeline_jobs
+from tfcollective.clock import Deadline
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.settings import environ_snapshot
 
@@ -94,6 +95,7 @@ def _measure(planned: Sequence[Job], options: TrainingOptions, watch: Watch) -> 
     found = _Found()
     recorded = list(timeline_jobs(planned)) if options.timeline else []
     turns = len(planned) * options.rounds + len(recorded)
+    until = Deadline.after(options.budget_s) if options.budget_s else None
     with tempfile.TemporaryDirectory(prefix="tfcollective-bench-") as scratch, watch(turns) as tell:
         for link in dict.fromkeys(options.links):
             of_link = {job.name: job for job in (*planned, *recorded) if job.link == link}
@@ -102,7 +104,7 @@ def _measure(planned: Sequence[Job], options: TrainingOptions, watch: Watch) -> 
             try:
                 with _site(link, list(of_link.values()), scratch) as site:
                     variants = {name: _variant(job, site, options, scratch) for name, job in of_link.items()}
-                    for event in _turns(variants, of_link, options.rounds):
+                    for event in _turns(variants, of_link, options.rounds, until):
                         tell(event)
                         found.take(event, of_link)
             except LaunchError as error:
@@ -110,11 +112,13 @@ def _measure(planned: Sequence[Job], options: TrainingOptions, watch: Watch) -> 
     return found
 
 
-def _turns(variants: Mapping[str, Variant], of_link: Mapping[str, Job], rounds: int) -> Iterator[Event]:
+def _turns(
+    variants: Mapping[str, Variant], of_link: Mapping[str, Job], rounds: int, until: Deadline | None
+) -> Iterator[Event]:
     """What is measured, in turns; then what only records."""
     for timeline, times in ((False, rounds), (True, 1)):
         chosen_ones = [variant for name, variant in variants.items() if of_link[name].case.timeline is timeline]
-        with closing(interleave(chosen_ones, times)) as events:
+        with closing(interleave(chosen_ones, times, until=until)) as events:
             yield from events
 
 
