@@ -35,7 +35,8 @@ def report(*args):
 
 def go_on():
     """Collectives, until somebody ends it."""
-    _meet()
+    rank, _ = _meet()
+    print(f"rank {rank} is up", flush=True)
     deadline = time.monotonic() + LONG_S
     while time.monotonic() < deadline:
         _sum(1.0)

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import yarn_jobs
 
 import tfcollective
-from tfcollective import ConfigError, LaunchError, TaskSpec, WorkerFailedError
+from tfcollective import ConfigError, LaunchError, RendezvousError, TaskSpec, WorkerFailedError
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
@@ -176,7 +177,8 @@ def test_what_yarn_would_never_grant_is_refused_before_anything_is_sent(yarn, on
 
 def test_containers_that_do_not_come_in_time_release_the_others(yarn, on_yarn):
     specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("4 GiB", 1, instances=2)}
-    with pytest.raises(LaunchError, match=r"2 of 3 containers came within .*worker-\d \(4096 MiB.*free now"):
+    said = r"[12] of 3 containers came within 60 s; .* granted .*worker-\d \(4096 MiB, 1 vcores\); free now: 127.0.0.11"
+    with pytest.raises(RendezvousError, match=said):
         tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn(allocation_timeout=60.0))
 
 
@@ -184,3 +186,104 @@ def test_an_environment_that_does_not_start_is_named_with_what_it_said(yarn, on_
     hook = 'case "$SKEIN_CONTAINER_ID" in worker*) echo no such environment >&2; exit 3;; esac'
     with pytest.raises(LaunchError, match=r"(?s)container of worker-0 ended before.*no such environment"):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(pre_script_hook=hook))
+
+
+def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_path):
+    process = submitter("--detach", "--job-name", "alone")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    yarn.until(lambda: len(list(tmp_path.glob("here-*"))) == 2, "all ranks run", 300)
+    app_id = yarn.only_app()
+    assert f"tfcollective status|logs|kill {app_id}" in said
+    assert yarn.app(app_id)["name"] == "alone"
+    status = ask("status", app_id)
+    assert "state: running" in status
+    assert "chief:0" in status
+    assert "worker:0" in status
+    ask("kill", app_id)
+    assert not yarn.apps()
+    assert "state: killed" in ask("status", app_id)
+    yarn.until(lambda: "rank 1 is up" in ask("logs", app_id), "YARN has collected the logs")
+
+
+def ask(command, app_id):
+    done = subprocess.run(
+        [sys.executable, "-m", "tfcollective", command, app_id],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_does_not_exist_is_said(yarn):
+    command = [sys.executable, "-m", "tfcollective", "status", "application_1000000000000_0001"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 70
+    assert "application_1000000000000_0001" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- the wines -------------------------------------------------------------------------------------------------------
+
+TRAINER = TaskSpec("1 GiB", 1)
+
+
+@pytest.fixture
+def wine(on_yarn, tmp_path):
+    """Runs the example's experiment; the module travels as a file."""
+    folder = Path(__file__).resolve().parents[2] / "examples" / "winequality"
+
+    def start(name, specs, launcher="yarn", epochs=2, **arguments):
+        experiment = tfcollective.get_safe_experiment_fn("keras_wine.make_experiment", folder, tmp_path / name, epochs)
+        env = on_yarn()["env"]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(folder)]))
+        return tfcollective.run_on_yarn(
+            experiment,
+            specs,
+            env=env if launcher == "local" else on_yarn()["env"],
+            python=sys.executable if launcher == "yarn" else None,
+            files={"keras_wine.py": str(folder / "keras_wine.py")},
+            launcher=launcher,
+            start_timeout=300,
+            **arguments,
+        )
+
+    return start
+
+
+@pytest.mark.timeout(900)
+def test_the_wines_with_an_evaluator_and_a_tensorboard_in_one_call(yarn, wine):
+    specs = {
+        "chief": TRAINER,
+        "worker": TaskSpec("1 GiB", 1, instances=2),
+        "evaluator": TRAINER,
+        "tensorboard": TaskSpec("900 MiB", 1, tb_termination_timeout_seconds=0, label="gpu"),
+    }
+    there = wine("there", specs, eval_monitor_log_thresholds={"mae": (0.0, None)})
+    here = wine("here", {"chief": TRAINER, "worker": TaskSpec("1 GiB", 1, instances=2)}, launcher="local")
+    losses = [metrics.results[0]["loss"] for metrics in (there, here)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert there.side_tasks["evaluator:0"]["metrics"]["mae"] > 0
+    assert there.side_tasks["tensorboard:0"]["url"].startswith("http://")
+    assert set(there.container_duration) == {"chief:0", "worker:0", "worker:1", "evaluator:0", "tensorboard:0"}
+    assert there.total_eval_duration.total_seconds() > 0
+    assert yarn.app(there.app_id)["finalStatus"] == "SUCCEEDED"
+
+
+@pytest.mark.timeout(900)
+def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(yarn, wine, tmp_path):
+    specs = {"chief": TRAINER, "worker": TaskSpec("1 GiB", 1, instances=2)}
+
+    def kill():
+        yarn.until(lambda: list((tmp_path / "killed").glob("checkpoint-0002*")), "the second epoch is saved", 300)
+        os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    killed = wine("killed", specs, epochs=20, nb_retries=1)
+    undisturbed = wine("undisturbed", specs, launcher="local", epochs=20)
+    assert killed.results[0]["loss"][-1] == pytest.approx(undisturbed.results[0]["loss"][-1], rel=1e-4)
+    assert len([app for app in yarn.apps("FINISHED,FAILED,KILLED") if app["name"] == "RunOnYarn"]) >= 2

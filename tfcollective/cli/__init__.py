@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-__all__ = ["main", "run_main"]
+__all__ = ["check_hadoop_main", "main", "run_main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,3 +21,14 @@ def run_main(arguments: Sequence[str] | None = None) -> int:
 
     given = sys.argv[1:] if arguments is None else arguments
     return invoke("tfcrun", given, command="run")
+
+
+def check_hadoop_main(arguments: Sequence[str] | None = None) -> int:
+    """``check_hadoop_env ARGUMENTS``, which is ``tfcollective check --launcher yarn ARGUMENTS``, and a last line that
+    says how it went; returns the exit code."""
+    from tfcollective.cli.app import invoke
+
+    given = sys.argv[1:] if arguments is None else arguments
+    code = invoke("check_hadoop_env", ["--launcher", "yarn", *given], command="check")
+    sys.stdout.write(f"Hadoop setup: {'OK' if code == 0 else 'KO'}\n")
+    return code

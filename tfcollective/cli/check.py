@@ -5,14 +5,16 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
+from typing import Any
 
 import click
 
 from tfcollective._version import __version__
-from tfcollective.errors import TfCollectiveError
+from tfcollective.errors import ConfigError, TfCollectiveError
+from tfcollective.launch.checks import CheckedLauncher, Finding
+from tfcollective.launch.registry import find_launcher
 from tfcollective.settings import Settings
 
 __all__ = ["check"]
@@ -26,28 +28,40 @@ _LOOPBACK_LENGTH = 1000
 _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce([1.0, 2.0]).numpy().tolist())"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check; ``remedy`` is there when it failed."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
-
-
 @click.command(
     epilog="""\b
 Examples:
-  tfcollective check""",
+  tfcollective check
+  tfcollective check --launcher yarn --remote-python /shared/env/bin/python""",
 )
-def check() -> int:
+@click.option("--launcher", metavar="NAME", help="Check a platform, too: yarn.")
+@click.option("--queue", metavar="NAME", help="YARN: the queue. [default]")
+@click.option("--archive", metavar="F", help="YARN: a packed environment.")
+@click.option("--remote-python", metavar="PATH", help="YARN: an interpreter on the nodes.")
+def check(launcher: str | None, queue: str | None, archive: str | None, remote_python: str | None) -> int:
     """Checks versions, the native library, the TensorFlow ops and an all-reduce between two processes.
+
+    With --launcher, it checks that platform in place of the last two: for YARN configuration, commands,
+    ResourceManager, queue, HDFS, packing, and a whole application with one container.
 
     Exit code 0 when all is well, else 1.
     """
+    platform = {"queue": queue, "archive": archive, "python": remote_python}
+    return _show(_findings() if launcher is None else _platform_findings(launcher, platform))
+
+
+def _platform_findings(name: str, platform: Mapping[str, Any]) -> Iterator[Finding]:
+    launcher = find_launcher(name)
+    if not isinstance(launcher, CheckedLauncher):
+        raise ConfigError(f"the launcher {name!r} has nothing to check")
+    yield _versions()
+    yield _native_library()
+    yield from launcher.check(platform)
+
+
+def _show(findings: Iterator[Finding]) -> int:
     failed = False
-    for finding in _findings():
+    for finding in findings:
         click.echo(f"{'ok    ' if finding.ok else 'FAILED'} {finding.name}: {finding.detail}")
         if not finding.ok:
             failed = True

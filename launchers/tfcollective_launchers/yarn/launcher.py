@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
+from tfcollective.launch.checks import CheckedLauncher, Finding
 from tfcollective.launch.hosted import HostedJob, HostedOutcome, call_of
 from tfcollective.launch.hosted_client import HostedClient, ask_status
 from tfcollective.launch.job import new_job_id, new_job_key
@@ -34,6 +35,7 @@ from tfcollective_launchers.yarn.application import (
     plan_containers,
     requests,
 )
+from tfcollective_launchers.yarn.check import findings
 from tfcollective_launchers.yarn.cluster import impossible, shortage
 from tfcollective_launchers.yarn.logs import end_of_log, show_logs
 from tfcollective_launchers.yarn.options import YarnOptions
@@ -59,7 +61,7 @@ class Submission:
     state: AppState | None
 
 
-class YarnLauncher(Launcher, JobManager):
+class YarnLauncher(Launcher, JobManager, CheckedLauncher):
     """An application with the coordinator in its master's container and an agent in every other one.
 
     Attributes:
@@ -77,6 +79,10 @@ class YarnLauncher(Launcher, JobManager):
         """See :class:`Launcher`."""
         self.last = run_application(spec, stop_signals=stop_signals)
         return self.last.ended.outcome
+
+    def check(self, platform: Mapping[str, Any]) -> Iterator[Finding]:
+        """See :class:`CheckedLauncher`."""
+        return findings(YarnOptions.from_platform(platform), self.run)
 
     def owns(self, job: str) -> bool:
         """See :class:`JobManager`."""

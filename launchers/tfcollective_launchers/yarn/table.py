@@ -35,7 +35,9 @@ def _row(task: str, container: ContainerRow, exits: Mapping[str, ExitRecord]) ->
 
 def _state(container: ContainerRow, record: ExitRecord | None) -> str:
     if record is None:
-        return "lost" if container.host else "never came"
+        if not container.host:
+            return "never came"
+        return "not used" if container.duration is None else "lost"
     if not record.failed:
         return "succeeded"
     return "stopped" if record.stopped else "failed"

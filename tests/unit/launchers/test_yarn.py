@@ -200,6 +200,7 @@ def test_the_table_has_a_row_for_every_task():
         ContainerRow("worker-0", ("worker:0", "worker:1"), "h2", "", 2.0),
         ContainerRow("worker-1", ("worker:2",)),
         ContainerRow("worker-2", ("worker:3",), "h3"),
+        ContainerRow("worker-3", ("worker:4",), "h4", "", 7.0),
     )
     ended = HostedOutcome(JobOutcome(exits, initialised=True), rows)
     assert render_table("application_1", ended).splitlines() == [
@@ -209,6 +210,7 @@ def test_the_table_has_a_row_for_every_task():
         "  worker:0  h2    failed      2.0 s     exited with code 3",
         "  worker:1  h2    stopped     2.0 s     was killed by SIGTERM",
         "  worker:2  -     never came",
-        "  worker:3  h3    lost",
+        "  worker:3  h3    not used",
+        "  worker:4  h4    lost        7.0 s",
     ]
     assert render_table("a", HostedOutcome(JobOutcome((), initialised=True), ())) == ""

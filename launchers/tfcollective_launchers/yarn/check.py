@@ -1,0 +1,197 @@
+"""What ``tfcollective check --launcher yarn`` looks at."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import uuid
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+from tfcollective.errors import TfCollectiveError
+from tfcollective.launch.api import function_job
+from tfcollective.launch.checks import Finding
+from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.report import exit_code, render
+from tfcollective.launch.spec import JobSpec
+from tfcollective.settings import environ_snapshot
+from tfcollective.task_specs import TaskSpec
+from tfcollective_launchers.yarn.options import YarnOptions
+from tfcollective_launchers.yarn.skein_client import YarnClient, import_skein
+
+__all__ = ["answer", "findings", "site_properties"]
+
+_TIMEOUT_S = 60.0
+_JOB_S = 180.0
+_UNSET_ADDRESS = "0.0.0.0"  # noqa: S104  what Hadoop's own defaults say
+_RUN = Callable[[JobSpec], JobOutcome]
+
+
+def findings(options: YarnOptions, run: _RUN) -> Iterator[Finding]:
+    """One after the other, until what comes next could not work; ``run`` runs a job."""
+    environ = environ_snapshot()
+    steps: tuple[Callable[[], Finding], ...] = (
+        lambda: _configuration(environ),
+        _java,
+        _yarn_command,
+        lambda: _skein(options),
+    )
+    for step in steps:
+        finding = step()
+        yield finding
+        if not finding.ok:
+            return
+    yield from _cluster(options)
+    yield _hdfs()
+    if options.python is None and options.archive is None:
+        packing = _packing()
+        yield packing
+        if not packing.ok:
+            return
+    yield _application(options, run)
+
+
+def _configuration(environ: Mapping[str, str]) -> Finding:
+    name = "configuration"
+    folder = environ.get("HADOOP_CONF_DIR")
+    if folder is None:
+        return Finding(name, True, "HADOOP_CONF_DIR is not set: `yarn` finds its own")
+    remedy = "let HADOOP_CONF_DIR name the directory of the cluster's core-site.xml and yarn-site.xml"
+    try:
+        rows = site_properties((Path(folder) / "yarn-site.xml").read_text("utf-8"))
+    except (OSError, ElementTree.ParseError) as error:
+        return Finding(name, False, f"HADOOP_CONF_DIR={folder}: {error}", remedy)
+    manager = rows.get("yarn.resourcemanager.address") or rows.get("yarn.resourcemanager.hostname", "")
+    if not manager and not any(key.startswith("yarn.resourcemanager.ha") for key in rows):
+        manager = _UNSET_ADDRESS
+    if manager.startswith(_UNSET_ADDRESS):
+        return Finding(name, False, f"{folder}/yarn-site.xml does not say where the ResourceManager is", remedy)
+    return Finding(name, True, f"{folder}, ResourceManager at {manager or 'several places'}")
+
+
+def site_properties(text: str) -> dict[str, str]:
+    """The names and values of a configuration file of Hadoop's."""
+    rows = ElementTree.fromstring(text).findall("property")  # noqa: S314
+    return {row.findtext("name", ""): row.findtext("value", "") for row in rows}
+
+
+def _java() -> Finding:
+    home = environ_snapshot().get("JAVA_HOME")
+    java = str(Path(home, "bin/java")) if home else "java"
+    return _command("Java", [java, "-version"], "install Java 8 or newer, as the cluster has it, or set JAVA_HOME")
+
+
+def _yarn_command() -> Finding:
+    remedy = "install Hadoop's client and put its bin directory on the PATH"
+    return _command("command yarn", ["yarn", "version"], remedy)
+
+
+def _command(name: str, command: Sequence[str], remedy: str) -> Finding:
+    done = _run_command(command)
+    if done is None or done.returncode != 0:
+        said = "not found, or no answer" if done is None else (done.stderr.strip().splitlines() or ["no reason"])[-1]
+        return Finding(name, False, f"{' '.join(command)}: {said}", remedy)
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return Finding(name, True, lines[0] if lines else "answers")
+
+
+def _run_command(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            list(command), input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _skein(options: YarnOptions) -> Finding:
+    name = "skein"
+    try:
+        skein = import_skein()
+    except TfCollectiveError as error:
+        return Finding(name, False, str(error), "pip install 'tfcollective[yarn]'")
+    whose = "those of the given client" if options.skein_client is not None else "made new for every application"
+    return Finding(name, True, f"{skein.__version__}; TLS credentials: {whose}")
+
+
+def _cluster(options: YarnOptions) -> Iterator[Finding]:
+    try:
+        with YarnClient.start(options.skein_client) as yarn:
+            nodes = yarn.nodes()
+            labels = sorted({label for node in nodes for label in node.labels})
+            memory, vcores = sum(node.total.memory for node in nodes), sum(node.total.vcores for node in nodes)
+            detail = f"{len(nodes)} nodes, {memory} MiB, {vcores} vcores, labels: {', '.join(labels) or 'none'}"
+            yield Finding("ResourceManager", bool(nodes), detail, "see why no NodeManager runs")
+            with _reported("queue", "name one of them with --queue") as problem:
+                yarn.check_queue(options.queue)
+            yield problem[0] if problem else Finding("queue", True, options.queue)
+    except TfCollectiveError as error:
+        yield Finding("ResourceManager", False, str(error), "see whether `yarn node -list` answers")
+
+
+@contextmanager
+def _reported(name: str, remedy: str) -> Iterator[list[Finding]]:
+    """An error inside becomes a finding in the list."""
+    problem: list[Finding] = []
+    try:
+        yield problem
+    except TfCollectiveError as error:
+        problem.append(Finding(name, False, str(error), remedy))
+
+
+def _hdfs() -> Finding:
+    """Writes a file, reads it, and removes it."""
+    name, text = "HDFS", f"tfcollective {uuid.uuid4()}"
+    if shutil.which("hdfs") is None:
+        return Finding(name, True, "there is no command hdfs here: not looked at")
+    path = f"/tmp/tfcollective-check-{uuid.uuid4().hex}"  # noqa: S108  on HDFS, with a name that nobody guesses
+    wrote = _run_command(["hdfs", "dfs", "-put", "-", path], text)
+    read = _run_command(["hdfs", "dfs", "-cat", path])
+    _run_command(["hdfs", "dfs", "-rm", "-skipTrash", path])
+    if read is not None and read.stdout == text:
+        return Finding(name, True, f"{path} was written, read and removed")
+    lines = ["no answer"] if wrote is None else wrote.stderr.strip().splitlines()
+    said = lines[-1] if lines else "what was read is something else"
+    return Finding(name, False, f"{path}: {said}", "see whether `hdfs dfs -put` works: space, rights, safe mode")
+
+
+def _packing() -> Finding:
+    try:
+        version = metadata.version("cluster-pack")
+    except metadata.PackageNotFoundError:
+        detail = "no --remote-python and no --archive is given, and cluster-pack is not installed"
+        return Finding("packing", False, detail, "pip install 'tfcollective[yarn]', or give one of them")
+    return Finding("packing", True, f"cluster-pack {version} packs {sys.prefix}")
+
+
+def _application(options: YarnOptions, run: _RUN) -> Finding:
+    """A whole job with one container."""
+    name = "an application with one container"
+    platform = {field: getattr(options, field) for field in ("queue", "python", "archive", "files", "skein_client")}
+    try:
+        spec = function_job(
+            answer,
+            task_specs={"worker": TaskSpec("512 MiB", 1)},
+            platform={**platform, "name": "tfcollective-check", "allocation_timeout": _JOB_S},
+            env={key: value for key, value in environ_snapshot().items() if key == "PYTHONPATH"},
+        )
+        outcome = run(spec)
+    except TfCollectiveError as error:
+        return Finding(name, False, str(error), "see `yarn logs` of the application, if one is named")
+    if exit_code(outcome) != 0:
+        return Finding(name, False, render(outcome), "see what it says above")
+    return Finding(name, True, "has run")
+
+
+def answer() -> int:
+    """What the container runs: it has tfcollective and its native library there."""
+    import tfcollective
+
+    tfcollective.init()
+    size = tfcollective.size()
+    tfcollective.shutdown()
+    return size

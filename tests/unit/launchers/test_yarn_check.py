@@ -1,0 +1,67 @@
+"""What `tfcollective check --launcher yarn` says where there is no cluster."""
+
+import pytest
+from tfcollective_launchers.yarn.check import findings, site_properties
+from tfcollective_launchers.yarn.options import YarnOptions
+
+SITE = """<?xml version="1.0"?>
+<configuration>
+  <property><name>{name}</name><value>{value}</value></property>
+</configuration>
+"""
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """A configuration directory, and programs of our own on the PATH."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    def write(name, value):
+        (tmp_path / "yarn-site.xml").write_text(SITE.format(name=name, value=value))
+
+    def program(name, text, code=0):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\necho '{text}' >&{2 if code else 1}\nexit {code}\n")
+        path.chmod(0o700)
+
+    write.program = program
+    return write
+
+
+def look():
+    def never(spec):
+        raise AssertionError("no job can run here")
+
+    return list(findings(YarnOptions(python="/usr/bin/python3"), never))
+
+
+def test_a_configuration_that_is_missing_or_names_nobody_ends_it(conf):
+    (finding,) = look()
+    assert (finding.name, finding.ok) == ("configuration", False)
+    assert "yarn-site.xml" in finding.detail
+    assert "HADOOP_CONF_DIR" in finding.remedy
+    conf("yarn.resourcemanager.address", "0.0.0.0:8032")
+    (finding,) = look()
+    assert "does not say where the ResourceManager is" in finding.detail
+
+
+def test_every_program_that_is_missing_is_named_with_a_remedy(conf):
+    conf("yarn.resourcemanager.hostname", "master")
+    *good, finding = look()
+    assert [one.name for one in good] == ["configuration"]
+    assert good[0].detail.endswith("ResourceManager at master")
+    assert (finding.name, finding.ok) == ("Java", False)
+    conf.program("java", "openjdk 17")
+    *good, finding = look()
+    assert [one.name for one in good] == ["configuration", "Java"]
+    assert (finding.name, finding.ok) == ("command yarn", False)
+    conf.program("yarn", "no Hadoop here", code=3)
+    finding = look()[-1]
+    assert finding.detail == "yarn version: no Hadoop here"
+    assert "PATH" in finding.remedy
+
+
+def test_properties_of_a_file():
+    assert site_properties(SITE.format(name="a", value="b")) == {"a": "b"}
