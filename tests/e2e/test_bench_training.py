@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,16 +9,15 @@ import time
 
 import psutil
 import pytest
+from one_lab import needs_root, the_lab
+
+from tfcollective.bench import netlab
 
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.timeout(400)]
 
 KERAS = "-keras2" if __import__("tensorflow").__version__.startswith("2.15") else ""
 COMMAND = [sys.executable, "-m", "tfcollective", "bench", "training", "-np", "2", "--models", "mlp1024", "--quick"]
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
-    reason="network namespaces need root, ip and tc",
-)
 
 
 def run_bench(*options, timeout=300):
@@ -58,18 +56,51 @@ def test_wrong_usage(options):
 
 @needs_root
 def test_hosts_are_nodes_of_their_own_and_leave_nothing(tmp_path):
-    from tfcollective.bench import netlab
-
-    if not netlab.current_state().empty:
-        pytest.skip("there is a lab already, perhaps in use")
-    done = run_bench("--runners", f"ours{KERAS}", "--steps", "4", "--link", "1gbit", "--json")
+    with the_lab():
+        done = run_bench("--runners", f"ours{KERAS}", "--steps", "4", "--link", "1gbit", "--json")
+        assert netlab.current_state().empty
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [status["state"] for status in report["statuses"]] == ["ran"], report["statuses"]
     (wire,) = [s["values"][0] for s in report["samples"] if s["metric"] == "wire"]
     # Two ranks send each other half of 7.45 MB twice for 2 x 64 samples: all of it over the cables.
     assert wire == pytest.approx(2 * 7.455e6 / 128, rel=0.1)
-    assert netlab.current_state().empty
+
+
+@needs_root
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_stopped_leaves_no_host(tmp_path, number):
+    command = [sys.executable, "-m", "tfcollective", "bench", "allreduce", "-np", "2", "--link", "1gbit"]
+    options = ["--runners", "ctypes", "--sizes", "64M", "--iterations", "100000"]
+    with the_lab():
+        process = subprocess.Popen(
+            [*command, *options],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+        wait_for_ranks(process)
+        processes = [psutil.Process(pid) for pid in netlab.current_state().processes]
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        state = netlab.current_state()
+    assert process.returncode == 130, errors
+    assert state.empty, state
+    psutil.wait_procs(processes, timeout=10)
+    assert [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def wait_for_ranks(process):
+    """Until both ranks run on their hosts."""
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up and process.poll() is None:
+        found = [words_of(psutil.Process(pid)) for pid in netlab.current_state().processes if psutil.pid_exists(pid)]
+        if len([words for words in found if "tfcollective.bench.allreduce.workers.native" in words]) >= 2:
+            return
+        time.sleep(0.1)
+    process.kill()
+    raise AssertionError(f"the ranks did not start: {process.communicate()[1]!r}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -96,7 +96,7 @@ _GRAPH = AllreduceOptions(runners=("op", "horovod"), transports=("auto", "tcp"),
 _GRAPH_QUICK = replace(_GRAPH, sizes=(4, 16 * _K, 256 * _K, _M, 16 * _M, 64 * _M), rounds=3, iterations=60)
 _CROWD = AllreduceOptions(ranks=(4, 8), runners=("op", "horovod"), caches=("hot",), rounds=3, iterations=60)
 _CROWD_QUICK = replace(_CROWD, sizes=(4, 64 * _K, 4 * _M), rounds=1, iterations=30)
-_LAB = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M), caches=("hot",), link="1gbit")
+_LAB = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M), caches=("hot",), links=("1gbit",))
 _LAB_QUICK = replace(_LAB, sizes=(8 * _M,), rounds=3)
 
 

@@ -70,7 +70,13 @@ Examples:
 @click.option("--rounds", type=int, help="Turns of every runner; 5, or 3 with --quick.")
 @click.option("--iterations", type=int, default=200, show_default=True, help="Calls per turn for small sizes.")
 @click.option("--transport", default="auto", show_default=True, help="Ours: auto, shm, tcp; several: auto,tcp.")
-@click.option("--link", metavar="RATE", help="A host (network namespace) for every rank, with cables of this rate.")
+@click.option(
+    "--link",
+    "links",
+    default="loopback",
+    show_default=True,
+    help="loopback, or rates such as 1gbit: a host (network namespace) for every rank; several: a,b.",
+)
 @click.option("--caches", help="hot, cold or hot,cold (default; --quick: hot).")
 @click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
 @click.option("--out", metavar="DIR", help="Write allreduce.json, allreduce.html and PNGs there.")
@@ -89,7 +95,7 @@ def allreduce(
     rounds: int | None,
     iterations: int,
     transport: str,
-    link: str | None,
+    links: str,
     caches: str | None,
     deadline: float,
     out: str | None,
@@ -121,7 +127,7 @@ def allreduce(
         baselines=baselines or "",
         horovod_python=horovod_python or "",
         mpi_python=mpi_python or "",
-        link=link or "",
+        links=_names(links),
     )
     with interruptible():
         report = run_allreduce(options, _command(), show_progress)

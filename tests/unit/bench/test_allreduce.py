@@ -8,15 +8,17 @@ from bench_reports import make_report
 
 import tfcollective
 from tfcollective.bench.allreduce import measure as loop
+from tfcollective.bench.allreduce import run
 from tfcollective.bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
 from tfcollective.bench.allreduce.baselines import Baselines, find_baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions, sizes_between
 from tfcollective.bench.allreduce.points import Point, iterations_for, make_points
 from tfcollective.bench.allreduce.run import samples_of
 from tfcollective.bench.allreduce.runners import RUNNERS, Case, case_name, chosen, variant_of
-from tfcollective.bench.model import Sample
+from tfcollective.bench.interleave import Failure
+from tfcollective.bench.model import RunnerState, Sample
 from tfcollective.cli import main
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, LaunchError
 
 FOUND = Baselines(Path("/l.so"), Path("/p/a"), Path("/p/m"), "/usr/bin/mpirun", "/m/python", "/h/python", True)
 NOTHING = Baselines(Path("/l.so"), None, None, None, None, None, False)
@@ -38,6 +40,9 @@ ROW = {"bytes": 1 << 20, "ranks": 2, "dtype": "float32", "cache": "hot"}
         (["--transport", "rdma"], "--transport"),
         (["--caches", "warm"], "--caches"),
         (["--rounds", "0"], "rounds"),
+        (["--link", "wifi"], "--link: 'wifi' is neither loopback nor a rate such as 1gbit"),
+        (["--link", "none"], "--link: 'none' is neither"),
+        (["--link", ","], "--link: at least one"),
         (["--horovod-python", "/no/python"], "there is no /no/python"),
     ],
 )
@@ -242,7 +247,39 @@ def test_ranks_on_hosts_of_their_own():
     assert case_name(case) == "ctypes, 4 ranks, 1gbit"
     assert next(samples_of(case, "float32", 0, content())).row["link"] == "1gbit"
     with pytest.raises(ConfigError, match="--link"):
-        AllreduceOptions(ranks=(2, 4), link="1gbit")
+        AllreduceOptions(transports=("tcp",), links=("1gbit",))
+
+
+class Watch:
+    """Takes every event and does nothing."""
+
+    def __init__(self, turns):
+        del turns
+
+    def __enter__(self):
+        return lambda event: None
+
+    def __exit__(self, *reason):
+        return None
+
+
+def test_every_link_has_its_cases_and_without_root_the_loopback_part_still_runs(monkeypatch):
+    seen = []
+
+    def crash(variants, rounds, until=None):
+        seen.extend(variant.name for variant in variants)
+        return (Failure(variant.name, 0, "crashed", "boom") for variant in variants)
+
+    monkeypatch.setattr(run, "interleave", crash)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    options = AllreduceOptions(ranks=(2, 3), runners=("ctypes", "openmpi"), links=("loopback", "1gbit"), mpi_python="/")
+    report = run.run_allreduce(options, ["x"], Watch)
+    assert [name for name in seen if name.startswith("ctypes")] == ["ctypes, 2 ranks", "ctypes, 3 ranks"]
+    states = {status.runner: (status.state, status.detail) for status in report.statuses}
+    assert states["link 1gbit"] == (RunnerState.MISSING, "network namespaces need Linux and root")
+    assert states["ctypes"][0] is RunnerState.FAILED
+    with pytest.raises(LaunchError, match=r"need Linux and root \(the link loopback needs neither"):
+        run.run_allreduce(replace(options, links=("1gbit",)), ["x"], Watch)
 
 
 def test_targets_are_read_from_reports(tmp_path, capsys):

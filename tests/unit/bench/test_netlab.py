@@ -1,22 +1,17 @@
 """Labs of network namespaces: plans without root, and one real lab with it."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 
 import pytest
+from one_lab import needs_root, the_lab
 
 from tfcollective.bench import netlab
 from tfcollective.bench.netlab import Lab, LabState, down_commands, hosts_file, parse_rate, up_commands
 from tfcollective.errors import ConfigError, LaunchError
-
-needs_root = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
-    reason="network namespaces need Linux, root, and ip and tc",
-)
 
 
 @pytest.mark.parametrize(("text", "bits"), [("1gbit", 1e9), ("2.5gbit", 2.5e9), ("500mbit", 5e8), ("none", None)])
@@ -87,10 +82,9 @@ def test_without_root_it_says_so(monkeypatch, capsys):
 @pytest.fixture
 def no_lab():
     """A machine without a lab: somebody else's must not be taken away."""
-    if not netlab.current_state().empty:
-        pytest.skip("there is a lab already, perhaps in use")
-    yield
-    netlab.down()
+    with the_lab():
+        yield
+        netlab.down()
 
 
 @needs_root

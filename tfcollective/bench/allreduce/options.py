@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.bench.allreduce.points import CACHES
+from tfcollective.bench.links import LOOPBACK, check_links
 from tfcollective.errors import ConfigError
 
 __all__ = ["DTYPES", "QUICK_SIZES", "SIZES", "TRANSPORTS", "AllreduceOptions", "sizes_between"]
@@ -36,7 +37,7 @@ class AllreduceOptions:
         baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
         horovod_python: the interpreter of Horovod's environment; empty: found in `baselines`.
         mpi_python: likewise, of mpi4py's.
-        link: ranks on hosts of their own, in network namespaces joined at this rate ("1gbit"); empty: all on this one.
+        links: ``loopback``: all ranks on this host; or rates ("1gbit"): each on a host of its own, a network namespace.
         budget_s: no turn begins when so many seconds have gone; 0: all turns are taken.
     """
 
@@ -52,7 +53,7 @@ class AllreduceOptions:
     baselines: str = ""
     horovod_python: str = ""
     mpi_python: str = ""
-    link: str = ""
+    links: tuple[str, ...] = (LOOPBACK,)
     budget_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -64,8 +65,9 @@ class AllreduceOptions:
         _check("--dtype", (self.dtype,), DTYPES)
         _check("--transport", self.transports, TRANSPORTS)
         _check("--caches", self.caches, CACHES)
-        if self.link and (len(self.ranks) != 1 or self.transports != ("auto",)):
-            raise ConfigError("--link: one number of ranks (a host each), and no --transport")
+        check_links(self.links)
+        if self.links != (LOOPBACK,) and self.transports != ("auto",):
+            raise ConfigError("--link: rates go with no --transport")
         for name, python in (("--horovod-python", self.horovod_python), ("--mpi-python", self.mpi_python)):
             if python and not Path(python).exists():
                 raise ConfigError(f"{name}: there is no {python}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, TypeAlias
 
@@ -14,9 +14,11 @@ from tfcollective.bench.allreduce.points import make_points
 from tfcollective.bench.allreduce.runners import Case, Runner, case_name, chosen, variant_of
 from tfcollective.bench.hardware import probe_hardware, probe_versions
 from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
+from tfcollective.bench.links import LOOPBACK
 from tfcollective.bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.netlab import Lab, opened
 from tfcollective.clock import Deadline
+from tfcollective.errors import LaunchError
 
 __all__ = ["run_allreduce"]
 
@@ -33,6 +35,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
 
     Raises:
         ConfigError: an unknown runner.
+        LaunchError: no link can be had: network namespaces need root.
     """
     runners = chosen(options.runners)
     found = find_baselines(options)
@@ -40,10 +43,11 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
     missing = {runner.name: hint for runner in runners if (hint := _missing(runner, found, options))}
     there = [runner for runner in runners if runner.name not in missing]
     cases = {case_name(case): case for runner in there for case in _cases(runner, options)}
-    variants = [_variant(case, runners, found, options, hardware) for case in cases.values()]
+    variants = {name: _variant(case, runners, found, options, hardware) for name, case in cases.items()}
     started = time.time()
-    with opened(Lab(options.ranks[0], options.link)) if options.link else nullcontext():
-        samples, failures = _measure(variants, cases, options, watch)
+    samples, failures, refused = _measure(variants, cases, options, watch)
+    if refused and len(refused) == len(dict.fromkeys(options.links)):
+        raise LaunchError(f"{'; '.join(dict.fromkeys(refused.values()))} (the link {LOOPBACK} needs neither)")
     return Report(
         title="All-reduce benchmark",
         command=tuple(command),
@@ -51,7 +55,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
         versions=_versions(found),
         settings=options.to_json(),
         samples=tuple(samples),
-        statuses=tuple(_statuses(runners, missing, failures)),
+        statuses=(*_statuses(runners, missing, failures), *_links(refused)),
         started=started,
         finished=time.time(),
         notes=tuple(_notes(options)),
@@ -59,15 +63,18 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
 
 
 def _missing(runner: Runner, found: Baselines, options: AllreduceOptions) -> str:
-    if options.link and not runner.elsewhere:
-        return "its ranks run on this host only: leave --link out"
+    if LOOPBACK not in options.links and not runner.elsewhere:
+        return f"its ranks run on this host only: --link {LOOPBACK}"
     return runner.missing(found)
 
 
 def _cases(runner: Runner, options: AllreduceOptions) -> Iterator[Case]:
-    for ranks in options.ranks:
-        for transport in options.transports if runner.ours else ("",):
-            yield Case(runner.name, ranks, transport, options.link)
+    for link in dict.fromkeys(options.links):
+        for ranks in options.ranks:
+            if link != LOOPBACK and runner.elsewhere:
+                yield Case(runner.name, ranks, "auto" if runner.ours else "", link)
+            for transport in (options.transports if runner.ours else ("",)) if link == LOOPBACK else ():
+                yield Case(runner.name, ranks, transport)
 
 
 def _variant(
@@ -80,20 +87,46 @@ def _variant(
 
 
 def _measure(
-    variants: Sequence[Variant], cases: Mapping[str, Case], options: AllreduceOptions, watch: Watch
-) -> tuple[list[Sample], list[Failure]]:
+    variants: Mapping[str, Variant], cases: Mapping[str, Case], options: AllreduceOptions, watch: Watch
+) -> tuple[list[Sample], list[Failure], dict[str, str]]:
+    """Samples, failures, and why a link could not be had."""
     samples: list[Sample] = []
     failures: list[Failure] = []
+    refused: dict[str, str] = {}
     until = Deadline.after(options.budget_s) if options.budget_s else None
-    turns = interleave(variants, options.rounds, until=until)
-    with watch(len(variants) * options.rounds) as tell, closing(turns) as events:
-        for event in events:
-            tell(event)
-            if isinstance(event, Record):
-                samples.extend(samples_of(cases[event.variant], options.dtype, event.round, event.content))
-            elif isinstance(event, Failure):
-                failures.append(event)
-    return samples, failures
+    with watch(len(variants) * options.rounds) as tell:
+        for link, ranks in _places(cases.values()):
+            here = [variants[name] for name, case in cases.items() if _place(case) == (link, ranks)]
+            try:
+                with opened(Lab(ranks, link)) if link else nullcontext():
+                    for event in _turns(here, options.rounds, until):
+                        tell(event)
+                        if isinstance(event, Record):
+                            samples.extend(samples_of(cases[event.variant], options.dtype, event.round, event.content))
+                        elif isinstance(event, Failure):
+                            failures.append(event)
+            except LaunchError as error:
+                refused[link] = str(error)
+    return samples, failures, refused
+
+
+def _place(case: Case) -> tuple[str, int]:
+    """What has to be there for a case: a lab has as many hosts as ranks."""
+    return (case.link, case.ranks if case.link else 0)
+
+
+def _places(cases: Iterable[Case]) -> Iterator[tuple[str, int]]:
+    yield from dict.fromkeys(map(_place, cases))
+
+
+def _turns(variants: Sequence[Variant], rounds: int, until: Deadline | None) -> Iterator[Event]:
+    with closing(interleave(variants, rounds, until=until)) as events:
+        yield from events
+
+
+def _links(refused: Mapping[str, str]) -> Iterator[RunnerStatus]:
+    for link, reason in refused.items():
+        yield RunnerStatus(f"link {link}", RunnerState.MISSING, reason)
 
 
 def samples_of(case: Case, dtype: str, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:

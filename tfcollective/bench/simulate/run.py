@@ -86,7 +86,7 @@ def _measure(options: SimulateOptions, watch: Watch, say: Callable[[str], None])
                 iterations=_ITERATIONS,
                 caches=("hot",),
                 deadline_s=options.deadline_s,
-                link=link,
+                links=(link,),
             )
             try:
                 say(f"measuring {hosts} hosts at {link}")

@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfcollective.bench.netlab import parse_rate
+from tfcollective.bench.links import LOOPBACK, check_links
 from tfcollective.bench.training.models import MODELS
 from tfcollective.errors import ConfigError
 
 __all__ = ["LOOPBACK", "VIEWS", "TrainingOptions"]
 
-LOOPBACK = "loopback"
-LINKS = (LOOPBACK, "1gbit", "10gbit")
 VIEWS = ("processes", "cores")
 
 
@@ -68,10 +66,7 @@ class TrainingOptions:
             raise ConfigError("--steps: at least one step an epoch; --servers: 0 or more")
         _check("--models", self.models, tuple(MODELS))
         _check("--view", self.views, VIEWS)
-        for link in self.links:
-            _check_link(link)
-        if not self.links:
-            raise ConfigError(f"--link: at least one of {', '.join(LINKS)}")
+        check_links(self.links)
         for name in ("keras3_python", "keras2_python", "horovod_python"):
             python = getattr(self, name)
             if python and not Path(python).exists():
@@ -92,12 +87,3 @@ def _check(name: str, values: Sequence[str], known: Sequence[str]) -> None:
     for value in values:
         if value not in known:
             raise ConfigError(f"{name}: {value!r} is not one of {', '.join(known)}")
-
-
-def _check_link(link: str) -> None:
-    try:
-        known = link == LOOPBACK or parse_rate(link) is not None
-    except ConfigError:
-        known = False
-    if not known:
-        raise ConfigError(f"--link: {link!r} is neither {LOOPBACK} nor a rate such as 1gbit, 10gbit or 500mbit")
