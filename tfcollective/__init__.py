@@ -14,6 +14,7 @@ from tfcollective._version import __version__
 if TYPE_CHECKING:
     from tfcollective_launchers.yarn.api import run_on_yarn as run_on_yarn
 
+    from tfcollective.clusters import cluster as cluster
     from tfcollective.communicator import Average as Average
     from tfcollective.communicator import Communicator as Communicator
     from tfcollective.communicator import Max as Max
@@ -99,6 +100,7 @@ __all__ = [
     "__version__",
     "add_process_set",
     "allreduce_topology",
+    "cluster",
     "cross_rank",
     "cross_size",
     "get_communicator",
@@ -125,6 +127,7 @@ _OP_NAMES = ("Average", "Max", "Min", "Product", "Sum")
 _SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_topology")
 _HOMES = {
     "Communicator": "tfcollective.communicator",
+    "cluster": "tfcollective.clusters",
     "run": "tfcollective.launch.api",
     "run_on_yarn": "tfcollective_launchers.yarn.api",
     "get_safe_experiment_fn": "tfcollective.launch.function",

@@ -25,7 +25,15 @@ from tfcollective.errors import (
 from tfcollective.exit_codes import SIGNAL_BASE
 from tfcollective.tasks import TaskKey
 
-__all__ = ["ExceptionRecord", "ExitRecord", "first_cause", "message_of", "read_exception", "write_exception"]
+__all__ = [
+    "ExceptionRecord",
+    "ExitRecord",
+    "describe_exception",
+    "first_cause",
+    "message_of",
+    "read_exception",
+    "write_exception",
+]
 
 # Errors that another rank's failure brings about, by class name: TensorFlow's stand for the status codes that the
 # ops map ABORTED and PEER_LOST to, and a record must not need TensorFlow to be judged.
@@ -166,7 +174,7 @@ def write_exception(path: str, error: BaseException, *, now: float, consequence:
     """
     if Path(path).exists():
         return
-    document = json.dumps(asdict(_describe(error, now, consequence))).encode()
+    document = json.dumps(asdict(describe_exception(error, now, consequence))).encode()
     partial = Path(f"{path}.{os.getpid()}")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(document)
@@ -183,7 +191,8 @@ def read_exception(path: str) -> ExceptionRecord | None:
         return None  # a worker that was killed leaves nothing, or half a file of an older job
 
 
-def _describe(error: BaseException, now: float, consequence: bool) -> ExceptionRecord:
+def describe_exception(error: BaseException, now: float, consequence: bool = False) -> ExceptionRecord:
+    """The record of ``error``; ``consequence`` says that the caller knows it to be one, whatever its type."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return ExceptionRecord(
         type=type(error).__name__,

@@ -13,7 +13,7 @@ PUBLIC = """
     CollectiveTimeoutError Communicator ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError
     LaunchError Max Min NodeLabel PeerLostError ProcessSet Product ProtocolError RendezvousError
     ResourceExhaustedError StateError Sum TaskSpec TfCollectiveError TransportError UnsupportedError
-    WorkerFailedError __version__ add_process_set allreduce_topology cross_rank cross_size get_communicator
+    WorkerFailedError __version__ add_process_set allreduce_topology cluster cross_rank cross_size get_communicator
     get_safe_experiment_fn global_process_set init is_homogeneous is_initialized local_rank local_size
     process_set_ids_and_ranks rank remove_process_set run run_on_yarn shutdown single_server_topology size
     start_timeline stop_timeline task

@@ -1,0 +1,98 @@
+"""Processes that are kept, on this machine."""
+
+import os
+import threading
+import time
+
+import pytest
+
+import tfcollective
+from tfcollective import ConfigError, StateError, TaskSpec, WorkerFailedError, cluster
+
+pytestmark = pytest.mark.multiprocess
+
+
+def total(value):
+    import numpy
+
+    tfcollective.init()
+    mine = numpy.full(2, value * (tfcollective.rank() + 1), numpy.float32)
+    return float(tfcollective.get_communicator().allreduce(mine, op=tfcollective.Sum)[0])
+
+
+def pid_and_count():
+    tfcollective.seen = getattr(tfcollective, "seen", 0) + 1
+    return os.getpid(), tfcollective.seen
+
+
+def fail_on_one():
+    tfcollective.init()
+    if tfcollective.rank() == 1:
+        raise ValueError("had enough")
+    total(1)
+
+
+def die_on_one():
+    tfcollective.init()
+    if tfcollective.rank() == 1:
+        os._exit(3)
+    time.sleep(60)
+
+
+SPECS = {"chief": TaskSpec("1 GiB", 1), "worker": TaskSpec("1 GiB", 1)}
+
+
+def test_the_same_processes_make_one_call_after_the_other():
+    with cluster(SPECS) as kept:
+        first = kept.run(pid_and_count)
+        assert kept.run(total, 2) == [6.0, 6.0]
+        second = kept.run(pid_and_count)
+        assert [pid for pid, _ in first] == [pid for pid, _ in second]
+        assert [count for _, count in (*first, *second)] == [1, 1, 2, 2]
+        with pytest.raises(WorkerFailedError, match="had enough") as caught:
+            kept.run(fail_on_one)
+        assert caught.value.first["task"] == "worker:0"
+        assert kept.run(total, value=1) == [3.0, 3.0]
+    with pytest.raises(StateError, match="have ended"):
+        kept.run(total, 1)
+
+
+def test_a_process_that_dies_ends_the_cluster():
+    with cluster(SPECS) as kept:
+        with pytest.raises(WorkerFailedError, match="exited with code 3"):
+            kept.run(die_on_one)
+        with pytest.raises(StateError):
+            kept.run(total, 1)
+
+
+def test_closing_ends_a_call():
+    kept = cluster(np=1)
+    kept.__enter__()
+    (pid, _), *_ = kept.run(pid_and_count)
+    caught = []
+
+    def call():
+        try:
+            kept.run(time.sleep, 100)
+        except Exception as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    kept.close()
+    thread.join(60)
+    assert len(caught) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"task_specs": SPECS, "np": 2}, "np or task_specs, not both"),
+        ({"task_specs": {**SPECS, "evaluator": TaskSpec("1 GiB", 1)}}, "a cluster has no side tasks"),
+    ],
+)
+def test_what_makes_no_cluster_is_refused(arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        cluster(**arguments)

@@ -1,0 +1,260 @@
+"""Processes that are kept: functions are sent to all of them again and again, from a notebook for example.
+
+The processes are one job of any launcher, whose function asks the submitter for calls until there are no more. Calls
+and results go through a coordinator of the submitter's own, over requests that both ends have proved its key for.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from tfcollective import payload
+from tfcollective.clock import Deadline
+from tfcollective.coordinator.auth import new_key
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
+from tfcollective.experiment import Trainable
+from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, first_cause
+from tfcollective.launch import api
+from tfcollective.launch.network import own_address
+from tfcollective.settings import Settings
+from tfcollective.task_specs import check_task_specs, side_tasks_of, trainers_of
+from tfcollective.tasks import TaskKey, workers
+from tfcollective.topology import Endpoint
+
+__all__ = ["Cluster", "cluster", "serve_calls"]
+
+_ORDER = "order"
+_END = "end"
+_POLL_S = 20.0
+_LOOK_S = 1.0
+_LOST_S = 30.0
+_GRACE_S = 5.0
+_START_S = 900.0
+_LOOPBACK = "127.0.0.1"
+
+
+def cluster(
+    task_specs: Mapping[str, Any] | None = None, np: int | None = None, *, launcher: str = "local", **options: Any
+) -> Cluster:
+    """Processes that wait for functions, and stay: a context manager, whose ``run`` calls one in all of them.
+
+    Args:
+        task_specs: a TaskSpec for each role; no side tasks.
+        np: in place of it: the number of processes.
+        launcher: the platform. Its nodes have to reach this machine.
+        **options: as for :func:`tfcollective.run`.
+
+    Raises:
+        ConfigError: what :func:`tfcollective.run` refuses, and side tasks.
+    """
+    return Cluster(task_specs, np, launcher, options)
+
+
+class Cluster:
+    """A context manager: while it is open, its processes wait for functions. See :func:`cluster`.
+
+    A function that raises on a rank ends that call on all ranks; the processes stay, and the next call finds them in a
+    new world. A process that dies ends them all.
+    """
+
+    def __init__(
+        self, task_specs: Mapping[str, Any] | None, np: int | None, launcher: str, options: Mapping[str, Any]
+    ) -> None:
+        self._specs, self._np, self._launcher, self._options = task_specs, np, launcher, dict(options)
+        self._tasks = _tasks(task_specs, np)
+        self._calls = 0
+        self._broken = False
+        self._open = ExitStack()
+        self._job: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Cluster:
+        host = _LOOPBACK if self._launcher == "local" else own_address(self._options.get("network_interfaces", ()))
+        name, key = f"cluster-{secrets.token_hex(4)}", new_key()
+        with ExitStack() as opened:
+            server = CoordinatorServer(ServerOptions(name, key, workers(1), _START_S, bind_host=host))
+            opened.enter_context(server)
+            self._client = opened.enter_context(CoordinatorClient(server.endpoint, key))
+            opened.callback(self._end)
+            arguments = (str(server.endpoint), key.hex())
+            self._job = threading.Thread(target=self._run_job, args=(arguments,), name="tfc-cluster", daemon=True)
+            self._job.start()
+            self._wait_for("ready", _START_S)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes, also those in the middle of a call. A second call does nothing."""
+        self._open.close()
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Calls ``fn(*args, **kwargs)`` in every process; the results in rank order.
+
+        What the function returns may be an experiment, as for :func:`tfcollective.run`. Ctrl-C ends the processes.
+
+        Raises:
+            WorkerFailedError: it raised on a rank; the message holds that rank's traceback.
+            StateError: the processes have ended.
+            InvalidArgumentError: the function cannot be pickled.
+        """
+        if self._job is None or not self._job.is_alive():
+            raise StateError("the cluster's processes have ended") from self._error
+        self._calls += 1
+        name = f"call/{self._calls}"
+        data = payload.dumps((fn, args, kwargs), f"the function {getattr(fn, '__name__', fn)!r}")
+        self._client.put_blob(name, data)
+        self._client.put(_ORDER, {"number": self._calls, "fresh": self._broken, "path": sys.path})
+        try:
+            found = self._wait_for(f"result/{self._calls}")
+        except BaseException:
+            self.close()
+            raise
+        self._client.put_blob(name, b"")  # nobody needs it any more
+        answers = [payload.loads(found[task]) for task in self._tasks]
+        self._broken = any(answer.failure is not None for answer in answers)
+        if self._broken:
+            raise _failure(answers)
+        return [answer.value for answer in answers]
+
+    def _wait_for(self, name: str, seconds: float | None = None) -> dict[TaskKey, bytes]:
+        """What every process has put there; raises what has ended them meanwhile."""
+        deadline = None if seconds is None else Deadline.after(seconds)
+        found: dict[TaskKey, bytes] = {}
+        while len(found) < len(self._tasks):
+            missing = [task for task in self._tasks if task not in found]
+            data = self._client.get_blob(f"{name}/{missing[0]}", timeout=_LOOK_S)
+            if data is not None:
+                found[missing[0]] = data
+                self._client.put_blob(f"{name}/{missing[0]}", b"")
+            elif self._job is None or not self._job.is_alive():
+                raise self._error or StateError("the cluster's processes have ended")
+            elif deadline is not None and deadline.expired():
+                names = tuple(map(str, missing))
+                raise RendezvousError(f"not ready within {seconds:g} s: {', '.join(names)}", missing=names)
+        return found
+
+    def _run_job(self, arguments: tuple[str, str]) -> None:
+        try:
+            more: dict[str, Any] = {"task_specs": self._specs, **self._options}
+            api.run(serve_calls, arguments, np=self._np, launcher=self._launcher, **more)
+        except BaseException as error:  # noqa: BLE001  it is raised where a call waits
+            self._error = error
+
+    def _end(self) -> None:
+        if self._job is None:
+            return
+        with suppress(CoordinatorError):
+            self._client.put(_END, True)
+        self._job.join(_LOST_S + _GRACE_S)
+
+
+def _tasks(task_specs: Mapping[str, Any] | None, np: int | None) -> tuple[TaskKey, ...]:
+    if task_specs is None:
+        return workers(1 if np is None else np)
+    if np is not None:
+        raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
+    specs = check_task_specs(task_specs)
+    if side_tasks_of(specs):
+        raise ConfigError("task_specs: a cluster has no side tasks: they follow one job; use tfcollective.run")
+    return trainers_of(specs)
+
+
+def _failure(answers: list[_Answer]) -> WorkerFailedError:
+    records = [
+        ExitRecord(answer.task, rank, "", answer.pid, 1, None, answer.failure.time, exception=answer.failure)
+        for rank, answer in enumerate(answers)
+        if answer.failure is not None
+    ]
+    first = first_cause(records)
+    assert first is not None
+    assert first.exception is not None
+    text = f"rank {first.rank} ({first.task}) raised an exception:\n{first.exception.traceback}"
+    return WorkerFailedError(text, failures=[record.to_json() for record in records], first=first.to_json())
+
+
+# ---- on the ranks ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Answer:
+    task: str
+    pid: int
+    value: Any = None
+    failure: ExceptionRecord | None = None
+
+
+def serve_calls(coordinator: str, key: str) -> int:
+    """What every process of a cluster runs: makes one call after the other, and returns how many it has made."""
+    task = str(Settings.load().task)
+    with CoordinatorClient(Endpoint.parse(coordinator), bytes.fromhex(key)) as client:
+        threading.Thread(target=_watch_for_end, args=(client,), name="tfc-end", daemon=True).start()
+        client.put_blob(f"ready/{task}", b"ready")
+        calls = 0
+        while (order := _next_order(client, calls)) is not None:
+            calls += 1
+            _follow(client, order, task)
+    return calls
+
+
+def _next_order(client: CoordinatorClient, made: int) -> Mapping[str, Any] | None:
+    """The next call; None when there are no more. Raises CoordinatorError when the submitter is gone."""
+    silent_since = time.monotonic()
+    while True:
+        try:
+            if client.get(_END) is not None:
+                return None
+            entry = client.wait(_ORDER, timeout=_LOOK_S, newer_than=made)
+            silent_since = time.monotonic()
+        except CoordinatorError:
+            if time.monotonic() - silent_since > _LOST_S:
+                raise
+            time.sleep(_LOOK_S)  # it may come back
+            continue
+        if entry is not None and isinstance(entry.value, dict):
+            return entry.value
+
+
+def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str) -> None:
+    from tfcollective import runtime
+
+    if order["fresh"] and runtime.is_initialized():
+        runtime.shutdown()  # the world of a call that failed
+    sys.path[:0] = [place for place in order["path"] if place not in sys.path]
+    try:
+        data = client.get_blob(f"call/{order['number']}", timeout=_POLL_S)
+        fn, args, kwargs = payload.loads(data or b"")
+        value = fn(*args, **kwargs)
+        answer = _Answer(task, os.getpid(), value.train() if isinstance(value, Trainable) else value)
+        reply = payload.dumps(answer, f"the result of {task}")
+    except Exception as error:  # noqa: BLE001  the submitter gets it
+        failure = describe_exception(error, now=time.time())
+        reply = payload.dumps(_Answer(task, os.getpid(), failure=failure), "a failure")
+        with suppress(Exception):
+            runtime.shutdown()  # the others learn of it in their collectives
+    client.put_blob(f"result/{order['number']}/{task}", reply)
+
+
+def _watch_for_end(client: CoordinatorClient) -> None:
+    """Ends this process when it is in the middle of a call while there are to be no more."""
+    while True:
+        with suppress(CoordinatorError):
+            if client.wait(_END, timeout=_POLL_S) is not None:
+                time.sleep(_GRACE_S)
+                os._exit(0)
+        time.sleep(_LOOK_S)
