@@ -25,6 +25,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="how many train beside the chief")
     parser.add_argument("--linger", type=float, default=30, help="how many seconds TensorBoard stays afterwards")
     parser.add_argument("--max-restarts", type=int, default=0, help="how often to start again when a process dies")
+    parser.add_argument("--launcher", default="local", help="where: local, or yarn")
+    parser.add_argument("--python", help="yarn: an interpreter that every node has; else this environment is packed")
     return parser.parse_args()
 
 
@@ -85,10 +87,16 @@ def main() -> None:
         "evaluator": TaskSpec("2 GiB", 1),
         "tensorboard": TaskSpec("1 GiB", 1, tb_termination_timeout_seconds=arguments.linger),
     }
+    data, platform = arguments.data.absolute(), {}
+    if arguments.launcher == "yarn":  # the tables travel with the job; the model directory has to be on a shared disk
+        platform = {"python": arguments.python, "files": {path.name: str(path) for path in data.glob("*.csv")}}
+        data = Path()
     results = tfcollective.run(
         make_experiment,
-        (arguments.data.absolute(), model_dir, arguments.epochs),
+        (data, model_dir, arguments.epochs),
+        launcher=arguments.launcher,
         task_specs=task_specs,
+        platform=platform,
         max_restarts=arguments.max_restarts,
     )
     print(f"training ended with a loss of {results[0]['loss'][-1]:.4f}")

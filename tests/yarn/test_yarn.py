@@ -188,6 +188,21 @@ def test_an_environment_that_does_not_start_is_named_with_what_it_said(yarn, on_
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(pre_script_hook=hook))
 
 
+def test_an_interpreter_that_is_not_on_the_nodes_is_named(yarn, on_yarn):
+    with pytest.raises(LaunchError, match=r"(?s)without its coordinator's report.*/nowhere/python: No such file"):
+        tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(python="/nowhere/python"))
+
+
+def test_containers_that_stay_get_one_function_after_the_other(yarn, on_yarn):
+    with tfcollective.cluster(PAIR, **on_yarn()) as kept:
+        first, second = kept.run(yarn_jobs.report), kept.run(yarn_jobs.report)
+        assert [one[:4] for one in first] == [(0, 2, 1.0, "127.0.0.11"), (1, 2, 1.0, "127.0.0.11")]
+        assert first == second
+        with pytest.raises(WorkerFailedError, match="this rank has had enough"):
+            kept.run(yarn_jobs.fail_on_one)
+        assert kept.run(yarn_jobs.report) == first
+
+
 def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_path):
     process = submitter("--detach", "--job-name", "alone")
     _, said = process.communicate(timeout=300)

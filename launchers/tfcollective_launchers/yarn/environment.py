@@ -60,4 +60,5 @@ def source_url(source: str) -> str:
 
 
 def _file(source: str, kind: str) -> dict[str, str]:
-    return {"source": source_url(source), "type": kind, "visibility": "APPLICATION"}
+    """What is on a file system of the cluster already stays on the nodes for this user's next application."""
+    return {"source": source_url(source), "type": kind, "visibility": "PRIVATE" if "://" in source else "APPLICATION"}

@@ -48,6 +48,7 @@ __all__ = ["Submission", "YarnLauncher", "run_application"]
 _LOG = get_logger(__name__)
 _POLL_S = 0.5
 _END_S = 40.0
+_TOKENS = "HADOOP_TOKEN_FILE_LOCATION"
 _APPLICATION = re.compile(r"application_\d+_\d+")
 _MASTER_LOG = "application.driver.log"
 
@@ -127,6 +128,8 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tfcollective-yarn-")))
         spec, options = _with_script(spec, options)
         options = replace(options, files=pack_directories(options.files, folder))
+        if _TOKENS in environ_snapshot():
+            options = replace(options, file_systems=())  # inside an application of YARN's, its tokens have to do
         archives = archives_of(options)
         hosted = HostedJob(
             job_id=new_job_id(),
