@@ -31,6 +31,8 @@ _PALETTE = (
 )
 _MARKERS = "osD^vP*X"
 _GRID = "#d8d8d8"
+_HEADROOM = 1.06  # so that the highest marker is whole
+_FEW_POWERS = 300.0
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,25 @@ def draw_lines(
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     if log_y:
-        axes.set_yscale("log")
+        _scale_log(axes, [y for line in series for y in (*line.y, *line.low, *line.high)])
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, _HEADROOM * max((y for line in series for y in (*line.y, *line.high)), default=1.0) or 1.0)
     ticks = sorted({x for line in series for x in line.x})
     axes.set_xticks(ticks)
     axes.set_xticklabels([bytes_text(int(x)) if bytes_on_x else f"{x:g}" for x in ticks], rotation=0, fontsize=8)
     axes.minorticks_off()
     return _finish(name, title, figure, axes, x_label, y_label)
+
+
+def _scale_log(axes: Any, values: Sequence[float]) -> None:
+    """A logarithmic axis of y; with more ticks where it has few powers of ten."""
+    axes.set_yscale("log")
+    above = [value for value in values if value > 0]
+    if above and max(above) < _FEW_POWERS * min(above):
+        from matplotlib.ticker import FuncFormatter, LogLocator
+
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def draw_bars(name: str, title: str, groups: Sequence[Bars], *, y_label: str, names: Sequence[str]) -> Plot:
