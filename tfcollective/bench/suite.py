@@ -27,8 +27,8 @@ __all__ = ["PARTS", "QUICK_S", "Circumstances", "Part", "merge", "parts_named", 
 
 Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
 #: Seconds after which no turn of a quick run begins.
-QUICK_S = 500.0
-_QUICK_TURN_S = 75.0
+QUICK_S = 520.0
+_QUICK_TURN_S = 70.0
 _LEAST_S = 1e-3
 _LOG = get_logger(__name__)
 _K, _M = 1 << 10, 1 << 20
@@ -93,7 +93,7 @@ _MANY_QUICK = replace(
     _MANY, sizes=(64 * _K, 256 * _K, _M, 4 * _M, 64 * _M), rounds=3, iterations=50, runners=("c", "openmpi-c")
 )
 _GRAPH = AllreduceOptions(runners=("op", "horovod"), transports=("auto", "tcp"), caches=("hot",), rounds=7)
-_GRAPH_QUICK = replace(_GRAPH, sizes=(4, 16 * _K, 256 * _K, _M, 16 * _M, 64 * _M), rounds=3, iterations=60)
+_GRAPH_QUICK = replace(_GRAPH, sizes=(4, 16 * _K, 256 * _K, _M, 16 * _M, 64 * _M), rounds=2, iterations=60)
 _CROWD = AllreduceOptions(ranks=(4, 8), runners=("op", "horovod"), caches=("hot",), rounds=3, iterations=60)
 _CROWD_QUICK = replace(_CROWD, sizes=(4, 64 * _K, 4 * _M), rounds=1, iterations=30)
 _LAB = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M), caches=("hot",), links=("1gbit",))
@@ -117,7 +117,12 @@ _MLPS = TrainingOptions(
     rounds=5,
 )
 _MLPS_QUICK = replace(
-    _MLPS, runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected"), rounds=1, steps=80, servers=1
+    _MLPS,
+    runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected"),
+    rounds=1,
+    steps=80,
+    servers=1,
+    steps_at_a_time=(10,),
 )
 _CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), views=("processes",), rounds=7)
 _CONVNET_QUICK = replace(_CONVNET, rounds=1, steps=24)
@@ -132,7 +137,9 @@ _HOSTS = TrainingOptions(
     rounds=3,
     steps=80,
 )
-_HOSTS_QUICK = replace(_HOSTS, runners=("ours", "ours-bf16", "mwms", "ps"), rounds=1, steps=40, servers=1)
+_HOSTS_QUICK = replace(
+    _HOSTS, runners=("ours", "ours-bf16", "mwms", "ps"), rounds=1, steps=40, servers=1, steps_at_a_time=(10,)
+)
 
 PARTS: tuple[Part, ...] = (
     Part("2 ranks, C", "allreduce", _allreduce(_TWO_QUICK, _TWO)),

@@ -31,6 +31,7 @@ class TrainingOptions:
         steps: measured steps of a process in a turn; 0: the model's own number.
         epochs: into how many epochs they are parted; the loss is taken after each.
         servers: most parameter servers to try; 0: as many as training processes.
+        steps_at_a_time: how many steps a parameter server's coordinator hands out at once; each is tried.
         deadline_s: a job is ended when its turn takes longer.
         baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
         keras3_python: the interpreter of an environment with TensorFlow 2.16 or newer; empty: looked for.
@@ -49,6 +50,7 @@ class TrainingOptions:
     steps: int = 0
     epochs: int = 4
     servers: int = 0
+    steps_at_a_time: tuple[int, ...] = (1, 10)
     deadline_s: float = 300.0
     baselines: str = ""
     keras3_python: str = ""
@@ -64,6 +66,8 @@ class TrainingOptions:
             raise ConfigError("rounds, epochs and the deadline are above 0")
         if self.steps < 0 or self.servers < 0 or 0 < self.steps < self.epochs:
             raise ConfigError("--steps: at least one step an epoch; --servers: 0 or more")
+        if not self.steps_at_a_time or min(self.steps_at_a_time) < 1:
+            raise ConfigError("steps at a time: at least one number, each 1 or more")
         _check("--models", self.models, tuple(MODELS))
         _check("--view", self.views, VIEWS)
         check_links(self.links)

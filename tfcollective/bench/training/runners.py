@@ -11,8 +11,6 @@ from tfcollective.errors import ConfigError
 
 __all__ = ["RUNNERS", "Job", "Runner", "chosen", "hosts_needed", "jobs", "slots", "timeline_jobs"]
 
-# A parameter server's coordinator hands out steps one by one or several at a time; the second spares it messages.
-_STEPS_PER_EXECUTION = (1, 10)
 # Of the dropped and the measured epoch each; the page shows three.
 _TIMELINE_STEPS = 12
 
@@ -143,7 +141,8 @@ def _variants(runner: Runner, base: Case, processes: int, options: TrainingOptio
         yield "processes", base
         return
     most = options.servers or processes
-    for steps in _STEPS_PER_EXECUTION:
+    # A coordinator hands out steps one by one or several at a time; the second spares it messages.
+    for steps in options.steps_at_a_time:
         if base.steps % steps:
             continue
         if "processes" in options.views:
