@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "algorithms/arena_algorithms.h"
 #include "algorithms/arena_buffers.h"
@@ -138,6 +139,17 @@ class AllReduce {
   MutableCursor output_;
 };
 
+// One-shot of one piece of memory that fits a segment: no cursors.
+Status OneSegment(StagingRounds* rounds, const Reduction& reduction, const ConstSpan& input,
+                  const MutableSpan& output) {
+  TFC_RETURN_IF_ERROR(rounds->Open(0));
+  std::memcpy(rounds->slot(0), input.data, input.size);
+  TFC_RETURN_IF_ERROR(rounds->PublishAndAwait());
+  CombineSlots(*rounds, reduction, Lot{0, 0, input.size}, input.data, output.data, false);
+  rounds->Close(0);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
@@ -152,6 +164,8 @@ Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, c
     ScaleSpans(reduction, input, output);
     return Status::Ok();
   }
+  if (input.size() == 1 && output.size() == 1 && bytes <= rounds.segment_size() && !UsesTwoPhase(rounds, bytes))
+    return OneSegment(&rounds, reduction, input[0], output[0]);
   AllReduce all_reduce(&rounds, reduction, input, output, bytes);
   return UsesTwoPhase(rounds, bytes) ? all_reduce.TwoPhase() : all_reduce.OneShot();
 }

@@ -6,8 +6,7 @@ namespace tfc {
 Status ArenaBarrier(const ArenaContext& context) {
   StagingRounds rounds(context);
   TFC_RETURN_IF_ERROR(rounds.Open(0));
-  rounds.Publish(0);
-  TFC_RETURN_IF_ERROR(rounds.AwaitStaged(0));
+  TFC_RETURN_IF_ERROR(rounds.PublishAndAwait());
   rounds.Close(0);
   return Status::Ok();
 }

@@ -8,24 +8,19 @@ namespace {
 
 constexpr size_t kFewRanks = 16;  // their pointers lie on the stack: a small operation allocates nothing
 
+// `inputs`: room for a pointer for each rank.
 void Combine(const StagingRounds& rounds, const Reduction& reduction, Lot lot, const std::byte** inputs,
-             ConstCursor* own, MutableCursor* output, bool stream) {
-  const size_t element = DtypeSize(reduction.dtype);
+             const std::byte* own, std::byte* output, bool stream) {
   const size_t ranks = static_cast<size_t>(rounds.local_size());
-  output->Visit(lot.size, [&](std::byte* to, size_t to_offset, size_t to_size) {
-    own->Visit(to_size, [&](const std::byte* from, size_t from_offset, size_t size) {
-      const size_t position = lot.begin + to_offset + from_offset;
-      for (size_t i = 0; i < ranks; ++i) inputs[i] = rounds.peer_slot(static_cast<int>(i), lot.round) + position;
-      inputs[rounds.local_rank()] = from;
-      ReduceArrays(reduction, inputs, ranks, to + from_offset, size / element, stream);
-    });
-  });
+  for (size_t i = 0; i < ranks; ++i) inputs[i] = rounds.peer_slot(static_cast<int>(i), lot.round) + lot.begin;
+  inputs[rounds.local_rank()] = own;
+  ReduceArrays(reduction, inputs, ranks, output, lot.size / DtypeSize(reduction.dtype), stream);
 }
 
 }  // namespace
 
-void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot lot, ConstCursor* own,
-                   MutableCursor* output, bool stream) {
+void CombineSlots(const StagingRounds& rounds, const Reduction& reduction, Lot lot, const std::byte* own,
+                  std::byte* output, bool stream) {
   const size_t ranks = static_cast<size_t>(rounds.local_size());
   if (ranks <= kFewRanks) {
     std::array<const std::byte*, kFewRanks> inputs;
@@ -34,6 +29,16 @@ void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot 
     std::vector<const std::byte*> inputs(ranks);
     Combine(rounds, reduction, lot, inputs.data(), own, output, stream);
   }
+}
+
+void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot lot, ConstCursor* own,
+                   MutableCursor* output, bool stream) {
+  output->Visit(lot.size, [&](std::byte* to, size_t to_offset, size_t to_size) {
+    own->Visit(to_size, [&](const std::byte* from, size_t from_offset, size_t size) {
+      const Lot piece{lot.round, lot.begin + to_offset + from_offset, size};
+      CombineSlots(rounds, reduction, piece, from, to + from_offset, stream);
+    });
+  });
 }
 
 }  // namespace tfc

@@ -36,6 +36,10 @@ class StagingRounds {
   }
   void Publish(uint64_t round) { channel_.PublishStaged(first_ + round, signature_); }
 
+  // Publish(0) and AwaitStaged(0), where nothing can be done in between. Peers are looked for before those that sleep
+  // are woken: most often all come at the same time, and the fence that waking needs then costs little.
+  Status PublishAndAwait();
+
   Status AwaitStaged(uint64_t round, int local_rank = PhaseDone::kAllRanks);
   bool IsStaged(uint64_t round) const { return Holds(PhaseDone::Phase::kStaged, round); }
   const std::byte* peer_slot(int local_rank, uint64_t round) const {
@@ -61,6 +65,8 @@ class StagingRounds {
   const ArenaContext& context_;
   const ArenaChannel channel_;
   const uint64_t first_;  // the channel's number of round 0
+  static constexpr int kLooksBeforeWaking = 100;
+
   const bool tiny_;
   const uint64_t signature_;
 };

@@ -19,6 +19,7 @@ class Deadline {
   static Deadline After(double seconds) { return After(seconds, Clock::now()); }
   // For callers that have looked at the clock already.
   static Deadline After(double seconds, Clock::time_point now) { return Deadline(now + Seconds(seconds)); }
+  static Deadline Never() { return Deadline(Clock::time_point::max()); }
   static Deadline At(Clock::time_point when) { return Deadline(when); }
 
   bool Passed() const { return Clock::now() >= when_; }

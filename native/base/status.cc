@@ -56,9 +56,14 @@ Status Status::FromErrno(const std::string& call, int err, int peer) {
   return Status(code, call + " failed: " + ErrnoText(err), peer, err);
 }
 
+const std::string& Status::NoMessage() {
+  static const std::string none;
+  return none;
+}
+
 Status Status::WithContext(const std::string& context) const {
   if (ok()) return *this;
-  return Status(code_, message_.empty() ? context : context + ": " + message_, peer_, sys_errno_);
+  return Status(code_, message().empty() ? context : context + ": " + message(), peer_, sys_errno_);
 }
 
 }  // namespace tfc

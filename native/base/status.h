@@ -2,6 +2,8 @@
 #ifndef TFCOLLECTIVE_BASE_STATUS_H_
 #define TFCOLLECTIVE_BASE_STATUS_H_
 
+#include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <variant>
@@ -33,8 +35,14 @@ const char* CodeName(int code);
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
+  // Without memory for it the message stays empty.
   Status(Code code, std::string message, int peer = kNoPeer, int sys_errno = 0)
-      : code_(code), peer_(peer), sys_errno_(sys_errno), message_(std::move(message)) {}
+      : code_(code), peer_(peer), sys_errno_(sys_errno) {
+    try {
+      if (!message.empty()) message_ = std::make_shared<const std::string>(std::move(message));
+    } catch (const std::bad_alloc&) {
+    }
+  }
 
   static Status Ok() { return Status(); }
   // "<call> failed: <text of err>", code kIo (kResourceExhausted where err says so).
@@ -44,16 +52,18 @@ class [[nodiscard]] Status {
   Code code() const { return code_; }
   int peer() const { return peer_; }
   int sys_errno() const { return sys_errno_; }
-  const std::string& message() const { return message_; }
+  const std::string& message() const { return message_ == nullptr ? NoMessage() : *message_; }
 
   // The same error with "<context>: " in front of its message.
   Status WithContext(const std::string& context) const;
 
  private:
+  static const std::string& NoMessage();
+
   Code code_ = Code::kOk;
   int peer_ = kNoPeer;
   int sys_errno_ = 0;
-  std::string message_;
+  std::shared_ptr<const std::string> message_;  // a good status, which every call makes some of, has none
 };
 
 // A value or the reason why there is none.

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "capi/arguments.h"
 #include "capi/errors.h"
+#include "capi/repeated_calls.h"
 #include "capi/session.h"
 #include "capi/worlds.h"
 #include "engine/plan.h"
@@ -136,14 +137,26 @@ tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_com
 tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
+    const auto session = communicator->session;  // a concurrent release must not take it away
+    tfc::RepeatedCalls& calls = tfc::RepeatedCalls::OfThisThread();
+    if (request != nullptr && request->struct_size == sizeof(tfc_request)) {
+      if (const tfc::Prepared* prepared = calls.Find(session, *request)) {
+        Status status = session->engine().RunPrepared(*prepared);
+        if (!status.ok()) status = session->world_ranks().Translate(status);
+        return status;
+      }
+    }
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
-    const auto session = communicator->session;  // a concurrent release must not take it away
     // This thread's last operation is used again: a small one would spend much of its time on new vectors.
     thread_local std::unique_ptr<tfc::Operation> last;
     std::unique_ptr<tfc::Operation> operation = std::move(last);
     if (operation == nullptr) operation = std::make_unique<tfc::Operation>();
     TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), session->engine().topology(), operation.get()));
+    if (tfc::RepeatedCalls::CanRepeat(given.value())) {
+      if (auto prepared = session->engine().Prepare(*operation))
+        calls.Remember(session, given.value(), std::move(prepared));
+    }
     const Status status = session->engine().Run(operation.get());
     last = std::move(operation);
     return status.ok() ? status : session->world_ranks().Translate(status);

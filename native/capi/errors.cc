@@ -10,6 +10,10 @@ void FillError(const Status& status, tfc_error* error) {
   error->code = static_cast<int32_t>(status.code());
   error->peer = status.peer();
   error->sys_errno = status.sys_errno();
+  if (status.ok()) {
+    error->message[0] = '\0';
+    return;
+  }
   const size_t size = std::min(status.message().size(), sizeof(error->message) - 1);
   std::memcpy(error->message, status.message().data(), size);
   error->message[size] = '\0';

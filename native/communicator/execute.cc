@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algorithms/arena_algorithms.h"
@@ -26,6 +27,7 @@ struct Run {
   Channel* channel;
   uint64_t sequence;
   uint64_t signature;
+  Reduction reduction;
 
   int size() const { return topology.size; }
   bool arena_only() const { return UsesArenaOnly(topology, resources); }
@@ -112,7 +114,7 @@ Status RunHierarchical(const Run& run, const Reduction& reduction) {
 
 Status RunAllReduce(const Run& run) {
   const Operation& operation = run.operation;
-  const Reduction reduction = operation.ReductionFor(run.size());
+  const Reduction& reduction = run.reduction;
   switch (SelectAllReduce(LayoutOf(run.topology, run.resources))) {
     case Algorithm::kArena:
       return ArenaAllReduce(OverArena(run), reduction, operation.input, operation.output);
@@ -131,7 +133,7 @@ Status RunReduceScatter(const Run& run) {
   const auto rows = DealRows(operation.rows(), run.size());
   std::vector<size_t> offsets;
   for (int64_t row : rows) offsets.push_back(static_cast<size_t>(row) * operation.RowBytes());
-  const Reduction reduction = operation.ReductionFor(run.size());
+  const Reduction& reduction = run.reduction;
   if (run.arena_only())
     return ArenaReduceScatter(OverArena(run), reduction, operation.input, offsets, operation.output);
   const Members members = WorldMembers(run.topology);
@@ -230,7 +232,7 @@ Status RunAlone(const Operation& operation) {
   return Status::Ok();
 }
 
-Status Explain(const Run& run, const Status& status) {
+Status Explain(const Run& run, Status status) {
   if (status.ok()) return status;
   if (status.code() != Code::kDeadlineExceeded) return status.WithContext(run.operation.Title());
   return Status(Code::kDeadlineExceeded,
@@ -247,9 +249,35 @@ bool UsesArenaOnly(const Topology& topology, const Resources& resources) {
 
 Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline,
                Channel* channel) {
-  const Run run{topology, operation, resources, deadline, channel, channel->sequence++, operation.Signature()};
+  const Run run{topology,
+                operation,
+                resources,
+                deadline,
+                channel,
+                channel->sequence++,
+                operation.Signature(),
+                operation.ReductionFor(topology.size)};
   if (topology.size == 1) return RunAlone(operation);
   return Explain(run, Dispatch(run));
+}
+
+Prepared::Prepared(Operation checked, int size)
+    : operation(std::move(checked)), reduction(operation.ReductionFor(size)), signature(operation.Signature()) {}
+
+Status ExecutePrepared(const Topology& topology, const Prepared& prepared, const Resources& resources,
+                       Deadline deadline, Channel* channel) {
+  const Operation& operation = prepared.operation;
+  const Run run{topology, operation,           resources,          deadline,
+                channel,  channel->sequence++, prepared.signature, prepared.reduction};
+  if (topology.size == 1) return RunAlone(operation);
+  switch (operation.collective) {
+    case Collective::kAllReduce:
+      return Explain(run, ArenaAllReduce(OverArena(run), run.reduction, operation.input, operation.output));
+    case Collective::kBarrier:
+      return Explain(run, ArenaBarrier(OverArena(run)));
+    default:
+      return Explain(run, Dispatch(run));
+  }
 }
 
 }  // namespace tfc

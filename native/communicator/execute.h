@@ -33,6 +33,20 @@ struct Resources {
 Status Execute(const Topology& topology, const Operation& operation, const Resources& resources, Deadline deadline,
                Channel* channel);
 
+// An operation that is run again and again: checked, with what does not change from call to call.
+struct Prepared {
+  // `operation` must have passed its Check.
+  Prepared(Operation checked, int size);
+
+  Operation operation;
+  const Reduction reduction;
+  const uint64_t signature;
+};
+
+// As Execute, in a world of one or over the arena only.
+Status ExecutePrepared(const Topology& topology, const Prepared& prepared, const Resources& resources,
+                       Deadline deadline, Channel* channel);
+
 // True if Execute would use the arena only.
 bool UsesArenaOnly(const Topology& topology, const Resources& resources);
 

@@ -29,6 +29,51 @@ uint64_t HashText(const std::string& text) {
 
 }  // namespace
 
+// The waiter of an operation on a caller's thread. Most of these are over before anybody could ask for them, so
+// they come to the watch list, and read the clock, only when they have to wait for a peer.
+class Engine::CallerWaiter final : public Waiter {
+ public:
+  CallerWaiter(Engine* engine, const Operation& operation)
+      : engine_(*engine), operation_(operation), sequence_(engine->inline_channel_.sequence) {}
+
+  bool watched() const { return watched_; }
+  uint64_t sequence() const { return sequence_; }
+
+  // As the first wait does. For an operation that has failed: the peers will ask for this rank's view of it.
+  Status Watch() {
+    watched_ = true;
+    deadline_ = Deadline::After(operation_.timeout_s);
+    TFC_RETURN_IF_ERROR(engine_.BeginWatched(operation_, kInlineChannel, sequence_));
+    // Whoever has joined since it began was not told that this operation needs a stand-in.
+    return engine_.joined_.any() ? engine_.CallJoined(operation_, kInlineChannel, sequence_) : Status::Ok();
+  }
+
+  Status WaitFor(const Condition& condition, Deadline) override {
+    if (engine_.options_.caller_spin_us > 0 && LookBriefly(condition)) return Status::Ok();
+    if (!watched_) TFC_RETURN_IF_ERROR(Watch());
+    return engine_.caller_waiter_->WaitFor(condition, deadline_);
+  }
+
+ private:
+  static constexpr int kBriefLooks = 50;  // about a microsecond
+
+  static bool LookBriefly(const Condition& condition) {
+    for (int i = 0; i < kBriefLooks; ++i) {
+      if (condition.Holds()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    return false;
+  }
+
+  Engine& engine_;
+  const Operation& operation_;
+  const uint64_t sequence_;
+  bool watched_ = false;
+  Deadline deadline_ = Deadline::At({});
+};
+
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       joined_(options_.topology.size),
@@ -39,9 +84,10 @@ Engine::Engine(EngineOptions options)
 
 // An exception must neither leave a fiber nor end one rank's operation without the others hearing of it.
 Status Engine::ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
-                             Deadline deadline, Channel* channel) {
+                             Deadline deadline, Channel* channel, const Prepared* prepared) {
   try {
-    return Execute(topology, operation, resources, deadline, channel);
+    return prepared == nullptr ? Execute(topology, operation, resources, deadline, channel)
+                               : ExecutePrepared(topology, *prepared, resources, deadline, channel);
   } catch (const std::bad_alloc&) {
     return Status(Code::kResourceExhausted, operation.Title() + ": out of memory");
   } catch (const std::exception& exception) {
@@ -92,12 +138,38 @@ Status Engine::Run(Operation* operation) {
   return runs_inline_ ? RunInline(operation) : RunOnProgress(operation);
 }
 
-// A shutdown takes the mutex after it has announced itself: it waits for this call, or is seen here.
 Status Engine::RunInline(Operation* operation) {
+  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  return RunOnCaller(*operation, nullptr);
+}
+
+std::unique_ptr<Prepared> Engine::Prepare(const Operation& operation) const {
+  if (!runs_inline_ || !operation.Check(options_.topology.size).ok()) return nullptr;
+  auto prepared = std::make_unique<Prepared>(operation, options_.topology.size);
+  if (prepared->operation.timeout_s <= 0) prepared->operation.timeout_s = options_.op_timeout_s;
+  return prepared;
+}
+
+Status Engine::RunPrepared(const Prepared& prepared) { return RunOnCaller(prepared.operation, &prepared); }
+
+// A shutdown takes the mutex after it has announced itself: it waits for this call, or is seen here. The deadline
+// stands in the waiter.
+Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared) {
   std::lock_guard<std::mutex> lock(inline_mutex_);
   TFC_RETURN_IF_ERROR(Admit());
-  const Resources resources{nullptr, arena_, caller_waiter_.get()};
-  return RunWatched(*operation, resources, Start(operation), &inline_channel_);
+  CallerWaiter waiter(this, operation);
+  const Resources resources{nullptr, arena_, &waiter};
+  const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
+  Status status = ExecuteWithJoined(operation, resources, Deadline::Never(), &inline_channel_, prepared);
+  if (began_ns != 0) timeline_.Add(OperationEvent(operation, kInlineChannel, waiter.sequence(), began_ns));
+  if (status.ok()) {
+    waiter.watched() ? watch_.End(kInlineChannel, true) : watch_.CompletedUnseen();
+    return status;
+  }
+  const Status watched = waiter.watched() ? Status::Ok() : waiter.Watch();
+  const Status settled = watched.ok() ? Settle(status, operation, kInlineChannel, waiter.sequence()) : watched;
+  watch_.End(kInlineChannel, false);
+  return settled;
 }
 
 Status Engine::RunOnProgress(Operation* operation) {
@@ -123,18 +195,24 @@ Status Engine::RunOnProgress(Operation* operation) {
   return *result;
 }
 
-Status Engine::RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel) {
+// Whoever asks may now see that the operation runs. The failure, if there is one already or it cannot end well.
+Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (failure_.failed()) return failure_.Get();
-  const uint64_t sequence = channel->sequence;
   bool view_owed = false;
-  const Status begun = watch_.Begin(channel->index, sequence, operation, &view_owed);
+  const Status begun = watch_.Begin(channel, sequence, operation, &view_owed);
   if (!begun.ok()) {
     Fail(begun);
     return failure_.Get();
   }
   KeepTicking();
   if (view_owed)
-    star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel->index, sequence, operation.Describe()));
+    star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, operation.Describe()));
+  return Status::Ok();
+}
+
+Status Engine::RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel) {
+  const uint64_t sequence = channel->sequence;
+  TFC_RETURN_IF_ERROR(BeginWatched(operation, channel->index, sequence));
   const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
   const Status status = ExecuteWithJoined(operation, resources, deadline, channel);
   if (began_ns != 0) timeline_.Add(OperationEvent(operation, channel->index, sequence, began_ns));

@@ -74,7 +74,11 @@ class Engine final : public StarHandler {
   // may be nullptr; `add_connection` takes data connections of peers.
   Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
 
-  Status Run(Operation* operation);               // blocks; fills in the timeout
+  Status Run(Operation* operation);  // blocks; fills in the timeout
+  // For an operation that is run again and again: checks it once. Nothing if direct calls do not run on the caller's
+  // thread here; then, and for the errors, there is Run.
+  std::unique_ptr<Prepared> Prepare(const Operation& operation) const;
+  Status RunPrepared(const Prepared& prepared);
   Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done);
@@ -123,6 +127,8 @@ class Engine final : public StarHandler {
     Deadline::Clock::time_point until;
   };
 
+  class CallerWaiter;
+
   bool is_root() const { return options_.topology.rank == 0; }
   // The operation's deadline from now on; gives it the default timeout if it has none.
   Deadline Start(Operation* operation) const;
@@ -130,14 +136,18 @@ class Engine final : public StarHandler {
 
   // Running operations (any thread).
   Status RunInline(Operation* operation);
+  Status RunOnCaller(const Operation& operation, const Prepared* prepared);
   Status RunOnProgress(Operation* operation);
+  Status BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
   Status AskRoot(const Status& error, uint32_t channel, uint64_t sequence);
   Status Admit() const;
   static Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
-                              Deadline deadline, Channel* channel);
-  Status ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
+                              Deadline deadline, Channel* channel, const Prepared* prepared = nullptr);
+  // `prepared`: the operation as it is, if it is known.
+  Status ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel,
+                           const Prepared* prepared = nullptr);
   Status CallJoined(const Operation& operation, uint32_t channel, uint64_t sequence);
   void RunBuckets(const std::shared_ptr<Plan>& plan);
   void Ask(const Request& request);

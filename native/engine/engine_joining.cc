@@ -45,11 +45,11 @@ void Correct(const Operation& operation, int factor, int divisor) {
 // ended: a rank that joins may be missing from one that the others have begun already. So all ranks
 // divide by what is certain at the beginning, and correct the first average without a rank afterwards.
 Status Engine::ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline,
-                                 Channel* channel) {
+                                 Channel* channel, const Prepared* prepared) {
   const uint64_t sequence = channel->sequence;
   const bool divides_late = DividesLate(operation) && options_.topology.size > 1;
   if (!divides_late && !joined_.any()) {
-    const Status status = ExecuteSafely(options_.topology, operation, resources, deadline, channel);
+    Status status = ExecuteSafely(options_.topology, operation, resources, deadline, channel, prepared);
     if (!status.ok() || !joined_.any() || !IsAverage(operation)) return status;
   } else {
     TFC_RETURN_IF_ERROR(CallJoined(operation, channel->index, sequence));

@@ -1,5 +1,7 @@
 #include "engine/watch.h"
 
+#include "engine/channels.h"
+
 namespace tfc {
 namespace {
 
@@ -20,9 +22,19 @@ Status WatchList::Gone(int rank, const Progress& progress, const std::string& ti
   return Status(
       Code::kPeerLost,
       "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(progress)) +
-          " operations, but this rank has come to " + title + " and needs it (" + std::to_string(completed_) +
+          " operations, but this rank has come to " + title + " and needs it (" + std::to_string(CompletedOnAll()) +
           " operations done here). Give all ranks the same number of steps: see tfcollective.tensorflow.shard",
       rank);
+}
+
+uint64_t WatchList::CompletedOn(uint32_t channel, const Slot& slot) const {
+  return slot.completed + (channel == kInlineChannel ? unseen_.load(std::memory_order_acquire) : 0);
+}
+
+uint64_t WatchList::CompletedOnAll() const {
+  uint64_t completed = unseen_.load(std::memory_order_acquire);
+  for (const auto& [channel, slot] : slots_) completed += slot.completed;
+  return completed;
 }
 
 Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed) {
@@ -43,9 +55,7 @@ void WatchList::End(uint32_t channel, bool completed) {
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[channel];
   slot.operation = nullptr;
-  if (!completed) return;
-  ++slot.completed;
-  ++completed_;
+  if (completed) ++slot.completed;
 }
 
 Status WatchList::Depart(int rank, const Progress& progress) {
@@ -67,7 +77,7 @@ std::optional<std::string> WatchList::View(uint32_t channel, uint64_t sequence) 
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[channel];
   if (slot.operation != nullptr && slot.sequence == sequence) return slot.operation->Describe();
-  if (slot.completed > sequence) return "has completed it already";
+  if (CompletedOn(channel, slot) > sequence) return "has completed it already";
   slot.view_owed = sequence;
   return std::nullopt;
 }
@@ -76,12 +86,14 @@ Progress WatchList::progress() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Progress progress;
   for (const auto& [channel, slot] : slots_) progress[channel] = slot.completed;
+  const uint64_t unseen = unseen_.load(std::memory_order_acquire);
+  if (unseen > 0) progress[kInlineChannel] += unseen;
   return progress;
 }
 
 uint64_t WatchList::completed() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return completed_;
+  return CompletedOnAll();
 }
 
 uint64_t WatchList::active() const {

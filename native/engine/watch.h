@@ -3,6 +3,7 @@
 #ifndef TFCOLLECTIVE_ENGINE_WATCH_H_
 #define TFCOLLECTIVE_ENGINE_WATCH_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -27,6 +28,9 @@ class WatchList {
   // has asked for this operation's view before it began.
   Status Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed);
   void End(uint32_t channel, bool completed);
+  // An operation of kInlineChannel has completed without Begin and End: nobody had to wait for it. Calls of
+  // this one come one after the other; it takes no lock.
+  void CompletedUnseen() { unseen_.store(unseen_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
   // `rank` has left after `progress`: PEER_LOST if an operation that runs here needs more of it.
   Status Depart(int rank, const Progress& progress);
@@ -64,12 +68,14 @@ class WatchList {
   };
 
   Status Gone(int rank, const Progress& progress, const std::string& title) const;
+  uint64_t CompletedOn(uint32_t channel, const Slot& slot) const;
+  uint64_t CompletedOnAll() const;
 
   mutable std::mutex mutex_;
   std::map<uint32_t, Slot> slots_;
   // In the order in which they left: the first one is the cause of what follows.
   std::vector<std::pair<int, Progress>> departed_;
-  uint64_t completed_ = 0;
+  std::atomic<uint64_t> unseen_{0};
 };
 
 }  // namespace tfc

@@ -86,7 +86,7 @@ Status CheckSealedMemory(int fd, size_t size) {
 
 ArenaLayout::ArenaLayout(const ArenaShape& shape)
     : ranks(static_cast<size_t>(shape.local_size)),
-      slot_stride(RoundUp(sizeof(SlotFlags) + kSegmentSize, kPageSize)),
+      slot_stride(RoundUp(sizeof(SlotFlags) + kSegmentSize, kPageSize) + kLinePairSize),
       first_channel(RoundUp(doorbell(static_cast<Arena::Sleeper>(Arena::kNumSleepers), 0), kPageSize)),
       total_size(slot(shape.channels, 0, 0)) {}
 
@@ -150,8 +150,8 @@ void Arena::Ring(Sleeper sleeper) {
   FutexWakeAll(own.bell);
 }
 
-// The publisher has stored its flag and then loads `sleeping`; the sleeper stores `sleeping` and then
-// loads the flag; all sequentially consistent, so at least one of them sees the other.
+// The publisher has stored its flag, passed a fence and then loads `sleeping`; the sleeper stores `sleeping` and
+// then loads the flag; fence, store and loads are sequentially consistent, so at least one of them sees the other.
 void RingIfAwaited(Doorbell& doorbell, int local_rank) {
   uint32_t sleeping = doorbell.sleeping.load();
   if (sleeping == Doorbell::kAwake) return;

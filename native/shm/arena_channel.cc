@@ -12,19 +12,14 @@ ArenaChannel::ArenaChannel(Arena& arena, uint32_t channel)
       local_size_(arena.impl_->shape.local_size),
       sleeper_(channel == 0 ? Arena::Sleeper::kCaller : Arena::Sleeper::kProgress) {}
 
-void ArenaChannel::PublishStaged(uint64_t round, uint64_t signature) const {
-  SlotFlags& own = flags(local_rank_, round);
-  own.signature.store(signature, std::memory_order_relaxed);
-  own.staged.store(round + 1);
-  WakePeers();
-}
-
 void ArenaChannel::PublishReduced(uint64_t round) const {
-  flags(local_rank_, round).reduced.store(round + 1);
+  flags(local_rank_, round).reduced.store(round + 1, std::memory_order_release);
   WakePeers();
 }
 
+// The fence stands between the flag's store and the look at who sleeps: see RingIfAwaited.
 void ArenaChannel::WakePeers() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int rank = 0; rank < local_size_; ++rank) {
     if (rank != local_rank_) RingIfAwaited(arena_.impl_->doorbell(sleeper_, rank), local_rank_);
   }

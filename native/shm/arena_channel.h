@@ -44,7 +44,17 @@ class ArenaChannel {
 
   // Makes what was written to the slot visible; wakes peers that sleep for it. `signature` says what
   // this rank takes the round for.
-  void PublishStaged(uint64_t round, uint64_t signature) const;
+  void PublishStaged(uint64_t round, uint64_t signature) const {
+    StoreStaged(round, signature);
+    WakePeers();
+  }
+  // The same in two parts: peers that look see it after the first, peers that sleep are woken by the second.
+  void StoreStaged(uint64_t round, uint64_t signature) const {
+    SlotFlags& own = flags(local_rank_, round);
+    own.signature.store(signature, std::memory_order_relaxed);
+    own.staged.store(round + 1, std::memory_order_release);
+  }
+  void WakePeers() const;
   void PublishReduced(uint64_t round) const;
 
   bool IsStaged(int local_rank, uint64_t round) const { return flags(local_rank, round).staged.load() > round; }
@@ -64,7 +74,6 @@ class ArenaChannel {
     return *reinterpret_cast<SlotFlags*>(at(local_rank, round));
   }
   std::byte* bytes(int local_rank, uint64_t round) const { return at(local_rank, round) + sizeof(SlotFlags); }
-  void WakePeers() const;
 
   Arena& arena_;
   std::byte* base_;  // of this channel

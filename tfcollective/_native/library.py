@@ -97,7 +97,11 @@ class Library:
     def call(self, name: str, *arguments: object) -> None:
         """Calls a fallible function (without its last argument, the error) and raises what it reports."""
         error = abi.Error(struct_size=ctypes.sizeof(abi.Error))
-        code: int = self.function(name)(*arguments, ctypes.byref(error))
+        self.check(name, self.function(name)(*arguments, ctypes.byref(error)), error)
+
+    @staticmethod
+    def check(name: str, code: int, error: abi.Error) -> None:
+        """Raises what the function of that name has reported."""
         if code:
             message = error.message.decode("utf-8", "replace") or f"{name} failed with code {code}"
             raise to_exception(code, message, error.peer, error.sys_errno)

@@ -64,5 +64,21 @@ TEST(WatchTest, CountsAndStalls) {
   EXPECT_EQ(watch.progress(), (Progress{{1, 1}}));
 }
 
+TEST(WatchTest, WhatNobodySawCounts) {
+  WatchList watch;
+  for (int i = 0; i < 3; ++i) watch.CompletedUnseen();
+  EXPECT_EQ(watch.completed(), 3u);
+  EXPECT_EQ(watch.progress(), (Progress{{0, 3}}));
+  EXPECT_EQ(watch.View(0, 2), "has completed it already");
+  EXPECT_FALSE(watch.View(0, 3));
+  const Operation operation = Named("a");
+  bool owed = false;
+  ASSERT_TRUE(watch.Begin(0, 3, operation, &owed).ok());
+  EXPECT_TRUE(owed);
+  EXPECT_TRUE(watch.Depart(1, {{0, 4}}).ok());
+  watch.End(0, true);
+  EXPECT_EQ(watch.progress(), (Progress{{0, 4}}));
+}
+
 }  // namespace
 }  // namespace tfc

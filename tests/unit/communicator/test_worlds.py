@@ -158,3 +158,16 @@ def test_another_key_is_refused() -> None:
     for thread in threads:
         thread.join(20)
     assert len(errors) == 2
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_repeated_calls_still_find_who_disagrees(size: int) -> None:
+    def work(world: Communicator) -> None:
+        for step in range(50):
+            got = world.allreduce(np.full(3, world.rank + step), c.Sum, name="step")
+            np.testing.assert_array_equal(got, np.full(3, size * step + size * (size - 1) // 2))
+        world.allreduce(np.ones(3 + (world.rank == 0), int), c.Sum, name="step")
+
+    for error in run_world(size, work):
+        assert isinstance(error, CollectiveMismatchError)
+        assert "int64[4]" in str(error) and "int64[3]" in str(error)
