@@ -16,6 +16,27 @@ bool IsHalf(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype::kB
 // 16-bit floats are computed in float32, all others in themselves.
 Dtype ComputingType(Dtype dtype) { return IsHalf(dtype) ? Dtype::kFloat32 : dtype; }
 
+bool IsPowerOfTwo(int64_t number) { return (number & (number - 1)) == 0; }
+
+// How a sum is finished in the loop that makes it. Without a kernel there is nothing to finish, or no such loop.
+struct Finisher {
+  FinishedSumKernel kernel = nullptr;
+  double number = 1.0;
+};
+
+// One step only, and the same one that Multiply or Divide would take.
+Finisher FinisherOf(const KernelTable& kernels, const Reduction& reduction, Dtype computing) {
+  const bool both = reduction.postscale != 1.0 && reduction.divisor != 1;
+  const bool vectorised = computing == Dtype::kFloat32 || computing == Dtype::kFloat64;
+  if (reduction.op != Op::kSum || !vectorised || !reduction.scales_output() || both) return {};
+  const size_t type = computing == Dtype::kFloat32 ? 0 : 1;
+  if (reduction.divisor == 1) return {kernels.sum_times[type], reduction.postscale};
+  const auto divisor = static_cast<double>(reduction.divisor);
+  // Multiplying by a power of two is exact, and faster.
+  if (IsPowerOfTwo(reduction.divisor)) return {kernels.sum_times[type], 1.0 / divisor};
+  return {kernels.sum_over[type], divisor};
+}
+
 // One call of ReduceArrays. Works through the arrays in blocks; each block is prepared (widened,
 // prescaled) where needed, combined, finished and stored.
 class BlockReducer {
@@ -28,13 +49,15 @@ class BlockReducer {
         stream_(stream),
         size_(DtypeSize(reduction.dtype)),
         computing_size_(DtypeSize(computing_)),
-        combine_(kernels.combine[static_cast<int>(computing_)][static_cast<int>(reduction.op)]) {}
+        combine_(kernels.combine[static_cast<int>(computing_)][static_cast<int>(reduction.op)]),
+        finisher_(FinisherOf(kernels, reduction, computing_)) {}
 
   void Run(const std::byte* const* inputs, size_t num_inputs, std::byte* output, size_t count);
 
  private:
   void ReduceBlock(const std::byte* const* inputs, size_t num_inputs, size_t offset, std::byte* output, size_t count);
   const std::byte* Prepare(const std::byte* input, size_t index, size_t count);
+  void Combine(const std::byte* const* group, size_t members, std::byte* result, size_t count, bool last);
   void Finish(std::byte* block, size_t count);
   void Store(std::byte* block, std::byte* output, size_t count);
   void Multiply(std::byte* block, size_t count, double factor);
@@ -49,6 +72,7 @@ class BlockReducer {
   const size_t size_;
   const size_t computing_size_;
   const CombineKernel combine_;
+  const Finisher finisher_;
   alignas(kCacheLine) std::byte result_[kBlockBytes];
   alignas(kCacheLine) std::byte prepared_[kMaxPrepared][kBlockBytes];
 };
@@ -79,7 +103,7 @@ void BlockReducer::ReduceBlock(const std::byte* const* inputs, size_t num_inputs
   if (num_inputs == 1) {
     if (group[0] != result) std::memcpy(result, group[0], count * computing_size_);
   } else {
-    combine_(group, taken, result, count);
+    Combine(group, taken, result, count, taken == num_inputs);
   }
   while (taken < num_inputs) {
     group[0] = result;
@@ -87,10 +111,15 @@ void BlockReducer::ReduceBlock(const std::byte* const* inputs, size_t num_inputs
     for (; members < arity && taken < num_inputs; ++members, ++taken) {
       group[members] = Prepare(inputs[taken] + offset, members, count);
     }
-    combine_(group, members, result, count);
+    Combine(group, members, result, count, taken == num_inputs);
   }
-  Finish(result, count);
+  if (num_inputs == 1 || finisher_.kernel == nullptr) Finish(result, count);
   if (!direct) Store(result, output, count);
+}
+
+void BlockReducer::Combine(const std::byte* const* group, size_t members, std::byte* result, size_t count, bool last) {
+  if (last && finisher_.kernel != nullptr) return finisher_.kernel(group, members, result, count, finisher_.number);
+  combine_(group, members, result, count);
 }
 
 const std::byte* BlockReducer::Prepare(const std::byte* input, size_t index, size_t count) {
@@ -136,9 +165,8 @@ void BlockReducer::Multiply(std::byte* block, size_t count, double factor) {
 }
 
 void BlockReducer::Divide(std::byte* block, size_t count, int64_t divisor) {
-  // Multiplying by a power of two is exact, and faster.
-  const bool power_of_two = (divisor & (divisor - 1)) == 0;
-  if (IsFloating(computing_) && power_of_two) return Multiply(block, count, 1.0 / static_cast<double>(divisor));
+  if (IsFloating(computing_) && IsPowerOfTwo(divisor))
+    return Multiply(block, count, 1.0 / static_cast<double>(divisor));
   if (computing_ == Dtype::kFloat32) return kernels_.divide_float32(block, block, count, static_cast<float>(divisor));
   if (computing_ == Dtype::kFloat64) return kernels_.divide_float64(block, block, count, static_cast<double>(divisor));
   DivideIntegers(computing_, block, count, divisor);
@@ -175,6 +203,11 @@ void ReduceArraysWith(const KernelTable& kernels, const Reduction& reduction, co
       const CombineKernel combine = kernels.combine[static_cast<int>(reduction.dtype)][static_cast<int>(reduction.op)];
       return combine(inputs, num_inputs, output, count);
     }
+  }
+  if (!stream && num_inputs > 1 && num_inputs <= MaxCombineInputs(reduction.dtype, reduction.op)) {
+    const Finisher finisher = FinisherOf(kernels, reduction, reduction.dtype);
+    if (finisher.kernel != nullptr && !reduction.scales_input())
+      return finisher.kernel(inputs, num_inputs, output, count, finisher.number);
   }
   BlockReducer(kernels, reduction, stream).Run(inputs, num_inputs, output, count);
   if (stream) StreamFence();

@@ -134,6 +134,40 @@ void CombineUpToFour(const std::byte* const* inputs, size_t num_inputs, std::byt
 }
 
 template <typename T>
+struct Times {
+  T number;
+  T Of(T value) const { return value * number; }
+};
+
+template <typename T>
+struct Over {
+  T number;
+  T Of(T value) const { return value / number; }
+};
+
+template <typename T, typename Finish>
+void FinishedSum(const std::byte* const* inputs, size_t num_inputs, std::byte* output, size_t count, double number) {
+  const Finish finish{static_cast<T>(number)};
+  const auto* a = Read<T>(inputs[0]);
+  const auto* b = Read<T>(inputs[1]);
+  auto* out = Write<T>(output);
+  if (num_inputs == 2) {
+    TFC_INDEPENDENT
+    for (size_t i = 0; i < count; ++i) out[i] = finish.Of(a[i] + b[i]);
+    return;
+  }
+  const auto* c = Read<T>(inputs[2]);
+  if (num_inputs == 3) {
+    TFC_INDEPENDENT
+    for (size_t i = 0; i < count; ++i) out[i] = finish.Of(a[i] + b[i] + c[i]);
+    return;
+  }
+  const auto* d = Read<T>(inputs[3]);
+  TFC_INDEPENDENT
+  for (size_t i = 0; i < count; ++i) out[i] = finish.Of(a[i] + b[i] + c[i] + d[i]);
+}
+
+template <typename T>
 void Multiply(const std::byte* input, std::byte* output, size_t count, T factor) {
   const auto* in = Read<T>(input);
   auto* out = Write<T>(output);
@@ -308,6 +342,8 @@ constexpr KernelTable MakeTable(const char* name) {
           {nullptr, CombineTwo<uint8_t, Or>, nullptr, CombineTwo<uint8_t, And>, CombineTwo<uint8_t, Or>,
            CombineTwo<uint8_t, And>},
       },
+      {FinishedSum<float, Times<float>>, FinishedSum<double, Times<double>>},
+      {FinishedSum<float, Over<float>>, FinishedSum<double, Over<double>>},
       Multiply<float>,
       Multiply<double>,
       Divide<float>,

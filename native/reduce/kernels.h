@@ -19,11 +19,19 @@ inline constexpr int kNumOps = 6;  // the numbers of Op, with gaps
 // output = inputs[0] (x) ... (x) inputs[num_inputs - 1], left to right. `output` may be any input.
 using CombineKernel = void (*)(const std::byte* const* inputs, size_t num_inputs, std::byte* output, size_t count);
 
+// output = (inputs[0] + ... + inputs[num_inputs - 1]) and then times or over `number`: the sum is not stored in
+// between.
+using FinishedSumKernel = void (*)(const std::byte* const* inputs, size_t num_inputs, std::byte* output, size_t count,
+                                   double number);
+
 // Arrays need no alignment except where it is stated; input and output may be the same array.
 struct KernelTable {
   const char* name;
   // Null for the 16-bit floats (they are widened first) and where an op has no meaning.
   CombineKernel combine[kNumDtypes][kNumOps];
+  // Of float32 and float64, as many inputs as `combine` takes.
+  FinishedSumKernel sum_times[2];
+  FinishedSumKernel sum_over[2];
   void (*multiply_float32)(const std::byte* input, std::byte* output, size_t count, float factor);
   void (*multiply_float64)(const std::byte* input, std::byte* output, size_t count, double factor);
   void (*divide_float32)(const std::byte* input, std::byte* output, size_t count, float divisor);

@@ -257,6 +257,8 @@ std::vector<Reduction> Reductions(Dtype dtype) {
     if (dtype == Dtype::kBool) continue;
     reductions.push_back(Reduction{dtype, op, 1.0, 1.0, 2});
     reductions.push_back(Reduction{dtype, op, 1.0, 1.0, 3});
+    reductions.push_back(Reduction{dtype, op, 1.0, 0.9, 1});
+    reductions.push_back(Reduction{dtype, op, 1.0, 0.9, 4});
     reductions.push_back(Reduction{dtype, op, 0.7, 1.0, 1});
     reductions.push_back(Reduction{dtype, op, 1.3, 0.9, 5});
   }
@@ -286,17 +288,20 @@ TYPED_TEST(ReduceTest, EqualsTheScalarReference) {
 }
 
 TYPED_TEST(ReduceTest, OutputMayBeAnyInput) {
-  const Reduction reduction{kDtypeOf<TypeParam>, Op::kSum, 1.0, 1.0, 1};
-  for (size_t num_inputs = 1; num_inputs <= kMostInputs; ++num_inputs) {
-    const std::vector<TypeParam> expected = this->Reference(reduction, num_inputs);
-    for (size_t target = 0; target < num_inputs; ++target) {
-      for (bool stream : {false, true}) {
-        std::vector<std::vector<TypeParam>> copies(this->inputs_, this->inputs_ + num_inputs);
-        std::vector<const std::byte*> inputs;
-        for (const auto& copy : copies) inputs.push_back(reinterpret_cast<const std::byte*>(copy.data()));
-        std::byte* output = reinterpret_cast<std::byte*>(copies[target].data());
-        ReduceArrays(reduction, inputs.data(), num_inputs, output, kLongest, stream);
-        this->Compare(*UsableKernels().back(), expected, output, kLongest);
+  for (int64_t divisor : {1, 2, 3}) {
+    if (divisor != 1 && kDtypeOf<TypeParam> == Dtype::kBool) continue;
+    const Reduction reduction{kDtypeOf<TypeParam>, Op::kSum, 1.0, 1.0, divisor};
+    for (size_t num_inputs = 1; num_inputs <= kMostInputs; ++num_inputs) {
+      const std::vector<TypeParam> expected = this->Reference(reduction, num_inputs);
+      for (size_t target = 0; target < num_inputs; ++target) {
+        for (bool stream : {false, true}) {
+          std::vector<std::vector<TypeParam>> copies(this->inputs_, this->inputs_ + num_inputs);
+          std::vector<const std::byte*> inputs;
+          for (const auto& copy : copies) inputs.push_back(reinterpret_cast<const std::byte*>(copy.data()));
+          std::byte* output = reinterpret_cast<std::byte*>(copies[target].data());
+          ReduceArrays(reduction, inputs.data(), num_inputs, output, kLongest, stream);
+          this->Compare(*UsableKernels().back(), expected, output, kLongest);
+        }
       }
     }
   }
