@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import within
+
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
@@ -27,7 +29,7 @@ def run_job(
         env={**os.environ, **QUIET, **environment},
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=within(timeout),
         check=False,
     )
     fine = done.returncode == expect if expect is not None else done.returncode != 0

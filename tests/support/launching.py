@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import psutil
+from patience import within
 
 _MARK = "TFC_TEST_MARK"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -69,7 +70,7 @@ class Run:
 
     def finish(self, timeout=60.0):
         """Waits for the end; returns (exit code, stdout, stderr)."""
-        out, err = self.process.communicate(timeout=timeout)
+        out, err = self.process.communicate(timeout=within(timeout))
         return self.process.returncode, out, err
 
     def processes(self):
@@ -77,8 +78,12 @@ class Run:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def wait_until_gone(self, timeout=5.0):
-        """Fails with the list of processes that are still there after ``timeout`` seconds."""
-        until(lambda: not self.processes(), timeout, lambda: f"left behind: {[p.cmdline() for p in self.processes()]}")
+        """Fails with the list of processes that are still there after ``timeout`` seconds of an idle machine."""
+        until(
+            lambda: not self.processes(),
+            within(timeout),
+            lambda: f"left behind: {[p.cmdline() for p in self.processes()]}",
+        )
 
     def agent(self):
         """The agent's process."""
@@ -119,7 +124,7 @@ def run(*arguments, timeout=60.0, **options):
 
 def until(condition, timeout=20.0, explain=lambda: "it did not happen"):
     """Waits for something that another process does."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + within(timeout)
     while not condition():
         assert time.monotonic() < deadline, explain()
         time.sleep(0.02)  # processes of others give no notice

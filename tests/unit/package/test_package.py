@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import within
 
 import tfcollective
 
@@ -42,4 +43,4 @@ def test_the_import_is_cheap():
     )
     seconds, modules = json.loads(subprocess.check_output([sys.executable, "-c", program]))
     assert not {"numpy", "aiohttp", "urllib3", "tensorflow", "keras", "click", "rich", "psutil"} & set(modules)
-    assert seconds < 0.15
+    assert seconds < within(0.15)
