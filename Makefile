@@ -13,6 +13,8 @@ SOURCES := $(shell find native tfcollective launchers -type f \( -name '*.cc' -o
              -o -name '*.py' -o -name py.typed \) 2>/dev/null) CMakeLists.txt pyproject.toml setup.py README.md LICENSE
 TENSORFLOW_tf221 := tensorflow-cpu==2.21.0
 TENSORFLOW_tf215 := tensorflow-cpu==2.15.1
+# What belongs to no TensorFlow is tested once.
+EXTRAS_tf221 := mlflow
 PYTHON_tf221 = $(PYTHON)
 PYTHON_tf215 = $(PYTHON_TF215)
 # What runs from the tools environment (cmake, ninja) must find its companions there.
@@ -56,7 +58,7 @@ test:            ## lint, native tests and Python tests under both TensorFlow ve
 	$(call say,environment .venv/$*: $(TENSORFLOW_$*))
 	@test -n "$(PYTHON_$*)" || { echo "error: no Python for $(TENSORFLOW_$*) was found" >&2; exit 1; }
 	@tools/make_venv.sh "$(PYTHON_$*)" $(VENV)/$*
-	@$(VENV)/$*/bin/python tools/requirements.py run test | \
+	@$(VENV)/$*/bin/python tools/requirements.py run test $(EXTRAS_$*) | \
 	  $(VENV)/$*/bin/python $(PIP_INSTALL) -r /dev/stdin "$(TENSORFLOW_$*)"
 	@touch $@
 

@@ -260,6 +260,7 @@ VARIABLES: tuple[Variable, ...] = (
         "What to log: debug, info, warning or error.",
         alias=Alias("HOROVOD_LOG_LEVEL", _horovod_level),
     ),
+    Variable("mlflow", "0 or 1", _flag, True, "Whether launchers tell MLflow of a job where its tracking URI is set."),
     Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
     Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
 )
@@ -298,6 +299,7 @@ class Settings:
     timeline: str | None = None
     failure_file: str | None = None
     log_level: str = "warning"
+    mlflow: bool = True
     library: str | None = None
     runtime_dir: str | None = None
 

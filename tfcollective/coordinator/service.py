@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tfcollective.clock import Clock
@@ -39,6 +39,8 @@ class JobView:
     initialised: bool
     side_tasks: tuple[TaskView, ...] = ()
     generation: int = 0
+    durations: Mapping[TaskKey, float] = field(default_factory=dict)
+    """How long (s) the processes of those that have ended ran."""
 
 
 class JobService:
@@ -77,6 +79,8 @@ class JobService:
         self._shown = asyncio.Event()  # one of its own: output comes often, and most who wait do not wait for it
         self._closing = False
         self._told: tuple[World, Reply] | None = None
+        self._began: dict[TaskKey, float] = {}
+        self._durations: dict[TaskKey, float] = {}
         self._nodes: dict[str, Mapping[str, object]] = {}
         self._output = OutputLog(_MAX_OUTPUT_BYTES)
         self._handlers: dict[str, Handler] = {
@@ -111,11 +115,21 @@ class JobService:
         """The job as it stands."""
         membership = self._membership
         generation = membership.world.generation if membership.world else 0
-        return JobView(membership.views, membership.failure, membership.initialised, membership.side_views, generation)
+        return JobView(
+            membership.views,
+            membership.failure,
+            membership.initialised,
+            membership.side_views,
+            generation,
+            dict(self._durations),
+        )
 
     def exited(self, record: ExitRecord) -> None:
         """Notes the end of a task's process."""
         self._membership.exited(record, self._clock.monotonic())
+        task = TaskKey.parse(record.task)
+        if task in self._began:
+            self._durations.setdefault(task, self._clock.monotonic() - self._began[task])
         if self._membership.training_ended and self._store.get(TRAINING_ENDED) is None:
             self._store.put(TRAINING_ENDED, True)
             if self._on_trained is not None:
@@ -236,6 +250,7 @@ class JobService:
 
     async def _started(self, body: Body) -> Reply:
         self._membership.started(body.task("task"), body.text("node"), body.integer("pid"))
+        self._began.setdefault(body.task("task"), self._clock.monotonic())
         return {}
 
     async def _exited(self, body: Body) -> Reply:

@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError, StateError
+from tfcollective.runtime.step_rate import StepRate
 from tfcollective.tensorflow import BroadcastGlobalVariablesHook
 
-__all__ = ["BroadcastHook", "ReductionCheckHook", "StepTimer"]
+__all__ = ["BroadcastHook", "ReductionCheckHook", "StepRateHook", "StepTimer"]
 
 _REDUCING = frozenset(
     {
@@ -49,6 +50,32 @@ class ReductionCheckHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[mis
                 "estimator: no gradient in its model_fn is reduced over the ranks: wrap the optimizer there with "
                 "tfcollective.tensorflow.DistributedOptimizer"
             )
+
+
+class StepRateHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow is not typed
+    """Has ``tfcollective status``, and MLflow where it is used, show the training step and the steps a second."""
+
+    def begin(self) -> None:
+        """Finds the training step."""
+        self._tensor = tf.compat.v1.train.get_or_create_global_step()
+        self._step = 0
+        self._rate = StepRate(runtime.publish, lambda: self._step)
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the training step."""
+        del run_context
+        return tf.compat.v1.train.SessionRunArgs(self._tensor)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """A step is done."""
+        del run_context
+        self._step = int(run_values.results)
+        self._rate.step()
+
+    def end(self, session: Any) -> None:
+        """The last word."""
+        del session
+        self._rate.step(last=True)
 
 
 class StepTimer(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow is not typed

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.estimator.evaluation import evaluate_once, run_estimator_evaluator
-from tfcollective.estimator.hooks import BroadcastHook, ReductionCheckHook
+from tfcollective.estimator.hooks import BroadcastHook, ReductionCheckHook, StepRateHook
 from tfcollective.estimator.silent import silent_copy, silent_hooks
 from tfcollective.estimator.support import check_arguments, estimators
 from tfcollective.log import get_logger
@@ -113,7 +113,7 @@ def _train(estimator: Any, train_spec: Any, chief: bool) -> None:
     if chief:
         estimator.train(
             train_spec.input_fn,
-            hooks=[*train_spec.hooks, *hooks],
+            hooks=[*train_spec.hooks, *hooks, StepRateHook()],
             max_steps=train_spec.max_steps,
             saving_listeners=getattr(train_spec, "saving_listeners", None) or None,
         )

@@ -15,6 +15,7 @@ from tfcollective.experiment import Trainable
 from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from tfcollective.keras.state import distributed_part
+from tfcollective.keras.step_rate import StepRateCallback
 from tfcollective.side_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
 
 __all__ = ["KerasExperiment"]
@@ -144,6 +145,8 @@ class KerasExperiment(Trainable):
             if not any(isinstance(callback, tf.keras.callbacks.ModelCheckpoint) for callback in given):
                 path = str(Path(self.model_dir) / CHECKPOINT)
                 callbacks.append(tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
+        if chief:
+            callbacks.append(StepRateCallback())
         if runtime.settings().max_restarts and BackupAndRestore not in kinds:
             callbacks.append(BackupAndRestore(Path(self.model_dir) / BACKUP, self.backup_freq))
         return callbacks

@@ -162,6 +162,8 @@ class HostedOutcome:
             "host_lost": outcome.host_lost,
             "places": dict(outcome.places),
             "generation": outcome.generation,
+            "published": {task: dict(info) for task, info in outcome.published.items()},
+            "durations": dict(outcome.durations),
             "side_tasks": [_side_task(end) for end in outcome.side_tasks],
             "containers": [asdict(row) for row in self.containers],
             "training_s": self.training_s,
@@ -181,6 +183,8 @@ class HostedOutcome:
                 host_lost=bool(document["host_lost"]),
                 places=document["places"],
                 generation=document["generation"],
+                published=document["published"],
+                durations=document["durations"],
                 side_tasks=tuple(_side_task_end(end) for end in document["side_tasks"]),
             )
             rows = tuple(ContainerRow(**{**row, "tasks": tuple(row["tasks"])}) for row in document["containers"])

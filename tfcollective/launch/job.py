@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -19,7 +20,7 @@ from tfcollective.coordinator.records import JobDirectory, JobRecord, start_tick
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
-from tfcollective.errors import LaunchError
+from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.launch import function
 from tfcollective.launch.horovod_engine import meeting_variables, scopes_of, with_interface
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
@@ -38,6 +39,7 @@ _LOG = get_logger(__name__)
 # A rank beats every two seconds; a collective that waits for a stopped rank has timed out by then.
 _SILENCE_MARGIN_S = 10.0
 _LOOPBACK = "127.0.0.1"
+_LOOK_S = 5.0
 
 
 def new_job_id() -> str:
@@ -63,6 +65,7 @@ class Job:
         bind_port: the port; 0: any free one.
         job_id: its name; None: a new one.
         key: the job key; None: a new one.
+        observer: called with the state of the job every few seconds, on a thread of its own.
     """
 
     def __init__(
@@ -74,8 +77,10 @@ class Job:
         bind_port: int = 0,
         job_id: str | None = None,
         key: bytes | None = None,
+        observer: Callable[[JobView], None] | None = None,
     ) -> None:
         self._spec = spec
+        self._observer = observer
         self._plan = plan
         self._options = ServerOptions(
             new_job_id() if job_id is None else job_id,
@@ -107,6 +112,8 @@ class Job:
             if self._spec.call is not None:
                 function.publish(self._spec.call, self._coordinator)
             self._directory.publish(_record(self._options, self._coordinator, self._spec))
+            if self._observer is not None:
+                opened.enter_context(_observed(self._coordinator, self._observer))
             self._open = opened.pop_all()
         _LOG.info("%s: coordinator at %s, records in %s", self.job_id, self.coordinator, self._directory.path)
         return self
@@ -203,8 +210,31 @@ class Job:
             host_lost=host_lost,
             places={str(process.task): process.place for process in self._plan.processes},
             side_tasks=tuple(_side_task_end(task) for task in view.side_tasks),
+            published={str(task.task): task.info for task in view.tasks if task.info},
+            durations={str(task): seconds for task, seconds in view.durations.items()},
             generation=view.generation,
         )
+
+
+@contextlib.contextmanager
+def _observed(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -> Iterator[None]:
+    """While it is open, the observer sees the job every few seconds."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            try:
+                observer(coordinator.view())
+            except CoordinatorError as error:
+                _LOG.debug("nobody can be shown how the job stands: %s", error)
+
+    thread = threading.Thread(target=look, name="tfc-observer", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_LOOK_S)
 
 
 class _Killer:

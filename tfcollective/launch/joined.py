@@ -62,7 +62,7 @@ class JoinedLauncher(Launcher):
         """See :class:`Launcher`."""
         options = _Options.from_platform(spec.platform)
         bind_host = own_address(spec.network_interfaces)
-        with Job(spec, self.plan(spec), bind_host=bind_host, bind_port=options.port) as job:
+        with Job(spec, self.plan(spec), bind_host=bind_host, bind_port=options.port, observer=self.observer) as job:
             key_file = options.key_file or str(Path(job.scratch_dir) / "join.key")
             with write_secret(key_file, job.key.hex()):
                 _tell(job, options, key_file)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tfcollective.coordinator.service import JobView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.planner import Plan
 from tfcollective.launch.spec import JobSpec
@@ -52,6 +53,8 @@ class JobOutcome:
         host_lost: whether ``agent_failure`` is a host that does not answer any more.
         places: host and slot, by task, for people; empty texts on this machine.
         side_tasks: what became of the tasks outside the world; their failures are none of the job's.
+        published: what the ranks have published, by task: rank 0 its ``step`` and ``steps_per_second``.
+        durations: how long (s) the processes ran, by task; those of side tasks, too.
         generation: of its last world; 0 when none came together.
         earlier: why it failed before it was started again, each time in one line.
         not_restarted: why it was not started again although it might have been; empty otherwise.
@@ -66,6 +69,8 @@ class JobOutcome:
     host_lost: bool = False
     places: Mapping[str, str] = field(default_factory=dict)
     side_tasks: tuple[SideTaskEnd, ...] = ()
+    published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    durations: Mapping[str, float] = field(default_factory=dict)
     generation: int = 0
     earlier: tuple[str, ...] = ()
     not_restarted: str = ""
@@ -76,9 +81,11 @@ class Launcher(ABC):
 
     Attributes:
         can_restart: whether :meth:`run` can be called again for a job that failed.
+        observer: called with the state of the job every few seconds while it runs, where the launcher can; or None.
     """
 
     can_restart: bool = True
+    observer: Callable[[JobView], None] | None = None
 
     @abstractmethod
     def plan(self, spec: JobSpec) -> Plan:

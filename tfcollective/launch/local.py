@@ -38,7 +38,7 @@ class LocalLauncher(Launcher):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         plan = self.plan(spec)
-        with Job(spec, plan) as job:
+        with Job(spec, plan, observer=self.observer) as job:
             agent = AgentProcess.start(job.agent_config(plan.processes))
             job.watch(plan.processes, agent.send)
             _LOG.info("%s: agent is process %d", job.job_id, agent.pid)

@@ -95,10 +95,13 @@ def _side_task_lines(end: SideTaskEnd, places: Mapping[str, str]) -> Iterator[st
 
 
 def describe_info(info: Mapping[str, object]) -> str:
-    """What a task outside the world has published, in words; empty when that is nothing."""
+    """What a task has published, in words; empty when that is nothing."""
     url = info.get("url")
     if isinstance(url, str):
         return url
+    rate = info.get("steps_per_second")
+    if isinstance(rate, float):
+        return f"step {info.get('step')}, {rate:.3g} steps a second"
     figures = info.get("figures")
     if not isinstance(figures, Mapping):
         return ""

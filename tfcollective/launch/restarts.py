@@ -14,6 +14,7 @@ from tfcollective.failures import first_cause
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.report import exit_code, headline
 from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.tracking import tracking
 
 __all__ = ["obstacle", "pause_before", "restarted", "run_job"]
 
@@ -32,13 +33,23 @@ def run_job(
     """Runs the job, and again when it fails, at most ``spec.max_restarts`` times; the outcome of the last time.
 
     Each time everything is new: coordinator, key, agents, processes. Only the number of the generation goes on. What is
-    in the checkpoints is for the ranks to find. Whoever asks the job to stop stops it for good.
+    in the checkpoints is for the ranks to find. Whoever asks the job to stop stops it for good. MLflow hears of it all
+    as one run, where it is used.
 
     Raises:
         ConfigError: the launcher cannot start a job again.
     """
     if spec.max_restarts and not launcher.can_restart:
         raise ConfigError("max_restarts: this launcher does not start the agents itself, so it cannot start them again")
+    with tracking(launcher, spec) as track:
+        outcome = _run_until_final(launcher, spec, stop_signals, pause)
+        track(outcome)
+    return outcome
+
+
+def _run_until_final(
+    launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int], pause: Callable[[float], object]
+) -> JobOutcome:
     earlier: tuple[str, ...] = ()
     while True:
         outcome = launcher.run(spec, stop_signals=stop_signals)

@@ -57,7 +57,7 @@ class SshLauncher(Launcher):
         visitors = ask_all(remote, options, str(spec.cwd))
         bind_host = meeting_address(visitors, interface_addresses(), spec.network_interfaces)
         with (
-            Job(spec, plan, bind_host=bind_host) as job,
+            Job(spec, plan, bind_host=bind_host, observer=self.observer) as job,
             client_of(job, len(commands)) as client,
             _started(commands, job, spec) as processes,
         ):
