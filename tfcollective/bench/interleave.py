@@ -21,6 +21,7 @@ from typing import IO, Any, TypeAlias
 import psutil
 
 from tfcollective.agent.processes import signal_group, spawn
+from tfcollective.bench.last_words import last_word
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
 from tfcollective.settings import environ_snapshot
 
@@ -197,11 +198,9 @@ class _Output:
                 self._tails[stream].append(text)
 
     def last_line(self) -> str:
-        """The last line that was not JSON, of stderr if it has said anything."""
-        for stream in ("stderr", "stdout"):
-            if self._tails[stream]:
-                return self._tails[stream][-1]
-        return ""
+        """The last line that tells anything, of stderr if it has said anything."""
+        errors, output = (list(self._tails[stream]) for stream in ("stderr", "stdout"))
+        return last_word([*output, *errors])
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from textwrap import shorten
 
 from tfcollective.bench.model import RunnerState, RunnerStatus, Sample
 from tfcollective.bench.report.table import AIMED, MISS, NOT_MEASURED, PASS, Table
@@ -11,6 +12,7 @@ from tfcollective.bench.targets import TARGETS, Outcome, Target, evaluate
 
 __all__ = ["missed", "outcomes", "scoreboard"]
 
+_LONGEST_REASON = 200
 _COLUMNS = ("work", "against", "must", "aim", "measured", "", "how")
 
 
@@ -27,7 +29,7 @@ def _explained(outcome: Outcome, statuses: Sequence[RunnerStatus]) -> Outcome:
     sides = (outcome.target.ours, outcome.target.theirs)
     runners = [runner for side in sides if side is not None for runner in side.runners]
     reasons = [
-        f"{status.runner} {status.state.value}: {status.detail}"
+        f"{status.runner} {status.state.value}: {shorten(status.detail, _LONGEST_REASON, placeholder=' ...')}"
         for status in statuses
         if status.runner in runners and status.state is not RunnerState.RAN
     ]

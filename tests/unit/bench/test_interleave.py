@@ -92,6 +92,19 @@ def test_no_turn_begins_when_the_time_is_up():
     assert failures(seen) == {"b": "had no turn before the time was up in round 1"}
 
 
+def test_information_for_debuggers_is_no_last_word():
+    lines = [
+        "what went wrong",
+        "I0000 00:00:1795.4 3036 port.cc:153] on",
+        "2026-11-21 09:53:44.3: I tensorflow/x.cc] y",
+    ]
+    program = f"import sys; sys.stderr.write({chr(10).join(lines)!r}); sys.exit(1)"
+    alone = f"import sys; sys.stderr.write({lines[1]!r}); sys.exit(1)"
+    found = failures(list(interleave([variant("said", program), variant("nothing else", alone)], 1)))
+    assert found["said"] == "ended with code 1 in round 1: what went wrong"
+    assert found["nothing else"] == f"ended with code 1 in round 1: {lines[1]}"
+
+
 def test_a_variant_that_hangs_is_killed_with_its_whole_family(tmp_path):
     pids = tmp_path / "pids"
     begin = time.monotonic()

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tfcollective.agent.processes import end_descendants, signal_group, spawn
+from tfcollective.bench.last_words import last_word
 from tfcollective.bench.training.counters import Meter, Reading, watched_interfaces
 from tfcollective.bench.training.job_plan import (
     Case,
@@ -244,7 +245,8 @@ def _how(status: int) -> str:
 
 
 def _last_line(one: _Running) -> str:
-    return f": {one.tail[-1]}" if one.tail else ""
+    said = last_word(list(one.tail))
+    return f": {said}" if said else ""
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
