@@ -85,3 +85,32 @@ def train(steps=20):
         callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
     )
     return float(model.evaluate(x, y, verbose=0))
+
+
+def experiment(model_dir, epochs):
+    """A Keras experiment whose data come in the same order in every epoch, also in one that is started again."""
+    import numpy
+    import tensorflow as tf
+
+    import tfcollective.keras as tfc
+
+    tfc.init()
+    numbers = numpy.random.default_rng(1)
+    x = numbers.normal(size=(240, 4)).astype("float32")
+    y = x @ numpy.array([[1.0], [-2.0], [3.0], [0.5]], "float32")
+
+    def model():
+        tf.keras.utils.set_random_seed(7)
+        made = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        made.compile(tfc.DistributedOptimizer(tf.keras.optimizers.Adam(0.01)), "mse")
+        return made
+
+    # Slow enough to be met in the middle.
+    slowly = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.5))
+    return tfc.KerasExperiment(
+        model=model,
+        model_dir=str(model_dir),
+        train_params={"epochs": epochs, "batch_size": 8, "shuffle": False, "verbose": 0, "callbacks": [slowly]},
+        input_data_fn=lambda: x[tfc.rank() :: tfc.size()],
+        target_data_fn=lambda: y[tfc.rank() :: tfc.size()],
+    )
