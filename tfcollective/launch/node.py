@@ -73,6 +73,7 @@ class NodeSettings:
             coordinator.
         slots: how many ranks it takes; None: the launcher decides.
         patience: how long (s) to try to reach the coordinator, and then to wait for the first order.
+        executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
     """
 
     coordinator: str
@@ -81,6 +82,7 @@ class NodeSettings:
     network_interfaces: tuple[str, ...] = ()
     slots: int | None = None
     patience: float = 120.0
+    executable: str | None = None
 
     def to_line(self) -> bytes:
         """One line of JSON that :meth:`from_line` reads."""
@@ -214,7 +216,7 @@ def _enroll(client: CoordinatorClient, settings: NodeSettings, address: str) -> 
         "address": address,
         "version": __version__,
         "python": platform.python_version(),
-        "executable": sys.executable,
+        "executable": settings.executable or sys.executable,
         "packages": str(PACKAGES),
         "slots": settings.slots,
     }

@@ -141,6 +141,7 @@ def _service(
 ) -> dict[str, Any]:
     environment = _environment(options, archives, request.label)
     resources = {"memory": request.memory, "vcores": request.vcores}
+    patience = f"{options.allocation_timeout:g}"
     return {
         "instances": 1,
         # The master decides what a container's end means.
@@ -148,7 +149,7 @@ def _service(
         "max_restarts": 0,
         "node_label": request.label,
         "resources": {**resources, "gpus": request.gpus} if request.gpus else resources,
-        "script": _script(environment, options, (_CONTAINER, request.name, f"{options.allocation_timeout:g}")),
+        "script": _script(environment, options, (_CONTAINER, request.name, patience, environment.interpreter)),
         "files": _files(environment, options, {KEY_FILE: staged[KEY_FILE]}),
         "env": _env(spec),
     }

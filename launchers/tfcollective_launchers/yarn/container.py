@@ -24,12 +24,13 @@ _MARGIN_S = 60.0  # the master gives up first, and says why
 
 
 def main() -> int:
-    """``container NAME SECONDS``: what it is called, and how long all containers may take to come."""
-    name, patience = sys.argv[1], float(sys.argv[2]) + _MARGIN_S
+    """``container NAME SECONDS INTERPRETER``: what it is called, how long all containers may take to come, and what
+    ranks are to run: inside a pex, ``sys.executable`` may be an interpreter that does not find the packages."""
+    name, patience, interpreter = sys.argv[1], float(sys.argv[2]) + _MARGIN_S, sys.argv[3]
     try:
         coordinator = _find_coordinator(application_client(import_skein()), patience)
         key = wait_for_key(Path(KEY_FILE), 0.0)
-        return serve_container(NodeSettings(coordinator, key.hex(), name, patience=patience))
+        return serve_container(NodeSettings(coordinator, key.hex(), name, patience=patience, executable=interpreter))
     except TfCollectiveError as error:
         sys.stderr.write(f"tfcollective: {error}\n")
         return ExitCode.INTERNAL

@@ -38,16 +38,22 @@ def environment_of(python: str | None, archive: str | None) -> Environment:
     assert archive is not None
     name = PurePosixPath(archive.rstrip("/")).name
     if name.endswith(".pex"):
-        return Environment(f'"$PWD/{name}"', {name: _file(archive, "FILE")}, _PEX)
+        interpreter = f'"$PWD/{name}"'
+        return Environment(interpreter, {name: _file(archive, "FILE")}, _pex_setup(interpreter))
     if name.endswith(".pex.zip"):
-        return Environment(f'"$PWD/{_UNPACKED}/__main__.py"', {_UNPACKED: _file(archive, "ARCHIVE")}, _PEX)
+        interpreter = f'"$PWD/{_UNPACKED}/__main__.py"'
+        return Environment(interpreter, {_UNPACKED: _file(archive, "ARCHIVE")}, _pex_setup(interpreter))
     if name.endswith((".zip", ".tar.gz", ".tgz")):
         return Environment(f'"$PWD/{_UNPACKED}/bin/python"', {_UNPACKED: _file(archive, "ARCHIVE")})
     raise ConfigError(f"yarn: archive: a .pex, .pex.zip, .zip, .tar.gz or .tgz file, not {archive!r}")
 
 
-# A pex that makes an environment of itself: its sys.executable then is one that finds its packages, too.
-_PEX = ('export PEX_ROOT="$PWD/.pex" PEX_VENV=1',)
+def _pex_setup(interpreter: str) -> tuple[str, ...]:
+    """A pex that can make a virtual environment of itself does: its ``sys.executable`` then finds its packages, too."""
+    return (
+        'export PEX_ROOT="$PWD/.pex"',
+        f"if PEX_VENV=1 {interpreter} -c pass 2>/dev/null; then export PEX_VENV=1; fi",
+    )
 
 
 def source_url(source: str) -> str:
