@@ -48,6 +48,7 @@ __all__ = ["Submission", "YarnLauncher", "run_application"]
 _LOG = get_logger(__name__)
 _POLL_S = 0.5
 _END_S = 40.0
+_MASTER_S = 180.0  # from its registration with YARN on; its Python may have to unpack itself
 _TOKENS = "HADOOP_TOKEN_FILE_LOCATION"
 _APPLICATION = re.compile(r"application_\d+_\d+")
 _MASTER_LOG = "application.driver.log"
@@ -239,6 +240,7 @@ class _Submitted:
     def _find_coordinator(self, received: Sequence[int]) -> str | None:
         """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
         deadline = time.monotonic() + self._options.allocation_timeout
+        running_by = 0.0
         said = ""
         while not received:
             state = self._yarn.state(self._app_id)
@@ -248,6 +250,7 @@ class _Submitted:
             if state.ended:
                 raise LaunchError(self._describe_end(state))
             if state.state == "RUNNING":
+                deadline = running_by = running_by or time.monotonic() + _MASTER_S
                 found = self._yarn.endpoint(self._app_id, self._security)
                 if found is not None:
                     return found
@@ -274,9 +277,12 @@ class _Submitted:
         return "\n    ".join([f"{text}\n  the end of the coordinator's log:", *lines]) if lines else text
 
     def _describe_wait(self, state: AppState) -> str:
+        if state.state == "RUNNING":
+            return f"{self._app_id}: its master runs, but has not started the coordinator within {_MASTER_S:g} s"
         what = f"{self._app_id} is {state.state.lower()} after {self._options.allocation_timeout:g} s"
-        need = f"{self._options.master_memory_mib} MiB for its master"
-        return f"{what}: the queue {state.queue} has not given {need}. {state.why}".rstrip()
+        need = f"{self._options.master_memory_mib} MiB in the queue {state.queue}"
+        said = f"; YARN says: {state.why}" if state.why else ""
+        return f"{what}: its master, which needs {need}, has not begun{said}"
 
     def _explained(self, ended: HostedOutcome) -> HostedOutcome:
         """What was free when containers did not come is known here alone."""
