@@ -206,11 +206,11 @@ test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hos
 	@$(VENV)/yarn/bin/python tools/requirements.py yarn | $(VENV)/yarn/bin/python $(PIP_INSTALL) -r /dev/stdin
 	@touch $@
 
-HADOOP := tools/hadoop/hadoop
+HADOOP := $(CURDIR)/tools/hadoop/hadoop
 
 test-yarn: .venv/tf221.installed .venv/yarn.made  ## jobs on a real YARN on this machine's loopback; needs Java 17 and Maven
 	$(call say,jobs on YARN)
-	@trap '$(HADOOP) down' EXIT; $(HADOOP) up && eval "$$($(HADOOP) env)" && \
+	@$(HADOOP) up && trap '$(HADOOP) down' EXIT && eval "$$($(HADOOP) env)" && \
 	  mkdir -p build/tests-yarn && cd build/tests-yarn && $(VENV)/yarn/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
 	    --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-yarn/cache -m yarn $(CURDIR)/tests/yarn $(PYTEST_ARGS) </dev/null
 
