@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "capi/arguments.h"
 #include "capi/errors.h"
+#include "capi/handles.h"
 #include "capi/repeated_calls.h"
 #include "capi/session.h"
 #include "capi/worlds.h"
@@ -20,10 +21,6 @@
 
 struct tfc_listener {
   std::unique_ptr<tfc::Meeting> meeting;
-};
-
-struct tfc_communicator {
-  std::shared_ptr<tfc::Session> session;
 };
 
 struct tfc_plan {
@@ -100,9 +97,9 @@ void tfc_communicator_abort(tfc_communicator* communicator, const char* cause) {
 tfc_code tfc_communicator_shutdown(tfc_communicator* communicator, double timeout_s, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
-    if (communicator->session->engine().OnOwnThread())
+    if (communicator->session->OnOwnThread())
       return Status(Code::kFailedPrecondition, "a callback must not shut its communicator down");
-    communicator->session->engine().Shutdown(timeout_s);
+    communicator->session->Shutdown(timeout_s);
     return Status::Ok();
   });
 }

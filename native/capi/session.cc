@@ -92,7 +92,7 @@ Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meetin
   std::shared_ptr<Session> session(new Session(), &Session::Drop);
   session->world_ranks_ = options.world_ranks;
   if (options.size() == 1) {
-    session->engine_ = std::make_unique<Engine>(EngineOptionsOf(options, peers));
+    session->MakeEngine(options, peers);
     TFC_RETURN_IF_ERROR(session->engine_->Start({}, nullptr, nullptr));
     return session;
   }
@@ -100,6 +100,22 @@ Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meetin
   const Status connected = session->Connect(std::move(meeting), options, peers);
   if (!connected.ok()) return session->GiveUp(connected);
   return session;
+}
+
+void Session::MakeEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+  EngineOptions engine_options = EngineOptionsOf(options, peers);
+  DeviceCommunicatorOptions device_options;
+  device_options.op_timeout_s = options.op_timeout_s;
+  device_options.stall_warning_s = options.stall_warning_s;
+  device_options.spin_us = engine_options.progress_spin_us;
+  device_options.log = options.log;
+  engine_options.on_failure = [this] {
+    cancel_.Signal();
+    devices_->OnFailure();
+  };
+  engine_options.on_note = [this](int from, const std::string& payload) { devices_->OnNote(from, payload); };
+  engine_ = std::make_unique<Engine>(std::move(engine_options));
+  devices_ = std::make_unique<DeviceCommunicator>(engine_.get(), std::move(device_options));
 }
 
 // The peers wait for this rank, so they are told; unless one of them has told us.
@@ -115,7 +131,7 @@ Status Session::GiveUp(const Status& why) {
 
 // A callback that drops the last reference runs on a thread that the destructor has to join.
 void Session::Drop(Session* session) {
-  if (session->engine_ != nullptr && session->engine_->OnOwnThread()) {
+  if (session->engine_ != nullptr && session->OnOwnThread()) {
     std::thread([session] { delete session; }).detach();
   } else {
     delete session;
@@ -123,7 +139,15 @@ void Session::Drop(Session* session) {
 }
 
 Session::~Session() {
-  if (engine_ != nullptr) engine_->Shutdown(kShutdownSeconds);
+  if (engine_ != nullptr) Shutdown(kShutdownSeconds);
+}
+
+bool Session::OnOwnThread() const { return engine_->OnOwnThread() || devices_->OnOwnThread(); }
+
+void Session::Shutdown(double timeout_s) {
+  const Deadline deadline = Deadline::After(timeout_s);
+  devices_->Shutdown(timeout_s);
+  engine_->Shutdown(deadline.Left());
 }
 
 Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
@@ -132,9 +156,7 @@ Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& 
   auto cancel = EventFd::Create();
   if (!cancel.ok()) return cancel.status();
   cancel_ = cancel.Take();
-  EngineOptions engine_options = EngineOptionsOf(options, peers);
-  engine_options.on_failure = [this] { cancel_.Signal(); };
-  engine_ = std::make_unique<Engine>(std::move(engine_options));
+  MakeEngine(options, peers);
   StarOptions star_options;
   star_options.self = Identity{options.rank, options.size(), options.generation};
   star_options.root = peers[0].tcp;

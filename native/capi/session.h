@@ -14,6 +14,7 @@
 #include "capi/world_ranks.h"
 #include "control/star.h"
 #include "engine/engine.h"
+#include "nccl/device_communicator.h"
 #include "shm/arena.h"
 #include "shm/fd_exchange.h"
 #include "transport/tcp/tcp_listener.h"
@@ -68,12 +69,17 @@ class Session {
 
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
+  DeviceCommunicator& devices() { return *devices_; }
+  // Leaves in order; not on a thread of its own: see OnOwnThread.
+  void Shutdown(double timeout_s);
+  bool OnOwnThread() const;
   bool uses_shared_memory() const { return arena_ != nullptr; }
   const WorldRanks& world_ranks() const { return world_ranks_; }
 
  private:
   Session() = default;
   static void Drop(Session* session);
+  void MakeEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
   Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
                  const std::vector<PeerAddress>& peers);
   Status ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,
@@ -88,6 +94,7 @@ class Session {
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<Star> star_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<DeviceCommunicator> devices_;
 };
 
 }  // namespace tfc

@@ -398,6 +398,12 @@ void Engine::FailAll(const Status& status) {
   Fail(status);
 }
 
+void Engine::SendNote(const std::string& payload) { star_->Send(0, static_cast<uint8_t>(Message::kNote), payload); }
+
+void Engine::SendNoteToAll(const std::string& payload) {
+  star_->SendToAll(static_cast<uint8_t>(Message::kNote), payload);
+}
+
 void Engine::Abort(const std::string& cause) {
   const int rank = options_.topology.rank;
   const Status there(Code::kAborted, "rank " + std::to_string(rank) + " stopped: " + cause, rank);

@@ -33,6 +33,8 @@
 namespace tfc {
 
 using Done = std::function<void(const Status&)>;
+// Takes the notes that rooms above the engine send over its control star, on the monitor thread; must not block.
+using NoteHandler = std::function<void(int from, const std::string& payload)>;
 
 struct EngineOptions {
   Topology topology;
@@ -43,6 +45,7 @@ struct EngineOptions {
   int progress_spin_us = 0;
   Log log;
   std::function<void()> on_failure;  // once, at the first failure; must not block
+  NoteHandler on_note;               // may be empty: a note is a protocol error then
 };
 
 // A plan as the ranks agree on it; see PlanOptions in the C header.
@@ -92,6 +95,11 @@ class Engine final : public StarHandler {
   void Abort(const std::string& cause);
   // Ends everything here with `status`, tells nobody. For failures that the peers see for themselves.
   void Fail(const Status& status);
+  // Ends everything here and at the peers with `status`. Never blocks.
+  void FailEverywhere(const Status& status) { FailAll(status); }
+  // To rank 0, and from rank 0 to every rank; in the order sent. Not in a world of one.
+  void SendNote(const std::string& payload);
+  void SendNoteToAll(const std::string& payload);
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
   // Whether the caller is one of the engine's threads, that is, in a callback.

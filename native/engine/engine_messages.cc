@@ -54,6 +54,9 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnStandIn(payload);
     case Message::kAllJoined:
       return OnAllJoined(payload);
+    case Message::kNote:
+      if (options_.on_note) return options_.on_note(from, payload);
+      break;
   }
   Protocol(Status(Code::kProtocol, "unknown control message " + std::to_string(type)), from);
 }

@@ -31,6 +31,7 @@ enum class Message : uint8_t {
   kMissing = 16,    // -> 0: a StandIn: I run this, and joined ranks are missing from it
   kStandIn = 17,    // 0 -> joined ranks: it
   kAllJoined = 18,  // 0 -> all: the rank that joined last
+  kNote = 19,       // what a room above the engine tells itself on other ranks; see NoteHandler
 };
 
 std::string Encode(const Request& request);

@@ -244,6 +244,81 @@ TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype
                                    size_t num_spans, tfc_done_fn done, void* user, tfc_error* error);
 TFC_EXPORT void tfc_plan_release(tfc_plan* plan); /* NULL is fine */
 
+/* ---- GPUs: the same collectives on device memory, by NCCL ---------------------------------------- */
+
+/* Where the CUDA driver and NCCL are looked for. Both are loaded when first needed, never before. */
+typedef struct tfc_device_options {
+  size_t struct_size;
+  const char* cuda_library;           /* NULL: libcuda.so.1, found by the loader */
+  const char* nccl_library;           /* this file or none. NULL: a copy that is loaded already, then ... */
+  const char* const* nccl_candidates; /* ... these files, then libnccl.so.2, found by the loader */
+  size_t num_nccl_candidates;
+  int32_t share_gpus; /* 1: several ranks may use one GPU (NCCL 2.30.3, see docs/gpu.md) */
+  int32_t max_ctas;   /* how many blocks of a GPU NCCL may take; 0: its own choice */
+} tfc_device_options;
+
+typedef struct tfc_device_libraries {
+  size_t struct_size;
+  int32_t cuda_version; /* 13000: CUDA 13.0; 0: no driver */
+  int32_t nccl_version; /* 22703: NCCL 2.27.3; 0: no NCCL, `problem` says why */
+  int32_t num_devices;
+  int32_t reserved;
+  char cuda_path[512];
+  char nccl_path[512];
+  char problem[2048];
+} tfc_device_libraries;
+
+typedef struct tfc_device_info {
+  size_t struct_size;
+  int32_t ordinal;
+  int32_t major, minor; /* compute capability */
+  int32_t num_peers;    /* other GPUs whose memory it can use directly */
+  uint64_t memory;      /* bytes */
+  char name[256];
+  char bus_id[32];
+  char uuid[64];
+} tfc_device_info;
+
+/* What there is. Never fails for what is missing: that stands in `libraries`. */
+TFC_EXPORT tfc_code tfc_device_find(const tfc_device_options* options, tfc_device_libraries* libraries,
+                                    tfc_error* error);
+TFC_EXPORT tfc_code tfc_device_describe(const tfc_device_options* options, int32_t ordinal, tfc_device_info* info,
+                                        tfc_error* error);
+/* Before the first operation on a GPU. Loads nothing. */
+TFC_EXPORT tfc_code tfc_device_configure(tfc_communicator* communicator, const tfc_device_options* options,
+                                         tfc_error* error);
+
+typedef struct tfc_device_call {
+  size_t struct_size;
+  int32_t device;  /* ordinal; -1: where the memory is */
+  int32_t by_name; /* 0: as tfc_run, 1: as tfc_submit */
+  void* stream;    /* CUstream (= cudaStream_t) of the caller; NULL: the default stream */
+  /* by_name: called exactly once if TFC_OK is returned, when the operation is on the GPU (or will never be). */
+  tfc_done_fn launched;
+  void* user;
+} tfc_device_call;
+
+/* Runs one collective on device memory, after what `stream` holds so far. Every pointer of the request (and what
+ * `allocate` returns) is device memory, which must live until the operation is complete there.
+ *   by_name 0: ranks call in the same order. Returns when the operation is on the GPU; what is given to `stream` later
+ *     comes after it. The host waits for its peers only in the first call and where rows matter (all-gather,
+ *     all-to-all). Ranks that call different things end the communicator with TFC_MISMATCH.
+ *   by_name 1: returns at once; tfc_device_join makes a stream wait. Not for all-gather and all-to-all.
+ * `ticket` (may be NULL) is for tfc_device_wait and tfc_device_join. TFC_UNIMPLEMENTED says which library is missing,
+ * TFC_INVALID_ARGUMENT that memory is not of this GPU, TFC_DEVICE what CUDA or NCCL say. */
+TFC_EXPORT tfc_code tfc_device_run(tfc_communicator* communicator, const tfc_request* request,
+                                   const tfc_device_call* call, uint64_t* ticket, tfc_error* error);
+/* What is given to `stream` from now on comes after the ticket's operation. Never blocks. */
+TFC_EXPORT tfc_code tfc_device_join(tfc_communicator* communicator, uint64_t ticket, void* stream, tfc_error* error);
+/* Returns when the ticket's operation and those before it are complete, and known to be the same on all ranks.
+ * TFC_DEADLINE_EXCEEDED after `timeout_s` changes nothing: wait again. */
+TFC_EXPORT tfc_code tfc_device_wait(tfc_communicator* communicator, uint64_t ticket, double timeout_s,
+                                    tfc_error* error);
+/* Device memory for a result. Freed with tfc_device_free, which waits until the GPU does not use it. */
+TFC_EXPORT tfc_code tfc_device_allocate(tfc_communicator* communicator, int32_t device, size_t bytes, void** memory,
+                                        tfc_error* error);
+TFC_EXPORT void tfc_device_free(tfc_communicator* communicator, void* memory);
+
 /* ---- timeline: what this rank did when ---------------------------------------------------------- */
 
 typedef struct tfc_timeline_event {

@@ -1,0 +1,468 @@
+// The half that callers and peers see; what the owner does is in device_owner.cc.
+#include "nccl/device_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/thread.h"
+#include "nccl/device_task.h"
+
+namespace tfc {
+namespace {
+
+// The owner ends what has taken too long; who waits for it does not give up before.
+constexpr double kOwnerGraceSeconds = 10.0;
+
+bool IsRagged(const Operation& operation) {
+  return operation.collective == Collective::kAllGather || operation.collective == Collective::kAllToAll;
+}
+
+// What the other ranks have to know to size their results: rows for each rank, or rows for all.
+std::string RowsBlob(const Operation& operation, int size) {
+  std::vector<int64_t> rows;
+  if (operation.collective == Collective::kAllGather) rows.push_back(operation.rows());
+  if (operation.collective == Collective::kAllToAll) {
+    rows = operation.splits;
+    if (rows.empty()) rows.assign(static_cast<size_t>(size), operation.rows() / size);
+  }
+  return std::string(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(int64_t));
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options)
+    : engine_(engine),
+      options_(std::move(options)),
+      rank_(engine->topology().rank),
+      size_(engine->topology().size),
+      table_(size_) {
+  lanes_[kDirect].setup_key = "set-up of direct calls";
+  lanes_[kByName].setup_key = "set-up of calls by name";
+}
+
+DeviceCommunicator::~DeviceCommunicator() { Shutdown(0); }
+
+Status DeviceCommunicator::Configure(DeviceOptions options) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (used_) return Status(Code::kFailedPrecondition, "GPUs are in use already: configure them before the first use");
+  devices_ = std::move(options);
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::Admit() const {
+  if (engine_->failure().failed()) return engine_->failure().Get();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (leaving_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  return Status::Ok();
+}
+
+void DeviceCommunicator::Signal() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);  // nobody is between looking and sleeping
+    signals_.fetch_add(1, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+Status DeviceCommunicator::WaitUntil(Deadline deadline, const std::string& what,
+                                     const std::function<bool()>& predicate) {
+  using Clock = Deadline::Clock;
+  const auto spin_until = Clock::now() + std::chrono::microseconds(options_.spin_us);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!predicate()) {
+    if (engine_->failure().failed()) return engine_->failure().Get();
+    const uint64_t seen = signals_.load(std::memory_order_acquire);
+    if (options_.spin_us > 0 && Clock::now() < spin_until) {
+      lock.unlock();
+      while (signals_.load(std::memory_order_acquire) == seen && Clock::now() < spin_until) {
+      }
+      lock.lock();
+      continue;
+    }
+    if (deadline.Passed()) return Status(Code::kDeadlineExceeded, what);
+    changed_.wait_until(lock, deadline.when(), [&] { return signals_.load(std::memory_order_relaxed) != seen; });
+  }
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::LoadDriver() {
+  if (cuda_ != nullptr) return Status::Ok();
+  auto cuda = LoadCuda(devices_);
+  if (!cuda.ok()) return cuda.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  cuda_ = cuda.Take();
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::OpenGpu(int device) {
+  if (gpu_ != nullptr) {
+    if (device == gpu_->info().ordinal) return Status::Ok();
+    return Status(Code::kInvalidArgument, "it is on GPU " + std::to_string(device) + ", but rank " +
+                                              std::to_string(rank_) + " works on " + gpu_->Title());
+  }
+  auto nccl = LoadNccl(devices_);
+  if (!nccl.ok()) return nccl.status();
+  auto gpu = Gpu::Open(cuda_, device);
+  if (!gpu.ok()) return gpu.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  nccl_ = nccl.Take();
+  gpu_ = gpu.Take();
+  return Status::Ok();
+}
+
+// The first piece says where; the others must be there too.
+Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const DeviceCall& call) const {
+  int device = call.device;
+  const auto look = [&](const void* memory, size_t bytes, const char* what) -> Status {
+    if (bytes == 0 || memory == nullptr) return Status::Ok();
+    auto found = GpuOfPointer(*cuda_, memory);
+    if (!found.ok()) return found.status().WithContext(operation.Title() + ": " + what);
+    if (device < 0) device = found.value();
+    if (found.value() == device) return Status::Ok();
+    return Status(Code::kInvalidArgument, operation.Title() + ": " + what + " is on GPU " +
+                                              std::to_string(found.value()) + ", not on GPU " + std::to_string(device));
+  };
+  for (const ConstSpan& piece : operation.input) TFC_RETURN_IF_ERROR(look(piece.data, piece.size, "an input"));
+  for (const MutableSpan& piece : operation.output) TFC_RETURN_IF_ERROR(look(piece.data, piece.size, "an output"));
+  if (device >= 0) return device;
+  return gpu_ == nullptr ? 0 : gpu_->info().ordinal;
+}
+
+Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, Lane* lane) {
+  std::lock_guard<std::mutex> opening(open_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!lane->broken.ok()) return lane->broken;
+    if (root_left_ && !lane->setup) return RootLeft();
+    used_ = true;
+  }
+  const Status driver = LoadDriver();
+  if (!driver.ok()) return Unable(driver, lane);
+  const auto device = DeviceOf(operation, call);
+  if (!device.ok()) return device.status();
+  const bool first = gpu_ == nullptr;
+  const Status opened = OpenGpu(device.value());
+  if (!opened.ok()) return first ? Unable(opened, lane) : opened.WithContext(operation.Title());
+  if (first) TFC_RETURN_IF_ERROR(StartOwner());
+  std::lock_guard<std::mutex> lock(mutex_);
+  lane->wanted = true;
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::StartOwner() {
+  auto thread = StartThread("tfc-nccl", [this] { Own(); });
+  if (!thread.ok()) {
+    engine_->FailEverywhere(thread.status());
+    return thread.status();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  owner_ = thread.Take();
+  return Status::Ok();
+}
+
+// The other ranks would wait for this one.
+Status DeviceCommunicator::Unable(const Status& why, Lane* lane) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lane->broken = Status(why.code(), "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message(), rank_,
+                          why.sys_errno());
+  }
+  SetupEntry entry;
+  entry.status = why;
+  Announce(RoundEntry{lane->setup_key, 0, lane->setup_key, Encode(entry)});
+  return lane->broken;
+}
+
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation operation, const DeviceCall& call,
+                                                              size_t lane_number) {
+  Lane& lane = lanes_[lane_number];
+  TFC_RETURN_IF_ERROR(operation.Check(size_));
+  TFC_RETURN_IF_ERROR(Admit());
+  if (operation.collective == Collective::kAllReduce || operation.collective == Collective::kReduceScatter)
+    if (const auto possible = ReductionOf(operation, size_); !possible.ok()) return possible.status();
+  TFC_RETURN_IF_ERROR(Open(operation, call, &lane));
+  const Gpu::Current current(*gpu_);
+  auto task = std::make_shared<Task>(gpu_);
+  for (CUevent* event : {&task->before, &task->after}) {
+    auto taken = gpu_->TakeEvent();
+    if (!taken.ok()) return taken.status();
+    *event = taken.Take();
+  }
+  TFC_RETURN_IF_ERROR(
+      gpu_->Check(gpu_->api().cuEventRecord(task->before, call.stream), operation.Title() + ": cuEventRecord"));
+  if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
+  task->began = Deadline::Clock::now();
+  task->deadline = Deadline::After(operation.timeout_s, task->began);
+  task->launched = call.launched;
+  task->key = call.by_name ? "=" + operation.name : "#" + std::to_string(++direct_sequence_);
+  task->operation = std::move(operation);
+  RoundEntry entry{task->key, task->operation.Signature(), task->operation.Describe(),
+                   RowsBlob(task->operation, size_)};
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    task->ticket = ++tickets_ << 1 | lane_number;
+    lane.open.emplace(task->ticket, task);
+    lane.unagreed[task->key].push_back(task);
+  }
+  Announce(entry);
+  return task;
+}
+
+Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
+  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kOwnerGraceSeconds),
+                                task->operation.Title() + ": the ranks have not come to it",
+                                [&] { return task->agreed; }));
+  Operation& operation = task->operation;
+  int64_t rows = 0;
+  for (const int64_t count : task->rows) rows += count;
+  const size_t bytes = static_cast<size_t>(rows) * operation.RowBytes();
+  std::byte* memory = operation.allocate(task->rows);
+  if (memory != nullptr || bytes == 0) {
+    operation.output.assign(1, MutableSpan{memory, bytes});
+    return Status::Ok();
+  }
+  const Status none(Code::kResourceExhausted, operation.Title() + ": rank " + std::to_string(rank_) + ", " +
+                                                  gpu_->Title() + " has no " + std::to_string(bytes) +
+                                                  " bytes for the result");
+  engine_->FailEverywhere(none);
+  return engine_->failure().Get();
+}
+
+Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& call) {
+  std::lock_guard<std::mutex> direct(direct_mutex_);
+  auto begun = Begin(std::move(operation), call, kDirect);
+  if (!begun.ok()) return begun.status();
+  const TaskPtr task = begun.Take();
+  if (IsRagged(task->operation)) TFC_RETURN_IF_ERROR(AllocateResult(task));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lanes_[kDirect].to_launch.push_back(task);
+  }
+  Signal();
+  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kOwnerGraceSeconds),
+                                task->operation.Title() + " was not launched", [&] { return task->ended; }));
+  if (!task->outcome.ok()) return task->outcome;
+  const Gpu::Current current(*gpu_);
+  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuStreamWaitEvent(call.stream, task->after, 0), "cuStreamWaitEvent"));
+  return task->ticket;
+}
+
+Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCall& call) {
+  if (operation.name.empty())
+    return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
+  if (IsRagged(operation))
+    return Status(Code::kUnimplemented, operation.Title() + " on GPUs cannot be matched by name");
+  auto begun = Begin(std::move(operation), call, kByName);
+  if (!begun.ok()) return begun.status();
+  Signal();
+  return begun.value()->ticket;
+}
+
+DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto& open = lanes_[ticket & 1].open;
+  const auto found = open.find(ticket);
+  return found == open.end() ? nullptr : found->second;
+}
+
+Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
+  const TaskPtr task = FindOpen(ticket);
+  if (task == nullptr) {  // complete, or lost
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Lane& lane = lanes_[ticket & 1];
+    return ticket >= lane.lost_from ? lane.lost : Status::Ok();
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!task->ended) return Status(Code::kFailedPrecondition, task->operation.Title() + " has not been launched yet");
+    if (!task->outcome.ok()) return task->outcome;
+  }
+  const Gpu::Current current(*gpu_);
+  return gpu_->Check(gpu_->api().cuStreamWaitEvent(stream, task->after, 0), "cuStreamWaitEvent");
+}
+
+Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
+  const Lane& lane = lanes_[ticket & 1];
+  const double seconds = timeout_s > 0 ? timeout_s : options_.op_timeout_s;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++waiters_;
+  }
+  Signal();  // the owner looks more often while somebody waits
+  const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete",
+                                  [&] { return lane.open.empty() || lane.open.begin()->first > ticket; });
+  std::lock_guard<std::mutex> lock(mutex_);
+  --waiters_;
+  return status.ok() && ticket >= lane.lost_from ? lane.lost : status;
+}
+
+Result<void*> DeviceCommunicator::Allocate(int device, size_t bytes) {
+  std::lock_guard<std::mutex> opening(open_mutex_);
+  TFC_RETURN_IF_ERROR(LoadDriver());
+  if (gpu_ == nullptr || gpu_->info().ordinal != device)
+    return Status(Code::kFailedPrecondition,
+                  "rank " + std::to_string(rank_) + " does not work on GPU " + std::to_string(device) + " (yet)");
+  const Gpu::Current current(*gpu_);
+  auto memory = gpu_->Allocate(std::max<size_t>(bytes, 1));
+  if (!memory.ok()) return memory.status();
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(memory.value()));
+}
+
+void DeviceCommunicator::Free(void* memory) {
+  std::shared_ptr<Gpu> gpu;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gpu = gpu_;
+  }
+  if (memory == nullptr || gpu == nullptr) return;
+  const Gpu::Current current(*gpu);
+  gpu->Free(static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)));
+}
+
+// ---- rounds ----
+
+void DeviceCommunicator::Announce(const RoundEntry& entry) {
+  if (size_ > 1) return engine_->SendNote(EncodeEntry(entry));
+  OnVerdict(RoundVerdict{entry.key, Status::Ok(), {entry.blob}});
+}
+
+void DeviceCommunicator::OnNote(int from, const std::string& payload) {
+  Note note;
+  const Status decoded = DecodeNote(payload, size_, &note);
+  if (!decoded.ok())
+    return engine_->FailEverywhere(
+        Status(Code::kProtocol, "rank " + std::to_string(from) + ": " + decoded.message(), from));
+  switch (note.kind) {
+    case Note::Kind::kEntry:
+      return OnEntry(from, std::move(note.entry));
+    case Note::Kind::kVerdict:
+      return OnVerdict(std::move(note.verdict));
+    case Note::Kind::kLeave:
+      return OnLeave(from);
+    case Note::Kind::kOverdue:
+      return OnOverdue(note.entry.key, note.status);
+  }
+}
+
+void DeviceCommunicator::OnEntry(int from, RoundEntry entry) {
+  const std::string key = entry.key;
+  std::optional<RoundVerdict> verdict;
+  Status deserted;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    verdict = table_.Arrive(from, std::move(entry));
+    if (!verdict) deserted = table_.Deserted(key);
+  }
+  if (!deserted.ok()) return engine_->FailEverywhere(deserted);
+  if (!verdict) return;
+  // Ranks that make different direct calls are out of step for good.
+  if (!verdict->refusal.ok() && key[0] == '#') return engine_->FailEverywhere(verdict->refusal);
+  engine_->SendNoteToAll(EncodeVerdict(*verdict));
+}
+
+std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, int rank,
+                                                  const std::vector<std::string>& blobs) {
+  std::vector<int64_t> rows;
+  if (!IsRagged(operation)) return rows;
+  for (const std::string& blob : blobs) {
+    const size_t at = operation.collective == Collective::kAllToAll ? static_cast<size_t>(rank) : 0;
+    int64_t count = 0;
+    if (blob.size() >= (at + 1) * sizeof(count)) std::memcpy(&count, blob.data() + at * sizeof(count), sizeof(count));
+    rows.push_back(std::max<int64_t>(count, 0));
+  }
+  return rows;
+}
+
+void DeviceCommunicator::OnVerdict(RoundVerdict verdict) {
+  Done refused;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Lane& lane : lanes_)
+      if (lane.setup_key == verdict.key) lane.setup = std::move(verdict.blobs);
+    for (size_t number : {kDirect, kByName}) {
+      Lane& lane = lanes_[number];
+      const auto found = lane.unagreed.find(verdict.key);
+      if (found == lane.unagreed.end()) continue;
+      const TaskPtr task = found->second.front();
+      found->second.pop_front();
+      if (found->second.empty()) lane.unagreed.erase(found);
+      if (verdict.refusal.ok()) {
+        task->agreed = true;
+        task->rows = RowsFrom(task->operation, rank_, verdict.blobs);
+        if (number == kByName) lane.to_launch.push_back(task);
+      } else {
+        refused = task->End(verdict.refusal);
+        lane.open.erase(task->ticket);
+      }
+      break;
+    }
+  }
+  Signal();
+  if (refused) refused(verdict.refusal);
+}
+
+void DeviceCommunicator::OnLeave(int from) {
+  Status deserted;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (rank_ != 0) {
+      root_left_ = Deadline::Clock::now();
+      return;
+    }
+    if (table_.HasLeft(from)) return;  // what rank 0 tells all, it hears, too
+    deserted = table_.Leave(from);
+  }
+  if (!deserted.ok()) engine_->FailEverywhere(deserted);
+  if (from == 0) engine_->SendNoteToAll(EncodeLeave());
+}
+
+Status DeviceCommunicator::RootLeft() {
+  return Status(Code::kPeerLost, "rank 0 has left: there are no more collectives on GPUs", 0);
+}
+
+void DeviceCommunicator::OnOverdue(const std::string& key, const Status& status) {
+  std::vector<int> missing;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    missing = table_.Missing(key);
+  }
+  if (missing.empty()) {
+    engine_->FailEverywhere(
+        Status(status.code(), status.message() + ": all ranks have come to it, but it is not complete"));
+  } else {
+    engine_->FailEverywhere(
+        Status(status.code(), status.message() + ": " + RankList(missing) + " did not come to it", missing.front()));
+  }
+}
+
+// ---- end ----
+
+void DeviceCommunicator::OnFailure() { Signal(); }
+
+bool DeviceCommunicator::OnOwnThread() const { return owner_id_.load() == std::this_thread::get_id(); }
+
+void DeviceCommunicator::Shutdown(double timeout_s) {
+  std::thread owner;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return;
+    leaving_ = true;
+  }
+  {
+    std::lock_guard<std::mutex> opening(open_mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    stop_deadline_ = Deadline::After(timeout_s);
+    owner = std::move(owner_);
+  }
+  Signal();
+  if (!owner.joinable()) return SayGoodBye();
+  owner.join();
+}
+
+void DeviceCommunicator::SayGoodBye() {
+  if (size_ > 1 && !engine_->failure().failed()) engine_->SendNote(EncodeLeave());
+}
+
+}  // namespace tfc

@@ -1,0 +1,184 @@
+// Collectives on GPUs beside a connected communicator: what is called when, and what happens when it fails.
+//
+// Two lanes, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
+// order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the owner, makes
+// all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0011.
+#ifndef TFCOLLECTIVE_NCCL_DEVICE_COMMUNICATOR_H_
+#define TFCOLLECTIVE_NCCL_DEVICE_COMMUNICATOR_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "communicator/operation.h"
+#include "engine/engine.h"
+#include "nccl/gpu.h"
+#include "nccl/launch.h"
+#include "nccl/libraries.h"
+#include "nccl/rounds.h"
+#include "nccl/setup.h"
+
+namespace tfc {
+
+struct DeviceCommunicatorOptions {
+  double op_timeout_s = 300;
+  double stall_warning_s = 60;
+  int spin_us = 0;  // how long the owner and its callers look before they sleep
+  Log log;
+};
+
+// Where the caller stands.
+struct DeviceCall {
+  int device = -1;            // ordinal; -1: that of the memory
+  CUstream stream = nullptr;  // the operation comes after what this stream has been given before
+  bool by_name = false;
+  Done launched;  // by name: called once, when the operation is on the GPU or will never be
+};
+
+class DeviceCommunicator {
+ public:
+  // `engine` must outlive the last call of Shutdown; its notes and its failure are to be passed on here.
+  DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options);
+  ~DeviceCommunicator();
+  DeviceCommunicator(const DeviceCommunicator&) = delete;
+  DeviceCommunicator& operator=(const DeviceCommunicator&) = delete;
+
+  // Before the first use.
+  Status Configure(DeviceOptions options);
+
+  // Puts the operation on the GPU and makes the caller's stream wait for it; the host waits only for ranks that have
+  // not come to the first operation, and where the size of the result depends on them. Gives a ticket.
+  Result<uint64_t> Run(Operation operation, const DeviceCall& call);
+  // Hands the operation over and returns at once. `stream` is joined later, with Join.
+  Result<uint64_t> Submit(Operation operation, const DeviceCall& call);
+  // Makes `stream` wait for the ticket's operation, which has been launched. Does not block.
+  Status Join(uint64_t ticket, CUstream stream);
+  // Blocks until that operation and those before it on its lane are complete here and all ranks have agreed on them.
+  Status Wait(uint64_t ticket, double timeout_s);
+
+  // Memory on the rank's GPU, for results.
+  // FAILED_PRECONDITION before the first operation on it.
+  Result<void*> Allocate(int device, size_t bytes);
+  void Free(void* memory);
+
+  void OnNote(int from, const std::string& payload);  // monitor thread
+  void OnFailure();                                   // any thread, never blocks
+  // Says good-bye, waits for what is under way, ends NCCL and the owner. Not on the owner's thread.
+  void Shutdown(double timeout_s);
+  bool OnOwnThread() const;
+
+ private:
+  struct Task;
+  using TaskPtr = std::shared_ptr<Task>;
+  struct Lane {
+    std::string setup_key;
+    bool wanted = false;
+    bool ready = false;
+    Status broken;  // why it cannot be set up; final
+    std::optional<std::vector<std::string>> setup;
+    NcclChannel channel;
+    std::unique_ptr<PackedBuffer> packed;
+    std::map<std::string, std::deque<TaskPtr>> unagreed;  // by key
+    std::deque<TaskPtr> to_launch;
+    std::deque<TaskPtr> in_flight;
+    std::map<uint64_t, TaskPtr> open;  // by ticket: everything that is not complete
+    uint64_t lost_from = UINT64_MAX;   // tickets from here on were given up ...
+    Status lost;                       // ... for this reason
+  };
+  enum : size_t { kDirect = 0, kByName = 1 };
+
+  // Callers (any thread).
+  Status Admit() const;
+  void Signal();
+  // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
+  Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
+  Status Open(const Operation& operation, const DeviceCall& call, Lane* lane);
+  Status LoadDriver();
+  Status OpenGpu(int device);
+  Status StartOwner();
+  Status Unable(const Status& why, Lane* lane);
+  Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
+  Result<TaskPtr> Begin(Operation operation, const DeviceCall& call, size_t lane);
+  Status AllocateResult(const TaskPtr& task);
+  TaskPtr FindOpen(uint64_t ticket) const;
+
+  // Rounds.
+  void Announce(const RoundEntry& entry);
+  void OnEntry(int from, RoundEntry entry);
+  void OnVerdict(RoundVerdict verdict);
+  void OnLeave(int from);
+  static Status RootLeft();
+  void SayGoodBye();
+  void OnOverdue(const std::string& key, const Status& status);
+  static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
+
+  // The owner.
+  void Own();
+  bool Step();
+  void Rest(bool busy, uint64_t seen);
+  void SetUp(Lane* lane);
+  Result<std::vector<SetupEntry>> ExchangeSetup(Lane* lane, Deadline deadline);
+  Status Connect(Lane* lane, const std::string& id, Deadline deadline);
+  Status Settle(const NcclChannel& channel, ncclResult_t result, Deadline deadline, const std::string& what);
+  bool LaunchNext(Lane* lane);
+  Status LaunchTask(Lane* lane, Task* task);
+  void BreakLane(Lane* lane, const Status& status);
+  void Poll(Lane* lane);
+  Status Drain();
+  void CheckDeadlines();
+  void ReportOverdue(const std::string& key, const Status& status);
+  void GiveUp(const Status& status);
+  void AbortLanes();
+  void CloseLanes();
+  void FinishFlights();
+  void Finish(Lane* lane);
+  static void LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting);
+
+  Engine* const engine_;
+  const DeviceCommunicatorOptions options_;
+  const int rank_;
+  const int size_;
+
+  std::mutex direct_mutex_;  // one direct call at a time
+  uint64_t direct_sequence_ = 0;
+
+  std::mutex open_mutex_;  // one caller at a time finds libraries and opens the GPU; taken before mutex_
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  DeviceOptions devices_;
+  bool used_ = false;
+  bool leaving_ = false;
+  bool stop_ = false;
+  Deadline stop_deadline_ = Deadline::After(0);
+  std::atomic<uint64_t> signals_{0};  // counts what might interest somebody who spins
+  std::shared_ptr<const CudaApi> cuda_;
+  std::shared_ptr<const NcclApi> nccl_;
+  std::shared_ptr<Gpu> gpu_;
+  std::array<Lane, 2> lanes_;
+  uint64_t tickets_ = 0;
+  int waiters_ = 0;
+  std::optional<Deadline::Clock::time_point> root_left_;
+  RoundTable table_;                       // rank 0
+  Deadline::Clock::time_point active_{};   // the owner's: when it last launched something
+  std::chrono::microseconds interval_{0};  // the owner's: until it looks again
+  std::thread owner_;
+  std::atomic<std::thread::id> owner_id_{};
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_NCCL_DEVICE_COMMUNICATOR_H_

@@ -1,0 +1,126 @@
+#include "nccl/rounds.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "control/wire.h"
+#include "engine/negotiation.h"
+
+namespace tfc {
+
+std::vector<int> RoundTable::MissingIn(const Round& round) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size_; ++rank)
+    if (round.count(rank) == 0) missing.push_back(rank);
+  return missing;
+}
+
+RoundVerdict RoundTable::Decide(const std::string& key, const Round& round) const {
+  RoundVerdict verdict;
+  verdict.key = key;
+  const uint64_t signature = round.begin()->second.signature;
+  const bool agree =
+      std::all_of(round.begin(), round.end(), [&](const auto& one) { return one.second.signature == signature; });
+  if (agree) {
+    for (const auto& [rank, entry] : round) verdict.blobs.push_back(entry.blob);
+    return verdict;
+  }
+  std::map<int, std::string> views;
+  for (const auto& [rank, entry] : round) views[rank] = entry.view;
+  verdict.refusal = Status(Code::kMismatch, "the ranks do not agree on a GPU operation: " + CompareViews(views));
+  return verdict;
+}
+
+std::optional<RoundVerdict> RoundTable::Arrive(int rank, RoundEntry entry) {
+  const std::string key = entry.key;
+  auto& queue = rounds_[key];
+  auto round = std::find_if(queue.begin(), queue.end(), [&](const Round& one) { return one.count(rank) == 0; });
+  if (round == queue.end()) round = queue.insert(queue.end(), Round());
+  round->emplace(rank, std::move(entry));
+  if (static_cast<int>(round->size()) < world_size_) return std::nullopt;
+  RoundVerdict verdict = Decide(key, *round);
+  queue.erase(round);
+  if (queue.empty()) rounds_.erase(key);
+  return verdict;
+}
+
+Status RoundTable::DesertedIn(const std::string& key, const Round& round) const {
+  for (const int rank : MissingIn(round)) {
+    if (left_.count(rank) == 0) continue;
+    return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " has left and is missing in '" + key + "' on GPUs",
+                  rank);
+  }
+  return Status::Ok();
+}
+
+Status RoundTable::Leave(int rank) {
+  left_.insert(rank);
+  for (const auto& [key, queue] : rounds_)
+    TFC_RETURN_IF_ERROR(DesertedIn(queue.front().begin()->second.view, queue.front()));
+  return Status::Ok();
+}
+
+Status RoundTable::Deserted(const std::string& key) const {
+  const auto found = rounds_.find(key);
+  if (found == rounds_.end()) return Status::Ok();
+  return DesertedIn(found->second.front().begin()->second.view, found->second.front());
+}
+
+std::vector<int> RoundTable::Missing(const std::string& key) const {
+  const auto found = rounds_.find(key);
+  return found == rounds_.end() ? std::vector<int>() : MissingIn(found->second.front());
+}
+
+namespace {
+
+WireWriter Begin(Note::Kind kind) {
+  WireWriter writer;
+  writer.Number(static_cast<uint8_t>(kind));
+  return writer;
+}
+
+}  // namespace
+
+std::string EncodeEntry(const RoundEntry& entry) {
+  return Begin(Note::Kind::kEntry).Text(entry.key).Number(entry.signature).Text(entry.view).Text(entry.blob).Take();
+}
+
+std::string EncodeVerdict(const RoundVerdict& verdict) {
+  WireWriter writer = Begin(Note::Kind::kVerdict);
+  writer.Text(verdict.key).Error(verdict.refusal);
+  if (!verdict.refusal.ok()) return writer.Take();
+  for (const std::string& blob : verdict.blobs) writer.Text(blob);
+  return writer.Take();
+}
+
+std::string EncodeLeave() { return Begin(Note::Kind::kLeave).Take(); }
+
+std::string EncodeOverdue(const std::string& key, const Status& status) {
+  return Begin(Note::Kind::kOverdue).Text(key).Error(status).Take();
+}
+
+Status DecodeNote(const std::string& bytes, int world_size, Note* note) {
+  WireReader reader(bytes);
+  const auto kind = reader.Number<uint8_t>();
+  if (kind < static_cast<uint8_t>(Note::Kind::kEntry) || kind > static_cast<uint8_t>(Note::Kind::kOverdue))
+    return Status(Code::kProtocol, "malformed control message: a note of no known kind");
+  note->kind = static_cast<Note::Kind>(kind);
+  if (note->kind == Note::Kind::kEntry) {
+    note->entry.key = reader.Text();
+    note->entry.signature = reader.Number<uint64_t>();
+    note->entry.view = reader.Text();
+    note->entry.blob = reader.Text();
+  } else if (note->kind == Note::Kind::kVerdict) {
+    note->verdict.key = reader.Text();
+    note->verdict.refusal = reader.Error();
+    note->verdict.blobs.clear();
+    if (note->verdict.refusal.ok() && reader.ok())
+      for (int rank = 0; rank < world_size; ++rank) note->verdict.blobs.push_back(reader.Text());
+  } else if (note->kind == Note::Kind::kOverdue) {
+    note->entry.key = reader.Text();
+    note->status = reader.Error();
+  }
+  return reader.Finish("a note about GPUs");
+}
+
+}  // namespace tfc

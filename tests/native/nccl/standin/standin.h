@@ -1,0 +1,36 @@
+// Stand-ins for the CUDA driver and for NCCL: the functions that tfcollective uses, on host memory, for machines
+// without a GPU. Streams are threads, so what is ordered wrongly goes wrong here, too.
+//
+// Settings are whole numbers with names. They are read from the environment variable TFC_STANDIN ("name=value,...")
+// and can be changed while a test runs. CUDA's: devices (4), memory (bytes of each GPU, 2^30), peers (1),
+// fail:<symbol> (the call with that number, counted from 1, fails) and fail_with (what it gives, 700).
+// NCCL's: version (22703), fail:<symbol>, nccl_fail_with (2), async_error (what ncclCommGetAsyncError says; 0),
+// busy (how often it says "in progress" first; 1), delay_us (of each operation), no_sharing (1: refuses).
+#ifndef TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
+#define TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
+
+#include "nccl/cuda_api.h"
+
+#define STANDIN_EXPORT extern "C" __attribute__((visibility("default")))
+
+// What a setting is; `otherwise` if nothing has set it.
+STANDIN_EXPORT long standin_get(const char* name, long otherwise);
+STANDIN_EXPORT void standin_set(const char* name, long value);
+// Forgets what standin_set has set, and all counts of calls.
+STANDIN_EXPORT void standin_reset();
+// Counts a call of `symbol`; true if it is to fail.
+STANDIN_EXPORT int standin_fails(const char* symbol);
+// How often `symbol` was called since the last reset.
+STANDIN_EXPORT long standin_calls(const char* symbol);
+// Returns when the stream has done what it was given.
+STANDIN_EXPORT void standin_synchronize(tfc::CUstream stream);
+// Runs function(user) in the order of the stream.
+STANDIN_EXPORT tfc::CUresult cuLaunchHostFunc(tfc::CUstream stream, void (*function)(void*), void* user);
+STANDIN_EXPORT tfc::CUresult cuStreamCreateWithPriority(tfc::CUstream* stream, unsigned flags, int priority);
+STANDIN_EXPORT tfc::CUresult cuMemcpyDtoDAsync_v2(tfc::CUdeviceptr to, tfc::CUdeviceptr from, size_t bytes,
+                                                  tfc::CUstream stream);
+// Memory of GPU `ordinal`.
+STANDIN_EXPORT void* standin_allocate(int ordinal, size_t bytes);
+STANDIN_EXPORT void standin_free(void* memory);
+
+#endif  // TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
