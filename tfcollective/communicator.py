@@ -15,9 +15,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfcollective._native import Library, abi, load
+from tfcollective._native.device_buffers import is_device
 from tfcollective._native.library import log_callback
 from tfcollective.errors import CollectiveError, InvalidArgumentError, StateError
 from tfcollective.timeline import WAIT, Interval
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from tfcollective._native.buffers import Array
     from tfcollective._native.calls import AllReduceCalls
+    from tfcollective._native.device_calls import DeviceCalls, Ticket
 
 __all__ = [
     "Average",
@@ -61,6 +63,9 @@ class CommunicatorOptions:
         stall_warning: log a warning when an operation has waited this long; 0 for none.
         transport: "auto" (shared memory inside a node, TCP between nodes) or "tcp".
         spin_us: spin this many microseconds before sleeping; -1 chooses by cores and local ranks.
+        nccl: the NCCL library to use; by default a loaded copy, one of the packages nvidia-nccl-*, or the loader's.
+        cuda_driver: the CUDA driver to use instead of libcuda.so.1.
+        share_gpus: several ranks may use one GPU.
     """
 
     connect_timeout: float = 60.0
@@ -68,6 +73,9 @@ class CommunicatorOptions:
     stall_warning: float = 60.0
     transport: str = "auto"
     spin_us: int = -1
+    nccl: str | None = None
+    cuda_driver: str | None = None
+    share_gpus: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,16 +148,30 @@ class Communicator:
     int8 to int64, uint8 to uint64 or bool; what is not C-contiguous is copied. Inputs are never changed unless given
     as `out` too.
 
+    Arrays on a GPU (CuPy, PyTorch, Numba, JAX: anything with ``__cuda_array_interface__`` or DLPack) are reduced there
+    by NCCL, on all ranks or on none. They must be C-contiguous. The call returns when the GPU has the operation, not
+    when it is complete: it follows what `stream` (by default the one that the array says, or its library's current
+    one) holds so far, and what that stream is given afterwards follows it. :meth:`ticket` waits on the host. Results
+    are arrays of CuPy or PyTorch where the input is one, else a ``DeviceArray``, which those take without a copy.
+
     Every collective raises: InvalidArgumentError (bad argument here), CollectiveMismatchError (ranks disagree),
     CollectiveTimeoutError, PeerLostError (a rank ended), CollectiveAbortedError (a rank asked all to stop),
     UnsupportedError, StateError (closed). After any of them but the first and the last the communicator is dead.
     """
 
-    def __init__(self, library: Library, handle: ctypes.c_void_p, keep_alive: object) -> None:
+    def __init__(
+        self,
+        library: Library,
+        handle: ctypes.c_void_p,
+        keep_alive: object,
+        options: CommunicatorOptions | None = None,
+    ) -> None:
         self._library = library
         self._handle = handle
         self._pid = os.getpid()
         self._closed = False
+        self._options = options or CommunicatorOptions()
+        self._device_calls: DeviceCalls | None = None
         self._info = self._read_info()
         self._allreduces: AllReduceCalls | None = None
         self._finalizer = weakref.finalize(self, _release, library, handle, self._pid, keep_alive)
@@ -211,12 +233,12 @@ class Communicator:
         handle = ctypes.c_void_p()
         taken = listener._release() if listener is not None else None
         library.call("tfc_communicator_create", taken, ctypes.byref(native), ctypes.byref(handle))
-        return cls(library, handle, callback)
+        return cls(library, handle, callback, options)
 
     @classmethod
-    def alone(cls, *, library: Library | None = None) -> Communicator:
+    def alone(cls, *, options: CommunicatorOptions | None = None, library: Library | None = None) -> Communicator:
         """A world of one rank: no socket, no listener, no key. Every collective works."""
-        return cls.connect(None, rank=0, addresses=[""], key=bytes(16), library=library)
+        return cls.connect(None, rank=0, addresses=[""], key=bytes(16), options=options, library=library)
 
     # ---- place and state ----
 
@@ -268,6 +290,7 @@ class Communicator:
         out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
+        stream: Any = None,
     ) -> Array:
         """Combines the ranks' arrays element by element; every rank gets the same bits.
 
@@ -279,15 +302,22 @@ class Communicator:
             out: where the result goes; may be `array` itself. A new array if None.
             name: shown in messages.
             timeout: seconds; the communicator's default if None.
+            stream: for an array on a GPU: the CUDA stream that the operation follows.
 
         Returns:
             An array of the shape and dtype of `array` (`out` if given).
         """
         repeated = self._repeated()
         settings = (op, prescale, postscale, name, timeout)
-        result = None if self._closed or os.getpid() != self._pid else repeated.repeat(array, out, settings)
+        usable = not self._closed and os.getpid() == self._pid and stream is None
+        result = repeated.repeat(array, out, settings) if usable else None
         if result is not None:
             return result
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.ALLREDUCE, None, name, timeout, op=op)
+            request.prescale, request.postscale = prescale, postscale
+            reduced: Array = gpu.like_input(request, array, out, stream)
+            return reduced
         from tfcollective._native import buffers
 
         source = buffers.as_input(array, "array")
@@ -309,6 +339,7 @@ class Communicator:
         postscale: float = 1.0,
         name: str | None = None,
         timeout: float | None = None,
+        stream: Any = None,
     ) -> Array:
         """Combines the ranks' arrays as :meth:`allreduce` does and gives each rank its rows of the result.
 
@@ -318,6 +349,11 @@ class Communicator:
         Returns:
             Shape [n // size, ...], with one row more on the first n % size ranks.
         """
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.REDUCESCATTER, None, name, timeout, op=op)
+            request.prescale, request.postscale = prescale, postscale
+            mine: Array = gpu.reducescatter(request, array, stream)
+            return mine
         from tfcollective._native import buffers
 
         source = buffers.as_input(array, "array")
@@ -330,7 +366,9 @@ class Communicator:
         self._run(request, buffers.span(source, result, source.size))
         return result
 
-    def allgather(self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None) -> Array:
+    def allgather(
+        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: Any = None
+    ) -> Array:
         """Puts the ranks' arrays one after the other, in rank order.
 
         Args:
@@ -339,6 +377,10 @@ class Communicator:
         Returns:
             Shape [sum of all n_r, ...].
         """
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.ALLGATHER, None, name, timeout)
+            gathered: Array = gpu.allgather(request, array, stream)
+            return gathered
         from tfcollective._native import buffers
 
         source = buffers.as_input(array, "array")
@@ -357,6 +399,7 @@ class Communicator:
         out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
+        stream: Any = None,
     ) -> Array:
         """Gives every rank the array of rank `root`.
 
@@ -368,6 +411,11 @@ class Communicator:
 
         if not 0 <= root < self.size:
             raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.BROADCAST, None, name, timeout)
+            request.root = root
+            value: Array = gpu.like_input(request, array, out, stream)
+            return value
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
         source = buffers.apart(source, result)
@@ -383,6 +431,7 @@ class Communicator:
         *,
         name: str | None = None,
         timeout: float | None = None,
+        stream: Any = None,
     ) -> tuple[Array, list[int]]:
         """Sends rows to every rank and receives rows from every rank.
 
@@ -393,6 +442,8 @@ class Communicator:
         Returns:
             The received rows in rank order, and how many came from each rank.
         """
+        if gpu := self._gpu_of(array, stream):
+            return gpu.alltoall(self._request(abi.Collective.ALLTOALL, None, name, timeout), array, splits, stream)
         from tfcollective._native import buffers
 
         source = buffers.as_input(array, "array")
@@ -429,6 +480,10 @@ class Communicator:
         last = ctypes.c_int32()
         self._library.call("tfc_join", self._handle, ctypes.c_double(_checked_timeout(timeout)), ctypes.byref(last))
         return last.value
+
+    def ticket(self) -> Ticket | None:
+        """For waiting on the host for this rank's last operation on its GPU; None if there was none."""
+        return None if self._device_calls is None else self._device_calls.ticket()
 
     def failure(self) -> CollectiveError | None:
         """What ended the communicator; None while it lives."""
@@ -501,6 +556,21 @@ class Communicator:
             raise StateError(
                 f"this communicator belongs to process {self._pid} and cannot be used in its fork {os.getpid()}"
             )
+
+    def _gpu_of(self, array: object, stream: object) -> DeviceCalls | None:
+        """What carries the operation out if `array` lies on a GPU."""
+        if not is_device(array):
+            if stream is not None:
+                raise InvalidArgumentError(f"stream: only for arrays on a GPU, got a {type(array).__name__}")
+            return None
+        self._check_usable()
+        if self._device_calls is None:
+            from tfcollective._native.device_calls import DeviceCalls, DeviceSearch
+
+            given = self._options
+            search = DeviceSearch(nccl=given.nccl, cuda_driver=given.cuda_driver, share=given.share_gpus)
+            self._device_calls = DeviceCalls(self._library, self._handle, self.rank, self.size, search)
+        return self._device_calls
 
     def _check_usable(self) -> None:
         self._check_process()

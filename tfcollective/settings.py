@@ -262,6 +262,11 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("mlflow", "0 or 1", _flag, True, "Whether launchers tell MLflow of a job where its tracking URI is set."),
     Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
+    Variable(
+        "nccl", "path", str, None, "The NCCL library to use for arrays on GPUs, instead of the one that is found."
+    ),
+    Variable("cuda_driver", "path", str, None, "The CUDA driver to use instead of libcuda.so.1."),
+    Variable("share_gpus", "0 or 1", _flag, False, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer)."),
     Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
 )
 _BY_FIELD = {row.field: row for row in VARIABLES}
@@ -301,6 +306,9 @@ class Settings:
     log_level: str = "warning"
     mlflow: bool = True
     library: str | None = None
+    nccl: str | None = None
+    cuda_driver: str | None = None
+    share_gpus: bool = False
     runtime_dir: str | None = None
 
     @classmethod

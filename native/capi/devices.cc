@@ -181,12 +181,12 @@ tfc_code tfc_device_wait(tfc_communicator* communicator, uint64_t ticket, double
   });
 }
 
-tfc_code tfc_device_allocate(tfc_communicator* communicator, int32_t device, size_t bytes, void** memory,
+tfc_code tfc_device_allocate(tfc_communicator* communicator, const void* like, size_t bytes, void** memory,
                              tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return NoCommunicator();
     if (memory == nullptr) return Status(Code::kInvalidArgument, "there is no place for the memory");
-    auto given = communicator->session->devices().Allocate(device, bytes);
+    auto given = communicator->session->devices().Allocate(like, bytes);
     if (!given.ok()) return given.status();
     *memory = given.value();
     return Status::Ok();

@@ -297,14 +297,21 @@ Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
   return status.ok() && ticket >= lane.lost_from ? lane.lost : status;
 }
 
-Result<void*> DeviceCommunicator::Allocate(int device, size_t bytes) {
+Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
   std::lock_guard<std::mutex> opening(open_mutex_);
-  TFC_RETURN_IF_ERROR(LoadDriver());
-  if (gpu_ == nullptr || gpu_->info().ordinal != device)
-    return Status(Code::kFailedPrecondition,
-                  "rank " + std::to_string(rank_) + " does not work on GPU " + std::to_string(device) + " (yet)");
-  const Gpu::Current current(*gpu_);
-  auto memory = gpu_->Allocate(std::max<size_t>(bytes, 1));
+  const Status driver = LoadDriver();
+  if (!driver.ok()) return Unable(driver, &lanes_[kDirect]);
+  if (memory_gpu_ == nullptr) {
+    const auto place =
+        like == nullptr ? Result<int>(gpu_ == nullptr ? 0 : gpu_->info().ordinal) : GpuOfPointer(*cuda_, like);
+    if (!place.ok()) return place.status();
+    auto gpu = Gpu::Open(cuda_, place.value());
+    if (!gpu.ok()) return gpu.status();
+    std::lock_guard<std::mutex> lock(mutex_);
+    memory_gpu_ = gpu.Take();
+  }
+  const Gpu::Current current(*memory_gpu_);
+  auto memory = memory_gpu_->Allocate(std::max<size_t>(bytes, 1));
   if (!memory.ok()) return memory.status();
   return reinterpret_cast<void*>(static_cast<uintptr_t>(memory.value()));
 }
@@ -313,7 +320,7 @@ void DeviceCommunicator::Free(void* memory) {
   std::shared_ptr<Gpu> gpu;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    gpu = gpu_;
+    gpu = memory_gpu_;
   }
   if (memory == nullptr || gpu == nullptr) return;
   const Gpu::Current current(*gpu);

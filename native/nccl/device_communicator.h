@@ -2,7 +2,7 @@
 //
 // Two lanes, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
 // order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the owner, makes
-// all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0011.
+// all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0013.
 #ifndef TFCOLLECTIVE_NCCL_DEVICE_COMMUNICATOR_H_
 #define TFCOLLECTIVE_NCCL_DEVICE_COMMUNICATOR_H_
 
@@ -70,9 +70,8 @@ class DeviceCommunicator {
   // Blocks until that operation and those before it on its lane are complete here and all ranks have agreed on them.
   Status Wait(uint64_t ticket, double timeout_s);
 
-  // Memory on the rank's GPU, for results.
-  // FAILED_PRECONDITION before the first operation on it.
-  Result<void*> Allocate(int device, size_t bytes);
+  // Memory for results on the GPU where `like` lies; nullptr: on the one that this rank works on.
+  Result<void*> Allocate(const void* like, size_t bytes);
   void Free(void* memory);
 
   void OnNote(int from, const std::string& payload);  // monitor thread
@@ -168,6 +167,7 @@ class DeviceCommunicator {
   std::shared_ptr<const CudaApi> cuda_;
   std::shared_ptr<const NcclApi> nccl_;
   std::shared_ptr<Gpu> gpu_;
+  std::shared_ptr<Gpu> memory_gpu_;  // needs no NCCL
   std::array<Lane, 2> lanes_;
   uint64_t tickets_ = 0;
   int waiters_ = 0;

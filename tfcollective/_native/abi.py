@@ -207,6 +207,64 @@ class TimelineEvent(ctypes.Structure):
     )
 
 
+class DeviceOptions(ctypes.Structure):
+    """``tfc_device_options``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("cuda_library", c_char_p),
+        ("nccl_library", c_char_p),
+        ("nccl_candidates", POINTER(c_char_p)),
+        ("num_nccl_candidates", c_size_t),
+        ("share_gpus", c_int32),
+        ("max_ctas", c_int32),
+    )
+
+
+class DeviceLibraries(ctypes.Structure):
+    """``tfc_device_libraries``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("cuda_version", c_int32),
+        ("nccl_version", c_int32),
+        ("num_devices", c_int32),
+        ("reserved", c_int32),
+        ("cuda_path", c_char * 512),
+        ("nccl_path", c_char * 512),
+        ("problem", c_char * 2048),
+    )
+
+
+class DeviceInfo(ctypes.Structure):
+    """``tfc_device_info``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("ordinal", c_int32),
+        ("major", c_int32),
+        ("minor", c_int32),
+        ("num_peers", c_int32),
+        ("memory", c_uint64),
+        ("name", c_char * 256),
+        ("bus_id", c_char * 32),
+        ("uuid", c_char * 64),
+    )
+
+
+class DeviceCall(ctypes.Structure):
+    """``tfc_device_call``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("device", c_int32),
+        ("by_name", c_int32),
+        ("stream", c_void_p),
+        ("launched", DoneFn),
+        ("user", c_void_p),
+    )
+
+
 class StepKind(IntEnum):
     """What a rank does (``tfc_step_kind``)."""
 
@@ -242,6 +300,10 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "tfc_plan_options": PlanOptions,
     "tfc_timeline_event": TimelineEvent,
     "tfc_step": Step,
+    "tfc_device_options": DeviceOptions,
+    "tfc_device_libraries": DeviceLibraries,
+    "tfc_device_info": DeviceInfo,
+    "tfc_device_call": DeviceCall,
 }
 
 ENUMS: dict[str, type[IntEnum]] = {
@@ -278,6 +340,14 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_plan_acquire": (_code, (_handle, POINTER(PlanOptions), _handle_out, _error_out)),
     "tfc_plan_start": (_code, (_handle, c_int32, c_int32, POINTER(Span), c_size_t, DoneFn, c_void_p, _error_out)),
     "tfc_plan_release": (None, (_handle,)),
+    "tfc_device_find": (_code, (POINTER(DeviceOptions), POINTER(DeviceLibraries), _error_out)),
+    "tfc_device_describe": (_code, (POINTER(DeviceOptions), c_int32, POINTER(DeviceInfo), _error_out)),
+    "tfc_device_configure": (_code, (_handle, POINTER(DeviceOptions), _error_out)),
+    "tfc_device_run": (_code, (_handle, POINTER(Request), POINTER(DeviceCall), POINTER(c_uint64), _error_out)),
+    "tfc_device_join": (_code, (_handle, c_uint64, c_void_p, _error_out)),
+    "tfc_device_wait": (_code, (_handle, c_uint64, c_double, _error_out)),
+    "tfc_device_allocate": (_code, (_handle, c_void_p, c_size_t, POINTER(c_void_p), _error_out)),
+    "tfc_device_free": (None, (_handle, c_void_p)),
     "tfc_timeline_start": (_code, (_handle, c_size_t, _error_out)),
     "tfc_timeline_add": (_code, (_handle, POINTER(TimelineEvent), _error_out)),
     "tfc_timeline_stop": (_code, (_handle, TimelineFn, c_void_p, POINTER(c_uint64), _error_out)),

@@ -369,6 +369,9 @@ def _options(settings: Settings) -> CommunicatorOptions:
         op_timeout=settings.op_timeout,
         stall_warning=settings.stall_warning,
         transport=settings.transport,
+        nccl=settings.nccl,
+        cuda_driver=settings.cuda_driver,
+        share_gpus=settings.share_gpus,
     )
 
 

@@ -314,8 +314,9 @@ TFC_EXPORT tfc_code tfc_device_join(tfc_communicator* communicator, uint64_t tic
  * TFC_DEADLINE_EXCEEDED after `timeout_s` changes nothing: wait again. */
 TFC_EXPORT tfc_code tfc_device_wait(tfc_communicator* communicator, uint64_t ticket, double timeout_s,
                                     tfc_error* error);
-/* Device memory for a result. Freed with tfc_device_free, which waits until the GPU does not use it. */
-TFC_EXPORT tfc_code tfc_device_allocate(tfc_communicator* communicator, int32_t device, size_t bytes, void** memory,
+/* Device memory for a result, where `like` lies (NULL: on the GPU that this rank works on). Freed with
+ * tfc_device_free, which waits until the GPU does not use it. */
+TFC_EXPORT tfc_code tfc_device_allocate(tfc_communicator* communicator, const void* like, size_t bytes, void** memory,
                                         tfc_error* error);
 TFC_EXPORT void tfc_device_free(tfc_communicator* communicator, void* memory);
 

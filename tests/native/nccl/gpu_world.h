@@ -40,7 +40,8 @@ class OnGpu {
   T* data() const { return data_; }
   // What the GPU holds when `stream` is done.
   std::vector<T> Get(CUstream stream = nullptr) const {
-    standin_synchronize(stream);
+    if (stream != nullptr) standin_synchronize(stream);
+    standin_synchronize_memory(data_);
     return std::vector<T>(data_, data_ + size_);
   }
 

@@ -75,6 +75,8 @@ def _ctype(argument: str) -> object:
         "char*": ctypes.c_char_p,
         "void*": ctypes.c_void_p,
         "int32_t*": ctypes.POINTER(ctypes.c_int32),
+        "uint64_t": ctypes.c_uint64,
+        "void**": ctypes.POINTER(ctypes.c_void_p),
         "uint64_t*": ctypes.POINTER(ctypes.c_uint64),
         "tfc_done_fn": abi.DoneFn,
         "tfc_timeline_fn": abi.TimelineFn,

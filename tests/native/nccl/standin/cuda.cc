@@ -59,7 +59,7 @@ struct World {
   std::map<uintptr_t, Memory> memory;
   std::map<int, size_t> used;
   std::vector<tfc::CUctx_st> contexts{16};
-  CUstream default_stream = nullptr;
+  std::map<int, CUstream> default_streams;  // one a GPU
 
   World() {
     for (size_t i = 0; i < contexts.size(); ++i) contexts[i].ordinal = static_cast<int>(i);
@@ -113,13 +113,17 @@ CUstream NewStream() {
   return stream;
 }
 
-// 0 and the handles of the legacy and the per-thread default stream are one stream here.
-CUstream Real(CUstream stream) {
-  if (reinterpret_cast<uintptr_t>(stream) > 2) return stream;
+CUstream DefaultStream(int ordinal) {
   World& world = TheWorld();
   std::lock_guard<std::mutex> lock(world.mutex);
-  if (world.default_stream == nullptr) world.default_stream = NewStream();
-  return world.default_stream;
+  CUstream& stream = world.default_streams[ordinal];
+  if (stream == nullptr) stream = NewStream();
+  return stream;
+}
+
+// 0 and the handles of the legacy and the per-thread default stream are one stream of the current GPU.
+CUstream Real(CUstream stream) {
+  return reinterpret_cast<uintptr_t>(stream) > 2 ? stream : DefaultStream(std::max(0, CurrentOrdinal()));
 }
 
 void Give(CUstream given, std::function<void()> work) {
@@ -169,6 +173,17 @@ STANDIN_EXPORT void standin_synchronize(CUstream given) {
   CUstream stream = Real(given);
   std::unique_lock<std::mutex> lock(stream->mutex);
   stream->changed.wait(lock, [&] { return stream->work.empty() && !stream->busy; });
+}
+
+STANDIN_EXPORT void standin_synchronize_memory(void* memory) {
+  int ordinal = 0;
+  {
+    World& world = TheWorld();
+    std::lock_guard<std::mutex> lock(world.mutex);
+    const auto found = world.memory.find(reinterpret_cast<uintptr_t>(memory));
+    if (found != world.memory.end()) ordinal = found->second.ordinal;
+  }
+  standin_synchronize(DefaultStream(ordinal));
 }
 
 STANDIN_EXPORT void* standin_allocate(int ordinal, size_t bytes) {

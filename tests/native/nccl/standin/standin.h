@@ -24,6 +24,8 @@ STANDIN_EXPORT int standin_fails(const char* symbol);
 STANDIN_EXPORT long standin_calls(const char* symbol);
 // Returns when the stream has done what it was given.
 STANDIN_EXPORT void standin_synchronize(tfc::CUstream stream);
+// Returns when the default stream of the GPU whose memory this is has done what it was given.
+STANDIN_EXPORT void standin_synchronize_memory(void* memory);
 // Runs function(user) in the order of the stream.
 STANDIN_EXPORT tfc::CUresult cuLaunchHostFunc(tfc::CUstream stream, void (*function)(void*), void* user);
 STANDIN_EXPORT tfc::CUresult cuStreamCreateWithPriority(tfc::CUstream* stream, unsigned flags, int priority);
