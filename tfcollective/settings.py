@@ -266,6 +266,13 @@ VARIABLES: tuple[Variable, ...] = (
         "nccl", "path", str, None, "The NCCL library to use for arrays on GPUs, instead of the one that is found."
     ),
     Variable("cuda_driver", "path", str, None, "The CUDA driver to use instead of libcuda.so.1."),
+    Variable(
+        "gpus_per_proc",
+        "number",
+        _whole,
+        0,
+        "How many GPUs the launcher gives each rank, by `CUDA_VISIBLE_DEVICES`; 0: ranks see them all.",
+    ),
     Variable("share_gpus", "0 or 1", _flag, False, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer)."),
     Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
 )
@@ -308,6 +315,7 @@ class Settings:
     library: str | None = None
     nccl: str | None = None
     cuda_driver: str | None = None
+    gpus_per_proc: int = 0
     share_gpus: bool = False
     runtime_dir: str | None = None
 

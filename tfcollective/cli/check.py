@@ -39,7 +39,7 @@ Examples:
 @click.option("--archive", metavar="F", help="YARN: a packed environment.")
 @click.option("--remote-python", metavar="PATH", help="YARN: an interpreter on the nodes.")
 def check(launcher: str | None, queue: str | None, archive: str | None, remote_python: str | None) -> int:
-    """Checks versions, the native library, the TensorFlow ops and an all-reduce between two processes.
+    """Checks versions, the native library, GPUs, the TensorFlow ops and an all-reduce between two processes.
 
     With --launcher, it checks that platform in place of the last two: for YARN configuration, commands,
     ResourceManager, queue, HDFS, packing, and a whole application with one container.
@@ -70,7 +70,7 @@ def _show(findings: Iterator[Finding]) -> int:
 
 
 def _findings() -> Iterator[Finding]:
-    steps: tuple[Callable[[], Finding], ...] = (_versions, _native_library, _tensorflow_ops, _loopback)
+    steps: tuple[Callable[[], Finding], ...] = (_versions, _native_library, _gpus, _tensorflow_ops, _loopback)
     for step in steps:
         yield step()
 
@@ -93,6 +93,41 @@ def _native_library() -> Finding:
         remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
         return Finding("native library", False, str(error), remedy)
     return Finding("native library", True, str(library.path))
+
+
+def _gpus() -> Finding:
+    """Without GPUs all is well, too: it says what is missing, for those who have some."""
+    from tfcollective import _native
+    from tfcollective._native.device_calls import DeviceSearch, describe_gpus, find_libraries
+
+    try:
+        settings = Settings.load()
+        library = _native.load(settings.library)
+        search = DeviceSearch(nccl=settings.nccl, cuda_driver=settings.cuda_driver)
+        found = find_libraries(library, search)
+        gpus = [_gpu_text(info) for info in describe_gpus(library, search, found.num_devices)]
+    except TfCollectiveError as error:
+        return Finding("GPUs", False, str(error), "see whether nvidia-smi works, and what the variables above name")
+    if not gpus:
+        return Finding("GPUs", True, f"none ({found.problem.decode(errors='replace') or 'the driver sees none'})")
+    driver = f"CUDA {found.cuda_version // 1000}.{found.cuda_version % 1000 // 10} ({found.cuda_path.decode()})"
+    listing = "; ".join(gpus)
+    if not found.nccl_version:
+        remedy = "install nvidia-nccl-cu12 or nvidia-nccl-cu13, or name the library in TFCOLLECTIVE_NCCL"
+        return Finding("GPUs", False, f"{listing}; {driver}; {found.problem.decode(errors='replace')}", remedy)
+    version = found.nccl_version
+    nccl = f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100} ({found.nccl_path.decode()})"
+    return Finding("GPUs", True, f"{listing}; {driver}; {nccl}; a rank sees {_seen(settings.gpus_per_proc)}")
+
+
+def _seen(each: int) -> str:
+    return f"{each} of them" if each else "all of them (--gpus-per-proc)"
+
+
+def _gpu_text(info: Any) -> str:
+    capability = f"compute capability {info.major}.{info.minor}, {info.memory >> 30} GiB"
+    peers = f"direct access to {info.num_peers} others"
+    return f"GPU {info.ordinal}: {info.name.decode()} ({info.bus_id.decode()}, {capability}, {peers})"
 
 
 def _tensorflow_ops() -> Finding:

@@ -116,6 +116,8 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
     ),
     click.option("--engine", type=click.Choice(ENGINES), help="Who moves data between the ranks. [native]"),
     click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
+    click.option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="Give each rank N GPUs. [sees all]"),
+    click.option("--oversubscribe-gpus", is_flag=True, help="Ranks may share GPUs (NCCL 2.30.3 or newer)."),
     click.option("--fusion-threshold-mb", type=float, metavar="MB", help="How many gradients to reduce together. [8]"),
     click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
     click.option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective."),
@@ -216,7 +218,11 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         task_specs=specs,
         max_restarts=options["max_restarts"],
         evaluator_grace=_given(options["evaluator_grace"], JobSpec.evaluator_grace),
-        env={**_bucket_bytes(options["fusion_threshold_mb"]), **_parse_env(options["env"])},
+        env={
+            **_bucket_bytes(options["fusion_threshold_mb"]),
+            **_gpus(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
+            **_parse_env(options["env"]),
+        },
         start_timeout=_given(options["start_timeout"], settings.start_timeout),
         op_timeout=_given(options["op_timeout"], settings.op_timeout),
         stall_warning=0.0 if options["no_stall_check"] else _given(options["stall_warning"], settings.stall_warning),
@@ -296,6 +302,11 @@ def _bucket_bytes(mebibytes: float | None) -> dict[str, str]:
     if not 0 < mebibytes < _MEBIBYTE:
         raise ConfigError(f"--fusion-threshold-mb is above 0, not {mebibytes:g}")
     return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
+
+
+def _gpus(each: int | None, *, shared: bool) -> dict[str, str]:
+    wish = {} if each is None else {variable("gpus_per_proc"): str(each)}
+    return {**wish, variable("share_gpus"): "1"} if shared else wish
 
 
 def _given(option: _Value | None, default: _Value) -> _Value:

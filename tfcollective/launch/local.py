@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tfcollective.errors import ConfigError
 from tfcollective.launch.agent_process import AgentProcess
 from tfcollective.launch.cores import available_cores
+from tfcollective.launch.gpus import visible_gpus
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.network import is_this_machine
@@ -33,7 +34,9 @@ class LocalLauncher(Launcher):
         if elsewhere:
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
         endpoints = choose_endpoints((*spec.world, *spec.side_tasks), _HOST) if spec.emit_tf_config else None
-        return plan_local(spec, cores=available_cores(), environ=environ_snapshot(), endpoints=endpoints)
+        environ = environ_snapshot()
+        gpus = visible_gpus({**environ, **spec.env})
+        return plan_local(spec, cores=available_cores(), environ=environ, endpoints=endpoints, gpus=gpus)
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""

@@ -33,6 +33,7 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.identity.keys import read_key
 from tfcollective.launch.agent_process import AgentProcess
 from tfcollective.launch.cores import available_cores
+from tfcollective.launch.gpus import gpu_variables, visible_gpus
 from tfcollective.launch.horovod_compat import PACKAGES
 from tfcollective.launch.horovod_engine import with_interface
 from tfcollective.launch.network import choose_address, interface_addresses, route_address
@@ -192,10 +193,12 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
 
 def _placed(worker: WorkerConfig, config: AgentConfig, address: str) -> WorkerConfig:
     """The process with what only its node knows."""
-    ranks = sum(one.rank != NO_RANK for one in config.workers)
-    share = max(1, available_cores() // max(1, ranks))
-    threads = thread_variables(share, {**environ_snapshot(), **worker.env})
-    env = {**threads, variable("bind_host"): address, **worker.env}
+    ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
+    share = max(1, available_cores() // max(1, len(ranks)))
+    environ = {**environ_snapshot(), **worker.env}
+    env = {**thread_variables(share, environ), variable("bind_host"): address, **worker.env}
+    if worker.rank in ranks:
+        env.update(gpu_variables(ranks.index(worker.rank), len(ranks), environ, visible_gpus(environ)))
     return replace(worker, env=with_interface(env, address, interface_addresses()))
 
 

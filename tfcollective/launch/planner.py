@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tfcollective.launch.gpus import gpu_variables
 from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.horovod_engine import engine_variables
 from tfcollective.launch.hosts import Share
@@ -84,9 +85,14 @@ class Plan:
 
 
 def plan_local(
-    spec: JobSpec, *, cores: int, environ: Mapping[str, str], endpoints: Mapping[TaskKey, Endpoint] | None = None
+    spec: JobSpec,
+    *,
+    cores: int,
+    environ: Mapping[str, str],
+    endpoints: Mapping[TaskKey, Endpoint] | None = None,
+    gpus: Sequence[str] = (),
 ) -> Plan:
-    """All ranks on one node with ``cores`` cores; ``environ`` is what they inherit.
+    """All ranks on one node with ``cores`` cores and these ``gpus``; ``environ`` is what they inherit.
 
     ``endpoints`` is what TF_CONFIG is to say, if the ranks are to have one.
     """
@@ -106,6 +112,7 @@ def plan_local(
             spec.command,
             {
                 **common,
+                **gpu_variables(rank, spec.num_proc, {**environ, **spec.env}, gpus),
                 **_task_variables(task, endpoints),
                 **_horovod_variables(spec, Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1), 0, environ),
             },
