@@ -149,7 +149,7 @@ endef
 # These tests do not touch TensorFlow, or only the documentation and the benchmarks: once is enough.
 ROOMS_WITHOUT_TENSORFLOW := agent bench cli coordinator docs failures identity launch launchers private_directory settings \
   task_specs tasks timeline topology
-ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore-glob '$(CURDIR)/tests/e2e/test_bench*.py' \
+ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore $(CURDIR)/tests/gpu --ignore-glob '$(CURDIR)/tests/e2e/test_bench*.py' \
   --ignore $(CURDIR)/tests/e2e/test_docs.py $(ROOMS_WITHOUT_TENSORFLOW:%=--ignore $(CURDIR)/tests/unit/%)
 
 # Many tests mostly wait, for processes or for deadlines: three files at a time even on two cores.
@@ -213,6 +213,10 @@ test-yarn: .venv/tf221.installed .venv/yarn.made  ## jobs on a real YARN on this
 	@$(HADOOP) up && trap '$(HADOOP) down' EXIT && eval "$$($(HADOOP) env)" && \
 	  mkdir -p build/tests-yarn && cd build/tests-yarn && $(VENV)/yarn/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
 	    --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-yarn/cache -m yarn $(CURDIR)/tests/yarn $(PYTEST_ARGS) </dev/null
+
+test-gpu: .venv/tf221.installed  ## the matrix on a real GPU; says why where it cannot run
+	$(call say,GPUs)
+	$(call python_tests,tf221,-m gpu $(CURDIR)/tests/gpu $(PYTEST_ARGS))
 
 test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 	$(call say,kill tests $(SOAK) times)

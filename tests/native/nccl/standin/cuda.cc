@@ -60,6 +60,7 @@ struct World {
   std::map<int, size_t> used;
   std::vector<tfc::CUctx_st> contexts{16};
   std::map<int, CUstream> default_streams;  // one a GPU
+  std::vector<CUevent> events;
 
   World() {
     for (size_t i = 0; i < contexts.size(); ++i) contexts[i].ordinal = static_cast<int>(i);
@@ -308,6 +309,11 @@ STANDIN_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
 // Events live as long as what still waits for them: they are few, so they are kept.
 STANDIN_EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
   *event = new tfc::CUevent_st();
+  World& world = TheWorld();
+  {
+    std::lock_guard<std::mutex> lock(world.mutex);
+    world.events.push_back(*event);
+  }
   return CurrentOrdinal() < 0 ? 201 : Result("cuEventCreate");
 }
 
