@@ -569,7 +569,7 @@ class Communicator:
 
             given = self._options
             search = DeviceSearch(nccl=given.nccl, cuda_driver=given.cuda_driver, share=given.share_gpus)
-            self._device_calls = DeviceCalls(self._library, self._handle, self.rank, self.size, search)
+            self._device_calls = DeviceCalls(self, self._library, self._handle, self.rank, self.size, search)
         return self._device_calls
 
     def _check_usable(self) -> None:

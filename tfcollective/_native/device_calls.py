@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,13 +81,15 @@ class _Memory:
 
     def __init__(self, calls: DeviceCalls, like: int | None, nbytes: int) -> None:
         self._calls = calls
+        self._owner = calls.owner()  # the handle lives as long as the communicator
+        self._pid = os.getpid()
         pointer = ctypes.c_void_p()
         if nbytes:
             calls.library.call("tfc_device_allocate", calls.handle, like, nbytes, ctypes.byref(pointer))
         self.pointer = int(pointer.value or 0)
 
     def __del__(self) -> None:
-        if getattr(self, "pointer", 0):
+        if getattr(self, "pointer", 0) and os.getpid() == self._pid:
             self._calls.library.function("tfc_device_free")(self._calls.handle, self.pointer)
 
 
@@ -123,9 +127,9 @@ class DeviceArray:
 class Ticket:
     """An operation on the GPU that the host can wait for."""
 
-    def __init__(self, library: Library, handle: ctypes.c_void_p, number: int) -> None:
-        self._library = library
-        self._handle = handle
+    def __init__(self, calls: DeviceCalls, number: int) -> None:
+        self._calls = calls
+        self._owner = calls.owner()
         self._number = number
 
     def wait(self, timeout: float | None = None) -> None:
@@ -138,14 +142,17 @@ class Ticket:
             CollectiveError: what ended the communicator, or CollectiveTimeoutError.
         """
         seconds = ctypes.c_double(timeout or 0.0)
-        self._library.call("tfc_device_wait", self._handle, self._number, seconds)
+        self._calls.library.call("tfc_device_wait", self._calls.handle, self._number, seconds)
 
 
 class DeviceCalls:
     """The collectives of one communicator on its rank's GPU. Calls return when the GPU has the operation, not when it
     is complete: what is given to the same stream afterwards comes after it."""
 
-    def __init__(self, library: Library, handle: ctypes.c_void_p, rank: int, size: int, search: DeviceSearch) -> None:
+    def __init__(
+        self, owner: object, library: Library, handle: ctypes.c_void_p, rank: int, size: int, search: DeviceSearch
+    ) -> None:
+        self.owner = weakref.ref(owner)  # the communicator, which has this object
         self.library = library
         self.handle = handle
         self._last: int | None = None
@@ -192,7 +199,7 @@ class DeviceCalls:
 
     def ticket(self) -> Ticket | None:
         """For waiting for the last operation; None if there was none."""
-        return None if self._last is None else Ticket(self.library, self.handle, self._last)
+        return None if self._last is None else Ticket(self, self._last)
 
     def _gather(self, request: abi.Request, source: DeviceBuffer, stream: Any) -> tuple[Any, list[int]]:
         on = stream_of(source, stream)

@@ -260,6 +260,15 @@ def test_a_rank_that_leaves_is_named() -> None:
     assert stayed.peer == 1
 
 
+def test_results_outlive_the_communicator() -> None:
+    world = Communicator.alone(options=options())
+    result, ticket = world.allreduce(GpuArray(np.ones(4)), c.Sum), world.ticket()
+    world.close()
+    del world
+    np.testing.assert_array_equal(host(result), np.ones(4))
+    ticket.wait()
+
+
 def test_a_closed_communicator_says_so() -> None:
     world = Communicator.alone(options=options())
     world.close()
