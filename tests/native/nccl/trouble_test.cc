@@ -256,6 +256,7 @@ TEST_F(GpuTroubleTest, ARankThatDoesNotComeIsNamed) {
     request.spans = &span;
     request.num_spans = 1;
     ASSERT_EQ(self.Run(request).code, TFC_OK);
+    self.Barrier();
     if (self.rank == 0) {
       while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // alive, and elsewhere
       return;
