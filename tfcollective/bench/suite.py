@@ -127,7 +127,7 @@ _MLPS_QUICK = replace(
 _CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), views=("processes",), rounds=7)
 _CONVNET_QUICK = replace(_CONVNET, rounds=1, steps=24)
 _ALONE = TrainingOptions(processes=(1,), models=("mlp1024",), runners=("ours", "single"), rounds=7)
-_ALONE_QUICK = replace(_ALONE, rounds=1, steps=200)
+_ALONE_QUICK = replace(_ALONE, rounds=3, steps=100)
 _HOSTS = TrainingOptions(
     processes=(4,),
     models=("mlp1024",),
