@@ -102,8 +102,6 @@ def test_bad_arguments_are_named() -> None:
             tfc.allgather(tf.ones(3), process_set=1.5)
         with pytest.raises(InvalidArgumentError, match="op"):
             tfc.allreduce(1.0, op=6)
-        with pytest.raises(UnsupportedError, match="shard"):
-            tfc.join()
 
 
 def test_one_rank() -> None:
