@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from foreign import python_with
+from foreign import python_with_horovod
 from launching import Run
 
 pytestmark = [pytest.mark.engines, pytest.mark.multiprocess]
@@ -13,12 +13,8 @@ SCRIPT = Path(__file__).with_name("job_unmodified.py")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
-def horovod() -> str:
-    return python_with("horovod", "horovod.tensorflow")
-
-
 def test_an_unmodified_script_trains() -> None:
-    with Run(("--engine", "horovod", "-np", "3", horovod(), str(SCRIPT)), env=QUIET) as job:
+    with Run(("--engine", "horovod", "-np", "3", python_with_horovod(), str(SCRIPT)), env=QUIET) as job:
         code, out, err = job.finish(170)
     assert code == 0, err
     assert out.count("ok ") == 9
@@ -34,7 +30,7 @@ def test_a_rank_that_fails_ends_the_job_and_is_named() -> None:
         "    raise ValueError('the disk is on fire')\n"
         "hvd.allreduce(tf.ones(3))\n"
     )
-    with Run(("--engine", "horovod", "-np", "2", horovod(), "-c", program), env=QUIET) as job:
+    with Run(("--engine", "horovod", "-np", "2", python_with_horovod(), "-c", program), env=QUIET) as job:
         code, _, err = job.finish(120)
         job.wait_until_gone(5.0)
     assert code == 1

@@ -9,14 +9,15 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tfcollective import log
 from tfcollective.communicator import Communicator
-from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.errors import ConfigError, InvalidArgumentError, StateError, UnsupportedError
 from tfcollective.identity import Identity, discover
 from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective.runtime.session import Session, open_session
-from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
+from tfcollective.settings import ENGINES, Settings, environ_snapshot, hide_tf_config
 from tfcollective.tasks import PS, TaskKey
 from tfcollective.topology import Placement
 
@@ -24,6 +25,7 @@ __all__ = [
     "Members",
     "ProcessSet",
     "add_process_set",
+    "communicator_of_world",
     "cross_rank",
     "cross_size",
     "get_communicator",
@@ -57,7 +59,7 @@ _hooked = False
 _shutdown_callbacks: list[Callable[[], None]] = []
 
 
-def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, engine: str | None = None) -> None:
     """Joins the world that the launcher has prepared.
 
     Without a launcher, the environment tells which rank this is: TF_CONFIG, or what SageMaker, Vertex AI, MPI, SLURM or
@@ -70,10 +72,13 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         comm: not supported; there so that Horovod's call is understood.
         process_sets: sets to register, the same list on all ranks; or "dynamic", Horovod's word for what needs no
             asking here: :func:`add_process_set` works at any time.
+        engine: who moves the data: "native", "horovod" or "mpi"; TFCOLLECTIVE_ENGINE says it if None. Horovod and MPI
+            learn from their own launchers who is who, or from ours; rank 0 starts no coordinator then.
 
     Raises:
         RendezvousError: ranks are missing when the start timeout ends; names them.
-        ConfigError: a setting or the environment cannot be used, or the native library does not load.
+        ConfigError: a setting or the environment cannot be used, the native library does not load, or the engine is
+            unknown or not installed.
         CoordinatorError: rank 0 cannot listen, or who answers in its place does not hold the job key.
         SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it.
         InvalidArgumentError: a process set is wrong, or ranks gave different ones.
@@ -86,10 +91,10 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
     with _lock:
         if _session is not None and _session.pid == os.getpid():
             return
-        loaded = Settings.load()
+        loaded = _with_engine(Settings.load(), engine)
         if loaded.log_level != "warning":
             log.configure(loaded.log_level)
-        session = open_session(loaded, _identify(loaded))
+        session = _open(loaded)
         session.start()
         _session = session
         _hook_process()
@@ -99,6 +104,22 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         except BaseException:
             shutdown()
             raise
+
+
+def _with_engine(loaded: Settings, engine: str | None) -> Settings:
+    if engine is None:
+        return loaded
+    if engine not in ENGINES:
+        raise ConfigError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
+    return replace(loaded, engine=engine)
+
+
+def _open(loaded: Settings) -> Session:
+    if loaded.engine == "native":
+        return open_session(loaded, _identify(loaded))
+    from tfcollective.runtime.foreign import open_foreign_session
+
+    return open_foreign_session(loaded, environ_snapshot())
 
 
 def _wanted_sets(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:
@@ -261,6 +282,11 @@ def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> 
 def members_of_world(number: int) -> Members:
     """The process set with this number (0: all ranks); InvalidArgumentError if there is none."""
     return _current().members_of_world(number)
+
+
+def communicator_of_world(number: int) -> Communicator:
+    """The communicator of the process set with this number (0: all ranks)."""
+    return _current().communicator_of(members_of_world(number))
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:

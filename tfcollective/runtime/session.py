@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorInfo, CommunicatorOptions, Listener
+from tfcollective.engines import ForeignCommunicator, NoListener
 from tfcollective.errors import CollectiveAbortedError, InternalError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
@@ -27,7 +28,7 @@ from tfcollective.topology import SINGLE, Placement, World
 if TYPE_CHECKING:
     from tfcollective.coordinator.client import CoordinatorClient
 
-__all__ = ["Session", "open_session"]
+__all__ = ["Session", "join_coordinator", "open_session"]
 
 _LOOPBACK = "127.0.0.1"
 _LEAVE_TIMEOUT_S = 10.0
@@ -195,9 +196,13 @@ class Session:
         )
 
     def _listen(self) -> Listener:
+        if isinstance(self._communicator, ForeignCommunicator):
+            return NoListener()
         return Listener(self.settings.bind_host or _LOOPBACK, self.identity.node_id, library=_library(self.settings))
 
     def _connect_set(self, listener: Listener, members: Members, addresses: Sequence[str]) -> Communicator:
+        if isinstance(self._communicator, ForeignCommunicator):
+            return self._communicator.subset(members.ranks)
         client = self._client
         return call_watched(
             lambda: Communicator.connect(
@@ -321,6 +326,20 @@ def _join_world(settings: Settings, identity: Identity) -> Session:
             world = _join(client, settings, identity, address="")
             return Session(settings, identity, world.placement(identity.task), None, client, world)
         return _open_connected(client, settings, identity)
+    except BaseException:
+        client.close()
+        raise
+
+
+def join_coordinator(settings: Settings, identity: Identity) -> tuple[CoordinatorClient, World]:
+    """Under a launcher, without a communicator of ours: the coordinator's client, and the world as it sees it."""
+    if identity.coordinator is None or identity.key is None:
+        raise InternalError("a world of a launcher has a coordinator and a key")
+    from tfcollective.coordinator.client import CoordinatorClient
+
+    client = CoordinatorClient(identity.coordinator, identity.key)
+    try:
+        return client, _join(client, settings, identity, address="")
     except BaseException:
         client.close()
         raise

@@ -263,7 +263,8 @@ def _plan(specs: Sequence[GradientSpec], scope: str, options: GradientOptions, m
     text = signature(specs, buckets, reduction)
     names = plan_names(members.world)
     name = names.name(scope, text)
-    negotiated = names.position(name) >= MAX_NATIVE_PLANS
+    # Other engines know no plans: there each bucket is an operation with a name.
+    negotiated = runtime.settings().engine != "native" or names.position(name) >= MAX_NATIVE_PLANS
     return BucketPlan(name, text, buckets, reduction, negotiated, members.world)
 
 

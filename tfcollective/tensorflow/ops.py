@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,9 @@ def load() -> Any:
         UnsupportedError: a function that XLA compiles is being traced.
     """
     global _module
+    engine = runtime.settings().engine
+    if engine != "native":
+        return _foreign(engine)
     if not tf.executing_eagerly():
         _refuse_xla(tf.compat.v1.get_default_graph())
     if _module is None:
@@ -55,6 +59,13 @@ def load() -> Any:
             if _module is None:
                 _module = _load_library()
     return _module
+
+
+@functools.cache
+def _foreign(engine: str) -> Any:
+    from tfcollective.tensorflow.foreign_ops import ops_of
+
+    return ops_of(engine)
 
 
 def _refuse_xla(graph: Any) -> None:

@@ -17,7 +17,7 @@ from tfcollective.errors import UnsupportedError
 from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
 
-__all__: list[str] = []
+__all__ = ["GRADIENTS"]
 
 
 def _linear(op: Any) -> tuple[Op, float, float]:
@@ -113,3 +113,12 @@ for _not_differentiable in (
     "TfcollectiveBucketDone",
 ):
     tf.no_gradient(_not_differentiable)
+
+#: For engines whose operations are no native ops.
+GRADIENTS = {
+    "TfcollectiveAllreduce": _allreduce,
+    "TfcollectiveAllgather": _allgather,
+    "TfcollectiveBroadcast": _broadcast,
+    "TfcollectiveReducescatter": _reducescatter,
+    "TfcollectiveAlltoall": _alltoall,
+}

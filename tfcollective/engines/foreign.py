@@ -1,0 +1,339 @@
+"""What the communicators of other engines have in common: the collectives over the few that an engine brings.
+
+Before data moves the ranks compare what they are about to do, so that ranks which disagree get an error with every
+rank's view, as with the native engine, instead of a wrong result or a hang.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tfcollective._native import buffers
+from tfcollective.communicator import Average, Communicator, CommunicatorInfo, Listener, Op
+from tfcollective.engines.numbers import Array, finished, on_the_wire, wire_op
+from tfcollective.errors import (
+    CollectiveError,
+    CollectiveMismatchError,
+    InvalidArgumentError,
+    StateError,
+    UnsupportedError,
+)
+from tfcollective.timeline import Interval
+from tfcollective.topology import Placement
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["ForeignCommunicator", "NoListener"]
+
+
+class ForeignCommunicator(Communicator, abc.ABC):
+    """A connected world of another engine; see :class:`Communicator`. A mismatch leaves it alive.
+
+    Args:
+        placement: this process's place.
+        timeout: how long (s) an operation may wait for the other ranks.
+    """
+
+    def __init__(self, placement: Placement, timeout: float) -> None:
+        # Nothing of the native library is here: Communicator's own state is replaced as a whole.
+        self.placement = placement
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._closed = False
+        self._failure: CollectiveError | None = None
+        self._completed = 0
+        self._pending = 0
+        self._turn = threading.Lock()
+
+    # ---- what an engine brings -------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _reduce(self, array: Array, op: Op, timeout: float) -> Array:
+        """The element-wise Sum, Min, Max or Product; uint8, int32, int64, float32 and float64."""
+
+    @abc.abstractmethod
+    def _gather(self, data: bytes, timeout: float) -> list[bytes]:
+        """Every rank's bytes, as many as each likes, in rank order."""
+
+    @abc.abstractmethod
+    def _exchange(self, parts: Sequence[bytes], timeout: float) -> list[bytes]:
+        """Sends one part to each rank, and gives what came from each."""
+
+    @abc.abstractmethod
+    def _send_to_all(self, array: Array, root: int, timeout: float) -> Array:
+        """The root's array; uint8 and contiguous."""
+
+    @abc.abstractmethod
+    def subset(self, ranks: Sequence[int]) -> ForeignCommunicator:
+        """A communicator of these ranks; they all call this, and others do not."""
+
+    # ---- collectives -----------------------------------------------------------------------------------------------
+
+    def allreduce(
+        self,
+        array: npt.ArrayLike,
+        op: Op = Average,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """See :class:`Communicator`."""
+        source = buffers.as_input(array, "array")
+        result = buffers.result_like(source, out)
+        op = _checked(op)
+        reduction = wire_op(op, source.dtype.name)
+        view = f"allreduce '{name or ''}' {_typed(source)} {op.name.lower()} prescale {prescale} postscale {postscale}"
+        with self._operation(view, timeout) as seconds:
+            reduced = self._reduce(on_the_wire(source, prescale), reduction, seconds)
+        result[...] = finished(reduced, source.dtype, postscale, self.size if op == Average else 1)
+        return result
+
+    def reducescatter(
+        self,
+        array: npt.ArrayLike,
+        op: Op = Average,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """See :class:`Communicator`."""
+        source = buffers.as_input(array, "array")
+        if source.ndim == 0:
+            raise InvalidArgumentError("array: reducescatter needs at least one dimension")
+        label = f"reducescatter {name or ''}"
+        whole: Array = self.allreduce(source, op, prescale=prescale, postscale=postscale, name=label, timeout=timeout)
+        each, more = divmod(source.shape[0], self.size)
+        begin = self.rank * each + min(self.rank, more)
+        own: Array = whole[begin : begin + each + (self.rank < more)].copy()
+        return own
+
+    def allgather(self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None) -> Array:
+        """See :class:`Communicator`."""
+        source = buffers.as_input(array, "array")
+        source = source.reshape(1) if source.ndim == 0 else source
+        with self._operation(f"allgather '{name or ''}' {_typed_rows(source)}", timeout) as seconds:
+            return _joined(self._gather(source.tobytes(), seconds), source)
+
+    def broadcast(
+        self,
+        array: npt.ArrayLike,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """See :class:`Communicator`."""
+        import numpy as np
+
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
+        source = buffers.as_input(array, "array")
+        result = buffers.result_like(source, out)
+        with self._operation(f"broadcast '{name or ''}' {_typed(source)} from rank {root}", timeout) as seconds:
+            wire = np.frombuffer(source.tobytes(), np.uint8)
+            sent = self._send_to_all(wire, root, seconds)
+        result[...] = np.frombuffer(sent.tobytes(), source.dtype).reshape(source.shape)
+        return result
+
+    def alltoall(
+        self,
+        array: npt.ArrayLike,
+        splits: npt.ArrayLike | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Array, list[int]]:
+        """See :class:`Communicator`."""
+        source = buffers.as_input(array, "array")
+        if source.ndim == 0:
+            raise InvalidArgumentError("array: alltoall needs at least one dimension")
+        counts = buffers.as_splits(splits, self.size, source.shape[0])
+        if counts is None:
+            counts = [source.shape[0] // self.size] * self.size
+        parts, begin = [], 0
+        for count in counts:
+            parts.append(source[begin : begin + count].tobytes())
+            begin += count
+        with self._operation(f"alltoall '{name or ''}' {_typed_rows(source)}", timeout) as seconds:
+            # Rows of no bytes cannot be counted by their bytes.
+            received = self._gather(_numbers(counts), seconds)
+            data = self._exchange(parts, seconds)
+        rows = [_read_numbers(text)[self.rank] for text in received]
+        result = _joined(data, source) if source[:1].nbytes else buffers.empty((sum(rows), *source.shape[1:]), source)
+        return result, rows
+
+    def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
+        """See :class:`Communicator`."""
+        with self._operation(f"barrier '{name or ''}'", timeout):
+            return
+
+    def join(self, *, timeout: float | None = None) -> int:
+        """Only the native engine knows how many ranks contribute: UnsupportedError."""
+        raise UnsupportedError("join: over numpy arrays only with the native engine")
+
+    # ---- state and end ---------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """See :class:`Communicator`."""
+        return self.placement.rank
+
+    @property
+    def size(self) -> int:
+        """See :class:`Communicator`."""
+        return self.placement.size
+
+    def info(self) -> CommunicatorInfo:
+        """See :class:`Communicator`."""
+        place = self.placement
+        return CommunicatorInfo(
+            rank=place.rank,
+            size=place.size,
+            local_rank=place.local_rank,
+            local_size=place.local_size,
+            cross_rank=place.cross_rank,
+            cross_size=place.cross_size,
+            uses_shared_memory=False,
+            broken=self._failure is not None,
+            completed=self._completed,
+            pending=self._pending,
+        )
+
+    def failure(self) -> CollectiveError | None:
+        """See :class:`Communicator`."""
+        return self._failure
+
+    def close(self, timeout: float = 10.0) -> None:
+        """See :class:`Communicator`."""
+        self._closed = True
+
+    def start_timeline(self, capacity: int) -> None:
+        """Not with this engine."""
+        raise UnsupportedError("timelines are recorded by the native engine only")
+
+    def stop_timeline(self) -> tuple[list[Interval], int]:
+        """Nothing was recorded."""
+        return [], 0
+
+    def _set_as_world(self, world: int) -> None:
+        """TensorFlow's native kernels have no part in this engine."""
+
+    def _clear_world(self, world: int) -> None:
+        """See :meth:`_set_as_world`."""
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _operation(self, view: str, timeout: float | None) -> _Turn:
+        if timeout is not None and timeout <= 0:
+            raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
+        self._check_usable()
+        if self._failure is not None:
+            raise self._failure
+        return _Turn(self, view, timeout or self._timeout)
+
+    def _agree(self, view: str, timeout: float) -> None:
+        """Waits for all ranks; CollectiveMismatchError on all of them if they are not about the same thing."""
+        digests = self._gather(hashlib.sha256(view.encode()).digest(), timeout)
+        if len(set(digests)) == 1:
+            return
+        views = [text.decode("utf-8", "replace") for text in self._gather(view.encode(), timeout)]
+        text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(views))
+        raise CollectiveMismatchError(f"the ranks disagree: {text}")
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise StateError(f"this communicator belongs to process {self._pid} and cannot be used in its fork")
+        if self._closed:
+            raise StateError("the communicator is closed")
+
+
+class NoListener(Listener):
+    """Members of a process set of another engine find each other through it."""
+
+    def __init__(self) -> None:
+        self.address = ""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Turn:
+    """One operation at a time, and only when all ranks agree on it; gives the seconds it may take."""
+
+    def __init__(self, owner: ForeignCommunicator, view: str, timeout: float) -> None:
+        self._owner = owner
+        self._view = view
+        self._timeout = timeout
+
+    def __enter__(self) -> float:
+        owner = self._owner
+        owner._pending += 1
+        owner._turn.acquire()
+        try:
+            owner._agree(self._view, self._timeout)
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self._timeout
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        owner = self._owner
+        if isinstance(error, CollectiveError) and not isinstance(error, CollectiveMismatchError):
+            owner._failure = error
+        owner._completed += error is None
+        owner._pending -= 1
+        owner._turn.release()
+
+
+def _checked(op: Op | int) -> Op:
+    try:
+        return Op(op)
+    except ValueError:
+        raise InvalidArgumentError(f"op: expected one of the reductions, got {op!r}") from None
+
+
+def _typed(array: Array) -> str:
+    return f"{array.dtype.name}{list(array.shape)}"
+
+
+def _typed_rows(array: Array) -> str:
+    """Ranks may bring different numbers of rows."""
+    return f"{array.dtype.name}rows of {list(array.shape[1:])}"
+
+
+def _joined(parts: Sequence[bytes], like: Array) -> Array:
+    import numpy as np
+
+    row = int(np.prod(like.shape[1:], dtype=np.int64)) * like.dtype.itemsize
+    data = b"".join(parts)
+    rows = len(data) // row if row else 0
+    joined: Array = np.frombuffer(data, like.dtype).reshape((rows, *like.shape[1:])).copy()
+    return joined
+
+
+def _numbers(values: Sequence[int]) -> bytes:
+    import numpy as np
+
+    return np.array(values, np.int64).tobytes()
+
+
+def _read_numbers(data: bytes) -> list[int]:
+    import numpy as np
+
+    found: list[int] = np.frombuffer(data, np.int64).tolist()
+    return found

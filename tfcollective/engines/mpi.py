@@ -1,0 +1,158 @@
+"""The engine of the vendor's MPI, through mpi4py: rank, size and nodes are MPI's, and so is the way that data takes.
+
+Every operation is a non-blocking one of MPI that is waited for with a deadline. MPI itself ends the job when a process
+dies.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tfcollective.communicator import Max, Min, Op, Product, Sum
+from tfcollective.engines.foreign import ForeignCommunicator
+from tfcollective.engines.numbers import Array
+from tfcollective.errors import CollectiveTimeoutError, ConfigError, TransportError
+from tfcollective.log import get_logger
+from tfcollective.topology import Placement
+
+__all__ = ["MpiCommunicator"]
+
+_LOG = get_logger(__name__)
+_LONGEST_PAUSE_S = 1e-3
+_ELEMENTS = 1 << 30  # MPI 3 counts with 32 bits
+_NAMES = {Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
+
+
+class MpiCommunicator(ForeignCommunicator):
+    """MPI's world, or a part of it.
+
+    Args:
+        comm: of mpi4py; this communicator's own.
+        placement: this process's place.
+        timeout: how long (s) an operation may wait for the other ranks.
+    """
+
+    def __init__(self, comm: Any, placement: Placement, timeout: float) -> None:
+        super().__init__(placement, timeout)
+        self._comm = comm
+
+    @classmethod
+    def open(cls, timeout: float) -> MpiCommunicator:
+        """The world of all processes that MPI's launcher has started. ConfigError without mpi4py."""
+        comm = _mpi().COMM_WORLD.Dup()  # what the program itself sends over the world does not meet ours
+        return cls(comm, _placement(comm), timeout)
+
+    def subset(self, ranks: Sequence[int]) -> MpiCommunicator:
+        """See :class:`ForeignCommunicator`."""
+        comm = self._comm.Create_group(self._comm.group.Incl(list(ranks)))
+        place = list(ranks).index(self.rank)
+        return MpiCommunicator(comm, Placement(place, len(ranks), place, len(ranks), 0, 1), self._timeout)
+
+    def abort(self, cause: str) -> None:
+        """Ends all processes of the job: MPI knows no other way."""
+        if self.size > 1 and not self._closed:
+            _LOG.error("ending all processes: %s", cause)
+            atexit.register(self._comm.Abort, 1)  # not at once: what led here is still to be shown
+
+    def close(self, timeout: float = 10.0) -> None:
+        """See :class:`Communicator`. MPI itself stays until the process ends."""
+        self._closed = True
+
+    def _reduce(self, array: Array, op: Op, timeout: float) -> Array:
+        import numpy as np
+
+        result = np.empty_like(array)
+        flat, out = array.reshape(-1), result.reshape(-1)
+        reduction = getattr(_mpi(), _NAMES[op])
+        for begin in range(0, flat.size, _ELEMENTS):
+            piece = slice(begin, begin + _ELEMENTS)
+            self._wait(self._comm.Iallreduce(flat[piece], out[piece], reduction), "allreduce", timeout)
+        return result
+
+    def _gather(self, data: bytes, timeout: float) -> list[bytes]:
+        import numpy as np
+
+        sizes = np.empty(self.size, np.int64)
+        mine = np.array([len(data)], np.int64)
+        self._wait(self._comm.Iallgather(mine, sizes), "gathering", timeout)
+        counts = [int(size) for size in sizes]
+        _check_room(sum(counts))
+        everything = np.empty(sum(counts), np.uint8)
+        sent = np.frombuffer(data, np.uint8)
+        request = self._comm.Iallgatherv(sent, [everything, counts, _begins(counts), _mpi().BYTE])
+        self._wait(request, "gathering", timeout)
+        return _cut(everything, counts)
+
+    def _exchange(self, parts: Sequence[bytes], timeout: float) -> list[bytes]:
+        import numpy as np
+
+        counts = [len(part) for part in parts]
+        received = np.empty(self.size, np.int64)
+        self._wait(self._comm.Ialltoall(np.array(counts, np.int64), received), "alltoall", timeout)
+        wanted = [int(size) for size in received]
+        _check_room(max(sum(counts), sum(wanted)))
+        sent = np.frombuffer(b"".join(parts), np.uint8)
+        everything = np.empty(sum(wanted), np.uint8)
+        byte = _mpi().BYTE
+        request = self._comm.Ialltoallv(
+            [sent, counts, _begins(counts), byte], [everything, wanted, _begins(wanted), byte]
+        )
+        self._wait(request, "alltoall", timeout)
+        return _cut(everything, wanted)
+
+    def _send_to_all(self, array: Array, root: int, timeout: float) -> Array:
+        buffer: Array = array.copy()
+        for begin in range(0, buffer.size, _ELEMENTS):
+            self._wait(self._comm.Ibcast(buffer[begin : begin + _ELEMENTS], root), "broadcast", timeout)
+        return buffer
+
+    def _wait(self, request: Any, what: str, timeout: float) -> None:
+        end = time.monotonic() + timeout
+        pause = 1e-6
+        try:
+            while not request.Test():
+                if time.monotonic() > end:
+                    raise CollectiveTimeoutError(
+                        f"{what} timed out after {timeout:g} s: MPI does not say which rank is missing"
+                    )
+                time.sleep(pause)  # MPI knows no wait with a deadline
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        except _mpi().Exception as error:
+            raise TransportError(f"{what}: {error}") from error
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ConfigError(
+            f"the engine mpi needs mpi4py, which does not load here ({error}): pip install tfcollective[mpi], "
+            "built against the MPI whose mpirun starts the processes"
+        ) from error
+    return MPI
+
+
+def _placement(comm: Any) -> Placement:
+    local = comm.Split_type(_mpi().COMM_TYPE_SHARED, comm.rank)
+    cross = comm.Split(local.rank, comm.rank)
+    return Placement(comm.rank, comm.size, local.rank, local.size, cross.rank, cross.size)
+
+
+def _begins(counts: Sequence[int]) -> list[int]:
+    begins, begin = [], 0
+    for count in counts:
+        begins.append(begin)
+        begin += count
+    return begins
+
+
+def _cut(everything: Array, counts: Sequence[int]) -> list[bytes]:
+    return [everything[b : b + count].tobytes() for b, count in zip(_begins(counts), counts, strict=True)]
+
+
+def _check_room(size: int) -> None:
+    if size >= 1 << 31:
+        raise TransportError(f"MPI counts with 32 bits: {size} bytes cannot be gathered at once; use the native engine")

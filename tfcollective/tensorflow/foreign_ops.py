@@ -1,0 +1,280 @@
+"""The ops of ``_tf_ops.so`` on other engines: functions of the same names and arguments.
+
+On Horovod they are Horovod's own ops. On MPI they are Python functions over numpy arrays; as MPI matches operations by
+their order, those of a graph run in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.communicator import Average, Op, Sum
+from tfcollective.errors import CollectiveError, UnsupportedError
+
+__all__ = ["HorovodOps", "NumpyOps", "ops_of"]
+
+
+def ops_of(engine: str) -> Any:
+    """The ops of the engine of this name."""
+    return HorovodOps() if engine == "horovod" else NumpyOps()
+
+
+# ---- numpy -----------------------------------------------------------------------------------------------------------
+
+
+class NumpyOps:
+    """Ops that call the communicator of their world. In a graph an error is ``tf.errors.UnknownError``, whose text says
+    what it is."""
+
+    def __init__(self) -> None:
+        self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def tfcollective_allreduce(
+        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> Any:
+        """See ``native/tf_ops/op_definitions.cc``; so the others."""
+
+        def reduce(array: Any) -> Any:
+            return _communicator(world).allreduce(
+                array, Op(op), prescale=prescale, postscale=postscale, name=tensor_name
+            )
+
+        attributes = {
+            "op": op,
+            "prescale": prescale,
+            "postscale": postscale,
+            "tensor_name": tensor_name,
+            "world": world,
+        }
+        return self._run("TfcollectiveAllreduce", reduce, [tensor], [tensor.dtype], attributes)[0]
+
+    def tfcollective_grouped_allreduce(
+        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> list[Any]:
+        """One all-reduce of all of them, one after the other."""
+        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        reduced = self.tfcollective_allreduce(flat, op, prescale, postscale, tensor_name, world)
+        parts = tf.split(reduced, [tf.size(tensor) for tensor in tensors], num=len(tensors))
+        return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
+        """All ranks' rows."""
+
+        def gather(array: Any) -> Any:
+            return _communicator(world).allgather(array, name=tensor_name)
+
+        attributes = {"tensor_name": tensor_name, "world": world}
+        return self._run("TfcollectiveAllgather", gather, [tensor], [tensor.dtype], attributes)[0]
+
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
+        """The root's tensor."""
+
+        def broadcast(array: Any) -> Any:
+            return _communicator(world).broadcast(array, root_rank, name=tensor_name)
+
+        attributes = {"root_rank": root_rank, "tensor_name": tensor_name, "world": world}
+        return self._run("TfcollectiveBroadcast", broadcast, [tensor], [tensor.dtype], attributes)[0]
+
+    def tfcollective_reducescatter(
+        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> Any:
+        """This rank's rows of the reduced tensor."""
+
+        def scatter(array: Any) -> Any:
+            return _communicator(world).reducescatter(
+                array, Op(op), prescale=prescale, postscale=postscale, name=tensor_name
+            )
+
+        attributes = {
+            "op": op,
+            "prescale": prescale,
+            "postscale": postscale,
+            "tensor_name": tensor_name,
+            "world": world,
+        }
+        return self._run("TfcollectiveReducescatter", scatter, [tensor], [tensor.dtype], attributes)[0]
+
+    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, world: int = 0) -> tuple[Any, Any]:
+        """Rows from all ranks, and how many came from each."""
+        import numpy as np
+
+        def exchange(array: Any, counts: Any) -> Any:
+            rows, received = _communicator(world).alltoall(array, counts, name=tensor_name)
+            return rows, np.array(received, np.int64)
+
+        attributes = {"tensor_name": tensor_name, "world": world}
+        rows, received = self._run(
+            "TfcollectiveAlltoall", exchange, [tensor, splits], [tensor.dtype, tf.int64], attributes
+        )
+        return rows, received
+
+    def tfcollective_barrier(self, tensor_name: str, world: int = 0) -> Any:
+        """Ends when all ranks have come to it."""
+        import numpy as np
+
+        def wait() -> Any:
+            _communicator(world).barrier(name=tensor_name)
+            return np.int32(0)
+
+        done = self._forward(wait, [], [tf.int32])[0]
+        return None if tf.executing_eagerly() else done.op
+
+    def tfcollective_join(self) -> Any:
+        """Only the native engine and Horovod let ranks join."""
+        raise UnsupportedError("join: only with the engines native and horovod")
+
+    def _run(
+        self, kind: str, function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any], attributes: Any
+    ) -> list[Any]:
+        """The op, with the gradient that is registered for the native op of this kind."""
+        from tfcollective.tensorflow.registered_gradients import GRADIENTS
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def differentiable(*tensors: Any) -> Any:
+            outputs = self._forward(function, tensors, dtypes)
+
+            def gradient(*grads: Any) -> Any:
+                op = SimpleNamespace(
+                    inputs=tensors, outputs=outputs, get_attr=lambda name: _attribute(attributes, name)
+                )
+                return GRADIENTS[kind](op, *grads)
+
+            return tuple(outputs), gradient
+
+        return list(differentiable(*inputs))
+
+    def _forward(self, function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
+        if tf.executing_eagerly():
+            try:
+                results = function(*(tensor.numpy() for tensor in inputs))
+            except CollectiveError as error:
+                raise _tensorflow_error(error) from error
+            return [tf.convert_to_tensor(one) for one in (results if isinstance(results, tuple) else (results,))]
+        graph = tf.compat.v1.get_default_graph()
+        before = [] if graph.building_function or graph not in self._last else [self._last[graph]]
+        with tf.control_dependencies(before):  # the ops of a function are put in order by TensorFlow itself
+            results = tf.numpy_function(function, list(inputs), list(dtypes), stateful=True)
+        if not graph.building_function:
+            self._last[graph] = results[0].op
+        return list(results)
+
+
+def _communicator(world: int) -> Any:
+    return runtime.communicator_of_world(world)
+
+
+def _attribute(attributes: dict[str, Any], name: str) -> Any:
+    value = attributes[name]
+    return value.encode() if isinstance(value, str) else value
+
+
+def _tensorflow_error(error: CollectiveError) -> Exception:
+    """The error that the native ops would give."""
+    codes = {
+        1: tf.errors.InvalidArgumentError,
+        2: tf.errors.FailedPreconditionError,
+        3: tf.errors.FailedPreconditionError,
+    }
+    codes |= {4: tf.errors.DeadlineExceededError, 5: tf.errors.UnavailableError, 6: tf.errors.AbortedError}
+    codes |= {7: tf.errors.CancelledError, 8: tf.errors.UnavailableError, 11: tf.errors.UnimplementedError}
+    made: Exception = codes.get(int(error.code), tf.errors.InternalError)(None, None, f"{error.code.name}: {error}")
+    return made
+
+
+# ---- Horovod ---------------------------------------------------------------------------------------------------------
+
+
+def _node_name(name: str) -> str:
+    """Horovod names the node of the graph so, and matches by that."""
+    return "tfcollective_" + re.sub(r"\W", "_", name)
+
+
+_WIDER = {
+    tf.bfloat16: tf.float32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.uint64: tf.int64,
+    tf.bool: tf.uint8,
+}
+
+
+class HorovodOps:
+    """Horovod's ops, for the world of all ranks. Types that it does not reduce travel as wider ones."""
+
+    def __init__(self) -> None:
+        import horovod.tensorflow as hvd
+
+        self._hvd = hvd
+
+    def tfcollective_allreduce(
+        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> Any:
+        """See ``native/tf_ops/op_definitions.cc``; so the others."""
+        return self.tfcollective_grouped_allreduce([tensor], op, prescale, postscale, tensor_name, world)[0]
+
+    def tfcollective_grouped_allreduce(
+        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> list[Any]:
+        """One operation for all of them."""
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        dtype = tensors[0].dtype
+        if dtype == tf.bool:
+            op = {int(Op.SUM): int(Op.MAX), int(Op.PRODUCT): int(Op.MIN)}.get(op, op)
+        # Horovod divides integers by multiplying with a fraction: the division is ours.
+        divides = op == Average and not dtype.is_floating
+        wire = [tf.cast(tensor, _WIDER.get(dtype, dtype)) for tensor in tensors]
+        factors = {"prescale_factor": prescale, "postscale_factor": postscale}
+        reduction = int(Sum) if divides else int(op)
+        if len(wire) == 1:
+            reduced = [self._hvd.allreduce(wire[0], op=reduction, name=_node_name(tensor_name), **factors)]
+        else:
+            reduced = self._hvd.grouped_allreduce(wire, op=reduction, **factors)
+        if divides:
+            reduced = [tf.cast(tf.truncatediv(one, tf.cast(self._hvd.size(), one.dtype)), one.dtype) for one in reduced]
+        return [tf.cast(one, dtype) for one in reduced]
+
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
+        """All ranks' rows."""
+        wire = _WIDER.get(tensor.dtype, tensor.dtype)
+        return tf.cast(self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name)), tensor.dtype)
+
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
+        """The root's tensor."""
+        wire = _WIDER.get(tensor.dtype, tensor.dtype)
+        return tf.cast(
+            self._hvd.broadcast(tf.cast(tensor, wire), root_rank, name=_node_name(tensor_name)), tensor.dtype
+        )
+
+    def tfcollective_reducescatter(
+        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+    ) -> Any:
+        """This rank's rows of the reduced tensor."""
+        whole = self.tfcollective_allreduce(tensor, op, prescale, postscale, tensor_name, world)
+        each, more = tf.shape(tensor)[0] // self._hvd.size(), tf.shape(tensor)[0] % self._hvd.size()
+        rank = self._hvd.rank()
+        begin = rank * each + tf.minimum(rank, more)
+        return whole[begin : begin + each + tf.cast(rank < more, tf.int32)]
+
+    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, world: int = 0) -> tuple[Any, Any]:
+        """Rows from all ranks, and how many came from each."""
+        wire = _WIDER.get(tensor.dtype, tensor.dtype)
+        counts = tf.cast(splits, tf.int32)
+        rows, received = self._hvd.alltoall(tf.cast(tensor, wire), splits=counts, name=_node_name(tensor_name))
+        return tf.cast(rows, tensor.dtype), tf.cast(received, tf.int64)
+
+    def tfcollective_barrier(self, tensor_name: str, world: int = 0) -> Any:
+        """Horovod has none for TensorFlow: a sum of nothing."""
+        done = self._hvd.allreduce(tf.constant(0), op=int(Sum), name=_node_name(tensor_name))
+        return None if tf.executing_eagerly() else done.op
+
+    def tfcollective_join(self) -> Any:
+        """Horovod's join, with Horovod's average: it divides by all ranks."""
+        return self._hvd.join()
