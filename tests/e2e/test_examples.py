@@ -80,6 +80,32 @@ def test_processes_with_uneven_data_train_to_the_end_of_the_longest():
 
 
 @pytest.mark.tensorflow
+def test_groups_of_processes_train_side_by_side():
+    done = run_job(EXAMPLES / "process_sets.py", 3)
+    found = dict(re.findall(r"rank (\d): learning rate \S+, slope ([0-9.]+)", done.stdout))
+    assert 0 < float(found["0"]) < 1
+    assert float(found["1"]) == float(found["2"]) == pytest.approx(3.0, abs=0.01)
+
+
+@pytest.mark.tensorflow
+def test_the_synthetic_benchmark_counts_all_processes():
+    done = run_job(EXAMPLES / "synthetic_benchmark.py", 2, "--rounds", "2", "--batches", "2", "--fp16-allreduce")
+    rates = re.findall(r"images/s of (rank 0|all 2 processes): ([0-9.]+) \+- [0-9.]+", done.stdout)
+    assert [who for who, _ in rates] == ["rank 0", "all 2 processes"]
+    assert float(rates[1][1]) > float(rates[0][1]) > 0
+
+
+@pytest.mark.tensorflow
+def test_an_estimator_trains_with_horovods_hook(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    if not hasattr(tf, "estimator"):
+        pytest.skip("this TensorFlow has no Estimator")
+    done = run_job(EXAMPLES / "estimator_hook.py", 2, "--model-dir", str(tmp_path))
+    assert "y = 2.00 x + -1.00" in done.stdout
+    assert list(tmp_path.glob("model.ckpt-100.*"))
+
+
+@pytest.mark.tensorflow
 def test_mnist_files_plain_and_gzipped():
     done = run_job(EXAMPLES / "keras_mnist.py", 2, "--data", str(ROOT / "tests" / "data" / "mnist"), "--epochs", "8")
     assert accuracy_in(done.stdout) > 0.8

@@ -10,7 +10,7 @@ import pytest
 from foreign import mpirun, only_tfcollective, python_with_horovod
 from launching import Run
 
-pytestmark = [pytest.mark.engines, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.engines, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 DIGITS = HERE.parents[1] / "examples" / "keras_digits.py"
 ENGINES = ("native", "horovod", "mpi")
@@ -27,7 +27,7 @@ def run(engine: str, folder: Path, ranks: int, script: Path, *arguments: str) ->
     path = ("--env", f"PYTHONPATH={only_tfcollective(folder)}") if engine == "horovod" else ()
     env = {**expected, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with Run(("--engine", engine, "-np", str(ranks), *path, python, str(script), *arguments), env=env) as job:
-        code, out, err = job.finish(170)
+        code, out, err = job.finish(500)
     assert code == 0, err[-6000:]
     return out
 

@@ -15,7 +15,7 @@ import pytest
 import tfcollective
 
 ROOT = Path(__file__).resolve().parents[2]
-_OF_SKLEARN = ("sklearn", "scipy", "joblib", "threadpoolctl", "scipy.libs", "scikit_learn.libs")
+_OF_SKLEARN = ("sklearn", "scipy", "joblib", "threadpoolctl", "narwhals", "scipy.libs", "scikit_learn.libs")
 
 
 def _environment(engine: str) -> Path:
@@ -69,7 +69,7 @@ def mpirun(folder: Path, ranks: int, *command: str, **environment: str) -> subpr
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
         check=False,
     )
 

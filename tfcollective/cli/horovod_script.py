@@ -24,7 +24,7 @@ _MODULES = {
     "horovod.keras.callbacks": ("callbacks", "tfcollective.keras.callbacks"),
 }
 _OTHERS = {
-    "horovod.run": ("different", "tfcollective.run(fn, args, kwargs, np=...), with the options of tfcollective run"),
+    "horovod.run": ("different", "tfcollective.run takes its keyword names, without the elastic ones and mpi_args"),
     "horovod.__version__": ("same", ""),
 }
 _VARIABLE = re.compile(r"HOROVOD_[A-Z_]*[A-Z]")

@@ -15,8 +15,10 @@ from tfcollective import payload
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
 from tfcollective.failures import first_cause
 from tfcollective.launch.function import make_call
+from tfcollective.launch.horovod_run import translate
 from tfcollective.launch.hosts import parse_hosts, share_out
 from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.network import is_this_machine
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
 from tfcollective.launch.restarts import run_job
@@ -74,7 +76,7 @@ def run(
         args: its positional arguments.
         kwargs: its keyword arguments.
         np: the number of processes, all of them workers; 1 when omitted.
-        launcher: the platform to run on; ``local`` is this machine.
+        launcher: the platform to run on; ``local`` is this machine, or ``ssh`` if ``hosts`` are others.
         task_specs: in place of ``np``: a TaskSpec for each role, see ``tfcollective.allreduce_topology``. On this
             machine the numbers of instances and processes count, and TensorBoard's fields; memory, vcores, gpus and
             labels are for platforms that give them out.
@@ -86,7 +88,9 @@ def run(
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
             (seconds), ``max_restarts``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
-            from ``TFCOLLECTIVE_*`` variables, else from the defaults.
+            from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
+            ``num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``, ``ssh_identity_file``, ``network_interface``,
+            ``executable``, ``verbose``.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
@@ -94,11 +98,12 @@ def run(
         RendezvousError: the platform did not give all that the job needs in time.
         ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
+        UnsupportedError: one of Horovod's options for what is not there, such as ``min_num_proc``.
     """
     if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
         raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
     spec = function_job(fn, args, kwargs, np, task_specs=task_specs, **options)
-    launching = find_launcher(launcher)
+    launching = find_launcher("ssh" if launcher == "local" and _elsewhere(spec) else launcher)
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
     return results_of(outcome, spec.num_proc)
@@ -115,6 +120,8 @@ def function_job(
 ) -> JobSpec:
     """The job that :func:`run` runs; raises ConfigError and InvalidArgumentError as it does."""
     loaded = Settings.load()
+    options = translate({"np": np, **options})
+    np, python = options.pop("np"), options.pop("executable", None) or sys.executable
     specs = _check_specs(np, task_specs, loaded.ps_policy)
     tasks = trainers_of(specs)
     unknown = sorted(set(options) - set(_OPTIONS))
@@ -127,7 +134,7 @@ def function_job(
     if hosts:
         np = sum(share.count for share in share_out(hosts, len(tasks) or np))
     return JobSpec(
-        command=(sys.executable, "-m", "tfcollective.launch.function"),
+        command=(python, "-m", "tfcollective.launch.function"),
         num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
         tasks=tasks,
@@ -135,6 +142,10 @@ def function_job(
         hosts=hosts,
         **{**_defaults(loaded), **options},
     )
+
+
+def _elsewhere(spec: JobSpec) -> bool:
+    return any(not is_this_machine(host.name) for host in spec.hosts)
 
 
 def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorInfo, CommunicatorOptions, Listener
-from tfcollective.engines import ForeignCommunicator, NoListener
 from tfcollective.errors import CollectiveAbortedError, InternalError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
@@ -27,6 +26,7 @@ from tfcollective.topology import SINGLE, Placement, World
 
 if TYPE_CHECKING:
     from tfcollective.coordinator.client import CoordinatorClient
+    from tfcollective.engines import ForeignCommunicator
 
 __all__ = ["Session", "join_coordinator", "open_session"]
 
@@ -195,14 +195,25 @@ class Session:
             pending=sum(info.pending for info in infos),
         )
 
+    def _foreign(self) -> ForeignCommunicator | None:
+        """The communicator, if it is another engine's."""
+        if self.settings.engine == "native":
+            return None
+        from tfcollective.engines import ForeignCommunicator
+
+        return self._communicator if isinstance(self._communicator, ForeignCommunicator) else None
+
     def _listen(self) -> Listener:
-        if isinstance(self._communicator, ForeignCommunicator):
+        if self._foreign() is not None:
+            from tfcollective.engines import NoListener
+
             return NoListener()
         return Listener(self.settings.bind_host or _LOOPBACK, self.identity.node_id, library=_library(self.settings))
 
     def _connect_set(self, listener: Listener, members: Members, addresses: Sequence[str]) -> Communicator:
-        if isinstance(self._communicator, ForeignCommunicator):
-            return self._communicator.subset(members.ranks)
+        foreign = self._foreign()
+        if foreign is not None:
+            return foreign.subset(members.ranks)
         client = self._client
         return call_watched(
             lambda: Communicator.connect(

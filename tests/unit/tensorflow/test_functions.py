@@ -106,6 +106,7 @@ def test_bad_arguments_are_named() -> None:
 
 def test_one_rank() -> None:
     with fake_world(size=1) as ops:
+        assert int(tfc.join()) == 0
         assert float(tfc.allreduce(2.0, prescale_factor=3.0)) == 6.0
         assert tfc.allreduce(tf.constant(5), postscale_factor=2.0).dtype == tf.int32
         assert tfc.allgather(1.0).shape == (1,)

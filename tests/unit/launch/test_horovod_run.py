@@ -1,0 +1,76 @@
+"""``horovod.run``'s keyword names."""
+
+import sys
+
+import pytest
+
+import tfcollective
+from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.horovod_run import translate
+from tfcollective.launch.hosts import parse_hosts
+
+
+def test_names_become_ours(tmp_path):
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("a slots=2\nb slots=1\n")
+    given = {
+        "np": None,
+        "num_proc": 3,
+        "hostfile": str(hostfile),
+        "output_filename": "out",
+        "ssh_port": 2222,
+        "ssh_identity_file": "id",
+        "network_interface": "eth0,eth1",
+        "verbose": 2,
+        "use_gloo": True,
+        "use_mpi": None,
+        "disable_cache": True,
+        "start_timeout": 5,
+    }
+    assert translate(given) == {
+        "np": 3,
+        "hosts": parse_hosts("a:2,b:1"),
+        "log_dir": "out",
+        "platform": {"port": 2222, "identity_file": "id"},
+        "network_interfaces": ("eth0", "eth1"),
+        "log_level": "info",
+        "start_timeout": 5,
+    }
+
+
+def test_what_is_not_said_adds_nothing():
+    assert translate({"np": 2, "env": {}}) == {"np": 2, "env": {}}
+    given = {"np": 2, "num_proc": None, "min_num_proc": None, "ssh_port": None, "hostfile": None, "verbose": None}
+    assert translate(given) == {"np": 2}
+
+
+@pytest.mark.parametrize("name", ["min_num_proc", "max_np", "reset_limit", "host_discovery_script", "slots"])
+def test_elastic_jobs_are_refused_with_what_to_do(name):
+    with pytest.raises(UnsupportedError, match=f"{name}: .*max_restarts"):
+        tfcollective.run(print, num_proc=1, **{name: 1})
+
+
+def test_mpi_is_refused_with_what_to_do():
+    with pytest.raises(UnsupportedError, match="TFCOLLECTIVE_ENGINE=mpi mpirun"):
+        tfcollective.run(print, num_proc=1, use_mpi=True)
+
+
+def test_two_names_of_one_thing_and_bad_files(tmp_path):
+    with pytest.raises(ConfigError, match="np or num_proc"):
+        tfcollective.run(print, np=2, num_proc=2)
+    with pytest.raises(ConfigError, match="hostfile"):
+        tfcollective.run(print, hostfile=tmp_path / "none")
+
+
+@pytest.mark.multiprocess
+def test_a_function_runs_as_horovod_would_run_it(tmp_path):
+    results = tfcollective.run(
+        abs,
+        args=(-3,),
+        num_proc=2,
+        hosts="localhost:2",
+        executable=sys.executable,
+        output_filename=str(tmp_path / "out"),
+    )
+    assert results == [3, 3]
+    assert (tmp_path / "out" / "rank.0" / "stdout").exists()

@@ -1,0 +1,71 @@
+"""The keyword names of ``horovod.run``, as options of ours: pure but for reading a hostfile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.hosts import parse_hostfile
+
+__all__ = ["translate"]
+
+_ELASTIC = (
+    "a job has as many ranks as it was started with: leave it out, and let max_restarts start them again when one fails"
+)
+_MPI = "MPI starts its processes itself: TFCOLLECTIVE_ENGINE=mpi mpirun -np N python script.py"
+_UNSUPPORTED = {
+    **dict.fromkeys(("min_np", "max_np", "min_num_proc", "max_num_proc", "slots", "cooldown_range"), _ELASTIC),
+    **dict.fromkeys(("reset_limit", "host_discovery_script"), _ELASTIC),
+    **dict.fromkeys(("use_mpi", "mpi_args"), _MPI),
+}
+_WITHOUT_EFFECT = ("use_gloo", "disable_cache")
+_RENAMED = {"num_proc": "np", "output_filename": "log_dir"}
+_PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file"}
+
+
+def translate(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with Horovod's names replaced by ours.
+
+    Raises:
+        UnsupportedError: an option whose meaning is not there, unless its value asks for nothing.
+        ConfigError: both names of one thing, or a hostfile that cannot be read.
+    """
+    left = dict(options)
+    for name, advice in _UNSUPPORTED.items():
+        if left.pop(name, None):
+            raise UnsupportedError(f"{name}: {advice}")
+    for name in _WITHOUT_EFFECT:
+        left.pop(name, None)
+    for name, ours in _RENAMED.items():
+        _move(left, name, ours, lambda value: value)
+    _move(left, "hostfile", "hosts", _read_hosts)
+    for name in ("network_interface", "network_interfaces"):
+        if isinstance(left.get(name), str):
+            left[name] = tuple(one for one in left[name].split(",") if one)
+    _move(left, "network_interface", "network_interfaces", tuple)
+    if left.pop("verbose", None):
+        left.setdefault("log_level", "info")
+    platform = {ours: left.pop(name) for name, ours in _PLATFORM.items() if left.get(name) is not None}
+    for name in _PLATFORM:
+        left.pop(name, None)
+    if platform:
+        left["platform"] = {**platform, **left.get("platform", {})}
+    return left
+
+
+def _move(options: dict[str, Any], name: str, ours: str, convert: Callable[[Any], Any]) -> None:
+    value = options.pop(name, None)
+    if value is None:
+        return
+    if options.get(ours) is not None:
+        raise ConfigError(f"give {ours} or {name}, not both: they mean the same")
+    options[ours] = convert(value)
+
+
+def _read_hosts(path: Any) -> Any:
+    try:
+        return parse_hostfile(Path(path).read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"hostfile: {error}") from error
