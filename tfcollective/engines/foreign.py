@@ -85,8 +85,10 @@ class ForeignCommunicator(Communicator, abc.ABC):
         out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
+        stream: object = None,
     ) -> Array:
         """See :class:`Communicator`."""
+        _check_stream(stream)
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
         op = _checked(op)
@@ -106,8 +108,10 @@ class ForeignCommunicator(Communicator, abc.ABC):
         postscale: float = 1.0,
         name: str | None = None,
         timeout: float | None = None,
+        stream: object = None,
     ) -> Array:
         """See :class:`Communicator`."""
+        _check_stream(stream)
         source = buffers.as_input(array, "array")
         if source.ndim == 0:
             raise InvalidArgumentError("array: reducescatter needs at least one dimension")
@@ -118,8 +122,11 @@ class ForeignCommunicator(Communicator, abc.ABC):
         own: Array = whole[begin : begin + each + (self.rank < more)].copy()
         return own
 
-    def allgather(self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None) -> Array:
+    def allgather(
+        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: object = None
+    ) -> Array:
         """See :class:`Communicator`."""
+        _check_stream(stream)
         source = buffers.as_input(array, "array")
         source = source.reshape(1) if source.ndim == 0 else source
         with self._operation(f"allgather '{name or ''}' {_typed_rows(source)}", timeout) as seconds:
@@ -133,10 +140,12 @@ class ForeignCommunicator(Communicator, abc.ABC):
         out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
+        stream: object = None,
     ) -> Array:
         """See :class:`Communicator`."""
         import numpy as np
 
+        _check_stream(stream)
         if not 0 <= root < self.size:
             raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
         source = buffers.as_input(array, "array")
@@ -154,8 +163,10 @@ class ForeignCommunicator(Communicator, abc.ABC):
         *,
         name: str | None = None,
         timeout: float | None = None,
+        stream: object = None,
     ) -> tuple[Array, list[int]]:
         """See :class:`Communicator`."""
+        _check_stream(stream)
         source = buffers.as_input(array, "array")
         if source.ndim == 0:
             raise InvalidArgumentError("array: alltoall needs at least one dimension")
@@ -182,6 +193,10 @@ class ForeignCommunicator(Communicator, abc.ABC):
     def join(self, *, timeout: float | None = None) -> int:
         """Only the native engine knows how many ranks contribute: UnsupportedError."""
         raise UnsupportedError("join: over numpy arrays only with the native engine")
+
+    def ticket(self) -> None:
+        """See :class:`Communicator`: nothing runs on a GPU here."""
+        return
 
     # ---- state and end ---------------------------------------------------------------------------------------------
 
@@ -298,6 +313,11 @@ class _Turn:
         owner._completed += error is None
         owner._pending -= 1
         owner._turn.release()
+
+
+def _check_stream(stream: object) -> None:
+    if stream is not None:
+        raise UnsupportedError("stream: arrays on GPUs only with the native engine")
 
 
 def _checked(op: Op | int) -> Op:
