@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, LaunchError
 from tfcollective_launchers.yarn.options import YarnOptions
 
 __all__ = ["archives_of", "pack_directories"]
@@ -66,5 +66,10 @@ def _pack_environment() -> str:
             f"yarn: no python (a path on the nodes) and no archive was given, and cluster-pack, which would pack this "
             f"environment, cannot be used ({error}): give one, or pip install 'tfcollective[yarn]'"
         ) from error
-    place, _ = cluster_pack.upload_env()
+    try:
+        place, _ = cluster_pack.upload_env()
+    except Exception as error:
+        raise LaunchError(
+            f"cluster-pack could not pack this environment ({error}): give a packed one, or a python on the nodes"
+        ) from error
     return str(place)
