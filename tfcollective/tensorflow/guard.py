@@ -22,6 +22,7 @@ from tfcollective.tensorflow.gradients import variable_name
 __all__ = ["FIRST_CHECK", "ReplicaGuard", "compare_fingerprints", "fingerprints"]
 
 FIRST_CHECK = 2  # steps before the first check
+_PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
 _CHANGED, _PRESENT = 0, 1  # places in the last row of what the ranks compare
 
@@ -80,18 +81,18 @@ class ReplicaGuard:
             first = self._first_fingerprints(len(named))
             tf.cond(tf.equal(steps, 0), lambda: first.assign(_fingerprints_of(named)), first.read_value)
         due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
-        return [tf.cond(due, lambda: self._check(named, steps, members), lambda: tf.constant(True))]
+        return [tf.cond(due, lambda: self._check(named, members), lambda: tf.constant(True))]
 
-    def _check(self, named: Sequence[tuple[str, Any]], steps: Any, members: Members) -> Any:
+    def _check(self, named: Sequence[tuple[str, Any]], members: Members) -> Any:
         mine = _fingerprints_of(named)
         changed = tf.constant(True) if self._first is None else tf.reduce_any(tf.not_equal(mine, self._first))
         everyone = _everyone(mine, changed, self._name, members)
         updated = tf.reduce_any(tf.not_equal(everyone[:, -1, _CHANGED], 0))
-        return tf.cond(updated, lambda: _compare(_present(everyone), named, members), lambda: self._again(steps))
+        return tf.cond(updated, lambda: _compare(_present(everyone), named, members), self._later)
 
-    def _again(self, steps: Any) -> Any:
-        """Not yet: the next step counts as this one."""
-        with tf.control_dependencies([self._counter().assign(steps)]):
+    def _later(self) -> Any:
+        """Nothing has changed yet: counts from the first step again, after a pause."""
+        with tf.control_dependencies([self._counter().assign(-_PAUSE)]):
             return tf.constant(True)
 
     def _counter(self) -> Any:
