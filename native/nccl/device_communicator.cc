@@ -371,7 +371,6 @@ void DeviceCommunicator::OnEntry(int from, RoundEntry entry) {
 std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, int rank,
                                                   const std::vector<std::string>& blobs) {
   std::vector<int64_t> rows;
-  if (!IsRagged(operation)) return rows;
   for (const std::string& blob : blobs) {
     const size_t at = operation.collective == Collective::kAllToAll ? static_cast<size_t>(rank) : 0;
     int64_t count = 0;
@@ -396,7 +395,8 @@ void DeviceCommunicator::OnVerdict(RoundVerdict verdict) {
       if (found->second.empty()) lane.unagreed.erase(found);
       if (verdict.refusal.ok()) {
         task->agreed = true;
-        task->rows = RowsFrom(task->operation, rank_, verdict.blobs);
+        // The others may be with the owner already, who reads this without the mutex.
+        if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, verdict.blobs);
         if (number == kByName) lane.to_launch.push_back(task);
       } else {
         refused = task->End(verdict.refusal);
