@@ -68,7 +68,10 @@ def cuda() -> Any:
 
 
 class GpuArray:
-    """An array on GPU `device`; says where it lies as CuPy's arrays do."""
+    """An array on GPU `device`; says where it lies as CuPy's arrays do.
+
+    Its memory is kept: after a failure the GPU may still be writing to it.
+    """
 
     def __init__(self, values: Any, device: int = 0, *, order: str = "C") -> None:
         host = np.asarray(values, order=order)
@@ -86,11 +89,6 @@ class GpuArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return self._interface
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pointer"):
-            cuda().standin_synchronize_memory(self._pointer)
-            cuda().standin_free(self._pointer)
 
 
 def host(array: Any) -> np.ndarray:

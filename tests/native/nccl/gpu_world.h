@@ -25,7 +25,7 @@ inline tfc_device_options StandinOptions() {
   return options;
 }
 
-// Device memory that holds `count` elements.
+// Device memory that holds `count` elements. It is kept: after a failure the GPU may still be writing to it.
 template <typename T>
 class OnGpu {
  public:
@@ -34,7 +34,6 @@ class OnGpu {
   OnGpu(int ordinal, const std::vector<T>& values) : OnGpu(ordinal, values.size()) {
     if (!values.empty()) std::memcpy(data_, values.data(), values.size() * sizeof(T));
   }
-  ~OnGpu() { standin_free(data_); }
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
   T* data() const { return data_; }
