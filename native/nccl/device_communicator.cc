@@ -13,6 +13,9 @@ namespace {
 
 // The owner ends what has taken too long; who waits for it does not give up before.
 constexpr double kOwnerGraceSeconds = 10.0;
+// How the keys of rounds begin.
+constexpr char kDirectPrefix = '#';
+constexpr char kNamePrefix = '=';
 
 bool IsRagged(const Operation& operation) {
   return operation.collective == Collective::kAllGather || operation.collective == Collective::kAllToAll;
@@ -195,12 +198,13 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation operatio
   task->began = Deadline::Clock::now();
   task->deadline = Deadline::After(operation.timeout_s, task->began);
   task->launched = call.launched;
-  task->key = call.by_name ? "=" + operation.name : "#" + std::to_string(++direct_sequence_);
+  task->key = call.by_name ? kNamePrefix + operation.name : kDirectPrefix + std::to_string(++direct_sequence_);
   task->operation = std::move(operation);
   RoundEntry entry{task->key, task->operation.Signature(), task->operation.Describe(),
                    RowsBlob(task->operation, size_)};
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!lane.broken.ok()) return lane.broken;  // meanwhile, on all ranks
     task->ticket = ++tickets_ << 1 | lane_number;
     lane.open.emplace(task->ticket, task);
     lane.unagreed[task->key].push_back(task);
@@ -359,13 +363,27 @@ void DeviceCommunicator::OnEntry(int from, RoundEntry entry) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     verdict = table_.Arrive(from, std::move(entry));
+    if (verdict) CloseIfUnusable(*verdict);
     if (!verdict) deserted = table_.Deserted(key);
   }
   if (!deserted.ok()) return engine_->FailEverywhere(deserted);
   if (!verdict) return;
   // Ranks that make different direct calls are out of step for good.
-  if (!verdict->refusal.ok() && key[0] == '#') return engine_->FailEverywhere(verdict->refusal);
+  if (!verdict->refusal.ok() && key[0] == kDirectPrefix) return engine_->FailEverywhere(verdict->refusal);
   engine_->SendNoteToAll(EncodeVerdict(*verdict));
+}
+
+// Ranks that had announced a call before they heard that the set-up has failed are not to be waited for.
+void DeviceCommunicator::CloseIfUnusable(const RoundVerdict& verdict) {
+  for (const size_t number : {kDirect, kByName}) {
+    if (lanes_[number].setup_key != verdict.key) continue;
+    std::vector<SetupEntry> entries(verdict.blobs.size());
+    bool usable = true;
+    for (size_t rank = 0; rank < entries.size(); ++rank)
+      usable = usable && Decode(verdict.blobs[rank], &entries[rank]).ok();
+    usable = usable && JudgeSetup(entries, engine_->topology(), devices_.share_gpus).ok();
+    if (!usable) table_.Close(number == kDirect ? kDirectPrefix : kNamePrefix);
+  }
 }
 
 std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, int rank,

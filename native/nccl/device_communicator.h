@@ -118,6 +118,7 @@ class DeviceCommunicator {
   // Rounds.
   void Announce(const RoundEntry& entry);
   void OnEntry(int from, RoundEntry entry);
+  void CloseIfUnusable(const RoundVerdict& verdict);
   void OnVerdict(RoundVerdict verdict);
   void OnLeave(int from);
   static Status RootLeft();

@@ -1,6 +1,7 @@
 #include "nccl/rounds.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "control/wire.h"
@@ -33,6 +34,7 @@ RoundVerdict RoundTable::Decide(const std::string& key, const Round& round) cons
 
 std::optional<RoundVerdict> RoundTable::Arrive(int rank, RoundEntry entry) {
   const std::string key = entry.key;
+  if (!key.empty() && closed_.count(key[0]) != 0) return std::nullopt;
   auto& queue = rounds_[key];
   auto round = std::find_if(queue.begin(), queue.end(), [&](const Round& one) { return one.count(rank) == 0; });
   if (round == queue.end()) round = queue.insert(queue.end(), Round());
@@ -42,6 +44,12 @@ std::optional<RoundVerdict> RoundTable::Arrive(int rank, RoundEntry entry) {
   queue.erase(round);
   if (queue.empty()) rounds_.erase(key);
   return verdict;
+}
+
+void RoundTable::Close(char prefix) {
+  closed_.insert(prefix);
+  for (auto round = rounds_.begin(); round != rounds_.end();)
+    round = !round->first.empty() && round->first[0] == prefix ? rounds_.erase(round) : std::next(round);
 }
 
 Status RoundTable::DesertedIn(const std::string& key, const Round& round) const {

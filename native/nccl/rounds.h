@@ -39,6 +39,8 @@ class RoundTable {
   std::optional<RoundVerdict> Arrive(int rank, RoundEntry entry);
   // `rank` comes to nothing any more. PEER_LOST naming it if another rank waits for it.
   Status Leave(int rank);
+  // Keys that begin so mean nothing any more: what ranks still say of them is forgotten.
+  void Close(char prefix);
   bool HasLeft(int rank) const { return left_.count(rank) != 0; }
   // PEER_LOST if one who has left is missing for `key`.
   Status Deserted(const std::string& key) const;
@@ -53,6 +55,7 @@ class RoundTable {
 
   const int world_size_;
   std::set<int> left_;
+  std::set<char> closed_;
   // A name can be used again before all ranks have used it once: one round a use.
   std::map<std::string, std::deque<Round>> rounds_;
 };

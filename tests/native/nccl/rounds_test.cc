@@ -51,6 +51,17 @@ TEST(RoundTableTest, WhoHasLeftIsNotWaitedFor) {
   EXPECT_EQ(other.Deserted("b").peer(), 1);
 }
 
+TEST(RoundTableTest, NobodyIsMissedInWhatIsClosed) {
+  RoundTable table(2);
+  table.Arrive(0, Entry("#1", 1));
+  table.Arrive(0, Entry("=name", 1));
+  table.Close('#');
+  EXPECT_TRUE(table.Missing("#1").empty());
+  EXPECT_FALSE(table.Arrive(0, Entry("#2", 1)));
+  EXPECT_TRUE(table.Deserted("#2").ok());
+  EXPECT_EQ(table.Leave(1).peer(), 1);  // of the other one
+}
+
 TEST(NotesTest, SurviveTheWire) {
   Note note;
   ASSERT_TRUE(DecodeNote(EncodeEntry(Entry("k", 9, "blob")), 2, &note).ok());

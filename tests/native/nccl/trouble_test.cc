@@ -139,11 +139,12 @@ TEST_F(GpuTroubleTest, TwoRanksOnOneGpuAreRefusedUnlessAllowed) {
       tfc_device_options devices = StandinOptions();
       devices.share_gpus = share;
       ASSERT_EQ(tfc_device_configure(communicator, &devices, nullptr), TFC_OK);
-      const GpuRank self{rank, 2, communicator};
+      GpuRank self{rank, 2, communicator};
+      cuStreamCreateWithPriority(&self.stream, 0, 0);  // one stream for both ranks could not come to an end
       OnGpu<float> buffer(0, std::vector<float>(4, 1.0f));
       const CallResult result = self.AllReduce(buffer, 4, TFC_FLOAT32);
       EXPECT_EQ(result.code, share != 0 ? TFC_OK : TFC_FAILED_PRECONDITION) << result.message;
-      EXPECT_EQ(buffer.Get(), std::vector<float>(4, share != 0 ? 2.0f : 1.0f));
+      EXPECT_EQ(buffer.Get(self.stream), std::vector<float>(4, share != 0 ? 2.0f : 1.0f));
     });
   }
 }
