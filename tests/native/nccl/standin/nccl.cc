@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -87,7 +88,6 @@ thread_local std::vector<Call> group;
 
 namespace tfc {
 struct ncclComm {
-  std::string name;
   int rank = 0;
   int size = 1;
   Shared* shared = nullptr;
@@ -355,7 +355,6 @@ Call On(ncclComm_t comm, CUstream stream, const void* send, void* receive) {
 }
 
 void Release(ncclComm_t comm) {
-  if (comm->rank == 0) ::shm_unlink(comm->name.c_str());
   ::munmap(comm->shared, sizeof(Shared));
   delete comm;
 }
@@ -367,13 +366,21 @@ STANDIN_EXPORT ncclResult_t ncclGetVersion(int* version) {
   return tfc::kNcclSuccess;
 }
 
+// The memory has no name that could outlive its processes: the others open it through its maker's descriptors.
 STANDIN_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  static std::atomic<int> number{0};
+  static std::mutex mutex;
+  static std::deque<int> kept;  // the latest: earlier communicators have long been made, or never will be
+  constexpr size_t kKept = 64;
+  std::lock_guard<std::mutex> lock(mutex);
   std::memset(id->internal, 0, sizeof(id->internal));
-  std::snprintf(id->internal, sizeof(id->internal), "/tfc-standin-%d-%d", static_cast<int>(::getpid()), ++number);
-  const int fd = ::shm_open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+  const int fd = ::memfd_create("standin", MFD_CLOEXEC);
   if (fd < 0 || ::ftruncate(fd, sizeof(Shared)) != 0) return kSystemError;
-  ::close(fd);
+  std::snprintf(id->internal, sizeof(id->internal), "/proc/%d/fd/%d", static_cast<int>(::getpid()), fd);
+  kept.push_back(fd);
+  if (kept.size() > kKept) {
+    ::close(kept.front());
+    kept.pop_front();
+  }
   return Result("ncclGetUniqueId");
 }
 
@@ -399,13 +406,12 @@ STANDIN_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, nc
   const ncclResult_t result = Result("ncclCommInitRankConfig");
   if (result != tfc::kNcclSuccess) return result;
   if (config->blocking != 0 || config->magic != 0xcafebeef || size > kMaxRanks) return kInvalidUsage;
-  const int fd = ::shm_open(id.internal, O_RDWR, 0600);
+  const int fd = ::open(id.internal, O_RDWR | O_CLOEXEC);
   if (fd < 0) return kSystemError;
   void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
   if (memory == MAP_FAILED) return kSystemError;
   auto* comm = new tfc::ncclComm();
-  comm->name = id.internal;
   comm->rank = rank;
   comm->size = size;
   comm->shared = static_cast<Shared*>(memory);
@@ -423,7 +429,6 @@ STANDIN_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t*
       return tfc::kNcclSuccess;
     }
     comm->connected = true;
-    ::shm_unlink(comm->name.c_str());  // all are in: nothing is left behind, whoever dies
   }
   if (comm->busy.load() > 0) {
     comm->busy.fetch_sub(1);
