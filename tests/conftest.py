@@ -1,7 +1,19 @@
 """What holds for all tests."""
 
 import signal
+from collections.abc import Iterator
+
+import cloudpickle
+import pytest
 
 # Started in the background of a shell, this process ignores Ctrl-C and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _functions_travel_whole(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Functions of test modules go to other processes by value: these modules can be imported by pytest alone."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
