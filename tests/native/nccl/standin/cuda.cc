@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "per_thread.h"
 #include "standin.h"
 
 using tfc::CUcontext;
@@ -81,9 +82,11 @@ World& TheWorld() {
   return *world;
 }
 
-thread_local std::vector<CUcontext> current;
+using Contexts = std::vector<CUcontext>;
 
-int CurrentOrdinal() { return current.empty() ? -1 : current.back()->ordinal; }
+// The thread's stack of contexts.
+Contexts& Current() { return OfThisThread<Contexts>(); }
+int CurrentOrdinal() { return Current().empty() ? -1 : Current().back()->ordinal; }
 int Devices() { return static_cast<int>(standin_get("devices", 4)); }
 
 CUresult Result(const char* symbol) {
@@ -277,11 +280,12 @@ STANDIN_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice de
 STANDIN_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return tfc::kCudaSuccess; }
 
 STANDIN_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
-  current.push_back(context);
+  Current().push_back(context);
   return tfc::kCudaSuccess;
 }
 
 STANDIN_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+  Contexts& current = Current();
   if (current.empty()) return 201;
   *context = current.back();
   current.pop_back();

@@ -17,9 +17,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "nccl/nccl_api.h"
+#include "per_thread.h"
 #include "standin.h"
 
 using tfc::CUstream;
@@ -81,8 +83,12 @@ struct Call {
   std::vector<Part> parts;  // of an exchange
 };
 
-thread_local int group_depth = 0;
-thread_local std::vector<Call> group;
+struct Group {
+  int depth = 0;
+  std::vector<Call> calls;
+};
+
+Group& MyGroup() { return OfThisThread<Group>(); }
 
 }  // namespace
 
@@ -312,8 +318,7 @@ void Enqueue(Call call) {
 
 ncclResult_t Flush() {
   ncclResult_t result = tfc::kNcclSuccess;
-  std::vector<Call> calls = std::move(group);
-  group.clear();
+  std::vector<Call> calls = std::exchange(MyGroup().calls, {});
   Call exchange;
   for (Call& call : calls) {
     result = tfc::kNcclInProgress;
@@ -341,8 +346,9 @@ ncclResult_t Add(const char* symbol, Call call, int kind, size_t count, ncclData
   }
   if (count * SizeOf(type) * (kind == kReduceScatter ? static_cast<size_t>(call.comm->size) : 1) > kSlotBytes)
     return kInvalidUsage;
-  group.push_back(call);
-  return group_depth > 0 ? tfc::kNcclSuccess : Flush();
+  Group& group = MyGroup();
+  group.calls.push_back(call);
+  return group.depth > 0 ? tfc::kNcclSuccess : Flush();
 }
 
 Call On(ncclComm_t comm, CUstream stream, const void* send, void* receive) {
@@ -474,13 +480,13 @@ STANDIN_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scal
 STANDIN_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) { return Result("ncclRedOpDestroy"); }
 
 STANDIN_EXPORT ncclResult_t ncclGroupStart() {
-  ++group_depth;
+  ++MyGroup().depth;
   return Result("ncclGroupStart");
 }
 
 STANDIN_EXPORT ncclResult_t ncclGroupEnd() {
   const ncclResult_t result = Result("ncclGroupEnd");
-  if (--group_depth > 0) return result;
+  if (--MyGroup().depth > 0) return result;
   const ncclResult_t flushed = Flush();
   return result == tfc::kNcclSuccess ? flushed : result;
 }
