@@ -29,7 +29,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
+  test-long test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -169,6 +169,11 @@ else
 test-tf215:
 	$(call say,skipped: $(TENSORFLOW_tf215) needs Python 3.10 or 3.11 and none was found)
 endif
+
+test-long: .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)  ## longer tests of examples and benchmarks, under both TensorFlow versions
+	$(call say,long tests)
+	$(call python_tests,tf221,-n 2 --dist load -m long $(CURDIR)/tests $(PYTEST_ARGS))
+	$(if $(PYTHON_TF215),$(call python_tests,tf215,-n 2 --dist load -m long $(CURDIR)/tests/e2e/test_examples.py $(CURDIR)/tests/e2e/test_winequality.py $(PYTEST_ARGS)))
 
 # Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
 PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))

@@ -61,6 +61,7 @@ def test_the_program_in_c_is_built_and_runs(tmp_path):
     assert "are there" in again.stdout
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_the_op_runs_over_tcp_and_prints_json():
     command = [*COMMAND, *QUICK, "--rounds", "1", "--runners", "op", "--transport", "tcp", "--json"]
@@ -99,6 +100,7 @@ def wait_for_ranks(pid):
     raise AssertionError("the ranks did not start")
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_growth_measures_steps_and_a_coordinator(tmp_path):
     command = [sys.executable, "-m", "tfcollective", "bench", "growth", "--quick", "-np", "2", "--tensors", "3,7"]

@@ -14,7 +14,7 @@ from one_lab import needs_root, the_lab
 from tfcollective.bench import netlab
 
 pytest.importorskip("tensorflow")
-pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(400)]
 
 KERAS = "-keras2" if __import__("tensorflow").__version__.startswith("2.15") else ""
 COMMAND = [sys.executable, "-m", "tfcollective", "bench", "training", "-np", "2", "--models", "mlp1024", "--quick"]
@@ -24,6 +24,7 @@ def run_bench(*options, timeout=300):
     return subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=timeout, check=False)
 
 
+@pytest.mark.long
 def test_ours_trains_and_what_is_missing_is_named(tmp_path):
     (tmp_path / "none").mkdir()
     others = ["--baselines", str(tmp_path / "none")]
@@ -55,6 +56,7 @@ def test_wrong_usage(options):
 
 
 @needs_root
+@pytest.mark.long
 def test_hosts_are_nodes_of_their_own_and_leave_nothing(tmp_path):
     with the_lab():
         done = run_bench("--runners", f"ours{KERAS}", "--steps", "4", "--link", "1gbit", "--json")

@@ -79,6 +79,7 @@ def test_processes_with_uneven_data_train_to_the_end_of_the_longest():
     assert float(error) < 0.01
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_groups_of_processes_train_side_by_side():
     done = run_job(EXAMPLES / "process_sets.py", 3)
@@ -87,6 +88,7 @@ def test_groups_of_processes_train_side_by_side():
     assert float(found["1"]) == float(found["2"]) == pytest.approx(3.0, abs=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_the_synthetic_benchmark_counts_all_processes():
     done = run_job(EXAMPLES / "synthetic_benchmark.py", 2, "--rounds", "2", "--batches", "2", "--fp16-allreduce")
@@ -95,6 +97,7 @@ def test_the_synthetic_benchmark_counts_all_processes():
     assert float(rates[1][1]) > float(rates[0][1]) > 0
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_an_estimator_trains_with_horovods_hook(tmp_path):
     tf = pytest.importorskip("tensorflow")
@@ -105,6 +108,7 @@ def test_an_estimator_trains_with_horovods_hook(tmp_path):
     assert list(tmp_path.glob("model.ckpt-100.*"))
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_mnist_files_plain_and_gzipped():
     done = run_job(EXAMPLES / "keras_mnist.py", 2, "--data", str(ROOT / "tests" / "data" / "mnist"), "--epochs", "8")

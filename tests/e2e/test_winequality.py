@@ -37,6 +37,7 @@ def run_example(script, model_dir, epochs):
     return float(error), done
 
 
+@pytest.mark.long
 def test_a_keras_experiment(tmp_path):
     error, done = run_example("keras_wine.py", tmp_path / "model", 2)
     assert error < 1.5  # of marks from 0 to 10: the mean alone gives 0.69, an untrained model 5.8
@@ -51,6 +52,7 @@ def test_a_keras_experiment(tmp_path):
     assert "training ended with a loss of" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimators")
 def test_an_estimator(tmp_path):
     error, done = run_example("estimator_wine.py", tmp_path / "model", 2)

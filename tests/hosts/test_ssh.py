@@ -94,7 +94,6 @@ print(tfcollective.run(moved.where, ("at ",), launcher="ssh", hosts={hosts.liste
 
 
 @pytest.mark.tensorflow
-@pytest.mark.slow
 def test_the_digits_example_trains_on_all_hosts(hosts, tmp_path):
     pytest.importorskip("tensorflow")
     script = str(Path(__file__).parents[2] / "examples" / "keras_digits.py")

@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 
 from jobs import run_job
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(500)]
 JOB = Path(__file__).with_name("job_training.py")
 
 # Sums of the same float32 numbers in another order differ by round-off; 12 steps let that grow to about 5e-7 here.
