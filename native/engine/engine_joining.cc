@@ -147,7 +147,13 @@ Result<int> Engine::StandInUntilAllJoin(double timeout_s) {
       FailAll(NotAllJoined(timeout_s));
       return failure_.Get();
     }
-    if (stand_ins_.empty()) return *all_joined_;
+    if (stand_ins_.empty()) {
+      const int last = *all_joined_;
+      lock.unlock();
+      // Our part in the last operations may still be under way, though the others have ended them.
+      TFC_RETURN_IF_ERROR(WaitUntilNothingRuns());
+      return last;
+    }
     const StandIn stand_in = std::move(stand_ins_.front());
     stand_ins_.pop_front();
     lock.unlock();
