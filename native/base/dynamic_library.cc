@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <mutex>
+
 namespace tfc {
 namespace {
 
@@ -15,6 +17,10 @@ std::string PathOf(void* handle, const std::string& name) {
 }  // namespace
 
 Result<DynamicLibrary> DynamicLibrary::Load(const std::string& name, int flags) {
+  // The loader has locks of its own, but its answer about a library that another thread has just loaded lies outside
+  // them.
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
   ::dlerror();
   void* handle = ::dlopen(name.c_str(), flags);
   if (handle != nullptr) return DynamicLibrary(handle, PathOf(handle, name));

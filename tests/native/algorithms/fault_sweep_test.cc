@@ -17,7 +17,7 @@ namespace tfc {
 namespace {
 
 constexpr int kSize = 3;
-constexpr double kPatience = 20.0;    // seconds: an operation's deadline where nothing is lost silently
+constexpr double kPatience = 60.0;    // seconds: an operation's deadline where nothing is lost silently
 constexpr double kImpatience = 0.05;  // seconds: the deadline where a message is lost silently
 
 struct Ending {
