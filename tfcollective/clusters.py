@@ -255,6 +255,6 @@ def _watch_for_end(client: CoordinatorClient) -> None:
     while True:
         with suppress(CoordinatorError):
             if client.wait(_END, timeout=_POLL_S) is not None:
-                time.sleep(_GRACE_S)
+                time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
                 os._exit(0)
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)  # a coordinator that is away answers at once

@@ -95,7 +95,7 @@ def wait_for_ranks(pid):
         ranks = [member for member in family if "workers.native" in " ".join(member.cmdline()[-12:])]
         if len(ranks) >= 3:  # the launcher and both ranks
             return family
-        time.sleep(0.1)
+        time.sleep(0.1)  # processes of others give no notice
     benchmark.kill()
     raise AssertionError("the ranks did not start")
 

@@ -99,7 +99,7 @@ def wait_for_ranks(process):
         found = [words_of(psutil.Process(pid)) for pid in netlab.current_state().processes if psutil.pid_exists(pid)]
         if len([words for words in found if "tfcollective.bench.allreduce.workers.native" in words]) >= 2:
             return
-        time.sleep(0.1)
+        time.sleep(0.1)  # processes of others give no notice
     process.kill()
     raise AssertionError(f"the ranks did not start: {process.communicate()[1]!r}")
 
@@ -129,7 +129,7 @@ def wait_for_workers(pid):
         workers = [one for one in family if "tfcollective.bench.training.worker" in words_of(one)[:3]]
         if len(workers) == 2:
             return family
-        time.sleep(0.1)
+        time.sleep(0.1)  # processes of others give no notice
     benchmark.kill()
     raise AssertionError("the workers did not start")
 

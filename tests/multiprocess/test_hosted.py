@@ -84,7 +84,7 @@ class Platform:
         deadline = time.monotonic() + 60
         while not (self.folder / "coordinator").exists():
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.05)  # another process makes the file
         self.coordinator = (self.folder / "coordinator").read_text()
         return self
 
@@ -137,7 +137,7 @@ def when_all_wait(platform, act):
             status = ask_status(platform.coordinator, platform.job.key)
             if status and all(task["state"] == "running" for task in status["tasks"]):
                 break
-            time.sleep(0.1)
+            time.sleep(0.1)  # the status has no call that waits
         act()
 
     threading.Thread(target=watch, daemon=True).start()

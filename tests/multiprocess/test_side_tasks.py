@@ -23,7 +23,7 @@ role = os.environ["TFCOLLECTIVE_TASK"].partition(":")[0]
 here = Path(sys.argv[1])
 def wait_for(path):
     while not path.exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # another process makes the file
 """
 
 
@@ -62,7 +62,7 @@ if role == "chief":
     me = discover(Settings.load(), {})
     client = CoordinatorClient(me.coordinator, me.key)
     while not any(task["state"] == "failed" for task in client.status()["tasks"]):
-        time.sleep(0.05)
+        time.sleep(0.05)  # the status has no call that waits
     print("trained", flush=True)
 """
     code, out, err = run("--log-dir", str(tmp_path / "logs"), *ROLES, *program(text), str(tmp_path))

@@ -26,6 +26,10 @@ def ops_of(engine: str) -> Any:
     return HorovodOps() if engine == "horovod" else NumpyOps()
 
 
+def _reduction_attributes(op: int, prescale: float, postscale: float, tensor_name: str, world: int) -> dict[str, Any]:
+    return {"op": op, "prescale": prescale, "postscale": postscale, "tensor_name": tensor_name, "world": world}
+
+
 # ---- numpy -----------------------------------------------------------------------------------------------------------
 
 
@@ -46,13 +50,7 @@ class NumpyOps:
                 array, Op(op), prescale=prescale, postscale=postscale, name=tensor_name
             )
 
-        attributes = {
-            "op": op,
-            "prescale": prescale,
-            "postscale": postscale,
-            "tensor_name": tensor_name,
-            "world": world,
-        }
+        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, world)
         return self._run("TfcollectiveAllreduce", reduce, [tensor], [tensor.dtype], attributes)[0]
 
     def tfcollective_grouped_allreduce(
@@ -92,13 +90,7 @@ class NumpyOps:
                 array, Op(op), prescale=prescale, postscale=postscale, name=tensor_name
             )
 
-        attributes = {
-            "op": op,
-            "prescale": prescale,
-            "postscale": postscale,
-            "tensor_name": tensor_name,
-            "world": world,
-        }
+        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, world)
         return self._run("TfcollectiveReducescatter", scatter, [tensor], [tensor.dtype], attributes)[0]
 
     def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, world: int = 0) -> tuple[Any, Any]:

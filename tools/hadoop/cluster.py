@@ -299,7 +299,7 @@ def _wait_until(what: str, condition: Callable[[], bool]) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise ClusterError(f"not within {START_S:g} s: {what}")
-        time.sleep(0.2)
+        time.sleep(0.2)  # daemons of others give no notice
 
 
 # ---- down and status -------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def _end(pids: Sequence[int]) -> None:
                 os.kill(pid, number)
         deadline = time.monotonic() + END_S
         while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(0.05)  # not our children: there is nothing to wait on
 
 
 def _runs(pid: int) -> bool:

@@ -46,7 +46,7 @@ def _find_coordinator(app: Any, patience: float) -> str:
                 return str(found.decode())
         except Exception as error:  # noqa: BLE001  skein raises many kinds; the deadline ends it
             _LOG.info("yarn: %s", error)
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # skein's only call that waits has no deadline
     raise LaunchError(f"the application's master has not started the coordinator within {patience:g} s")
 
 
