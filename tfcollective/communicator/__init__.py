@@ -1,0 +1,33 @@
+"""A connected world over numpy arrays: the smallest useful part of tfcollective.
+
+>>> import numpy as np, tfcollective
+>>> tfcollective.init()
+>>> world = tfcollective.get_communicator()
+>>> world.allreduce(np.ones(3), op=tfcollective.Sum)      # on 2 processes: array([2., 2., 2.])
+"""
+
+from tfcollective.communicator.communicator import Communicator
+from tfcollective.communicator.listener import Listener
+from tfcollective.communicator.values import (
+    Average,
+    CommunicatorInfo,
+    CommunicatorOptions,
+    Max,
+    Min,
+    Op,
+    Product,
+    Sum,
+)
+
+__all__ = [
+    "Average",
+    "Communicator",
+    "CommunicatorInfo",
+    "CommunicatorOptions",
+    "Listener",
+    "Max",
+    "Min",
+    "Op",
+    "Product",
+    "Sum",
+]

@@ -1,0 +1,60 @@
+"""What a communicator is asked with and what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfcollective._native import abi
+
+__all__ = ["Average", "CommunicatorInfo", "CommunicatorOptions", "Max", "Min", "Op", "Product", "Sum"]
+
+Op = abi.Op
+Average = Op.AVERAGE
+Sum = Op.SUM
+Min = Op.MIN
+Max = Op.MAX
+Product = Op.PRODUCT
+
+
+@dataclass(frozen=True)
+class CommunicatorOptions:
+    """How a communicator connects and waits. Times are seconds.
+
+    Attributes:
+        connect_timeout: until every peer must be connected.
+        op_timeout: of an operation that gives no timeout of its own.
+        stall_warning: log a warning when an operation has waited this long; 0 for none.
+        transport: "auto" (shared memory inside a node, TCP between nodes) or "tcp".
+        spin_us: spin this many microseconds before sleeping; -1 chooses by cores and local ranks.
+        nccl: the NCCL library to use; by default a loaded copy, one of the packages nvidia-nccl-*, or the loader's.
+        cuda_driver: the CUDA driver to use instead of libcuda.so.1.
+        share_gpus: several ranks may use one GPU.
+    """
+
+    connect_timeout: float = 60.0
+    op_timeout: float = 300.0
+    stall_warning: float = 60.0
+    transport: str = "auto"
+    spin_us: int = -1
+    nccl: str | None = None
+    cuda_driver: str | None = None
+    share_gpus: bool = False
+
+
+@dataclass(frozen=True)
+class CommunicatorInfo:
+    """A snapshot of a communicator's place and state.
+
+    `completed` and `pending` count operations of this rank; `broken` is true once an error has ended it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    uses_shared_memory: bool
+    broken: bool
+    completed: int
+    pending: int
