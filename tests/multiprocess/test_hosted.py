@@ -51,7 +51,7 @@ serve_job(HostedJob.from_json(json.loads((folder / "job").read_text()), call), "
 CONTAINER = """
 import sys
 from tfcollective.launch.hosted_master import serve_container
-from tfcollective.launch.node import NodeSettings
+from tfcollective.launch.node_protocol import NodeSettings
 
 sys.exit(serve_container(NodeSettings(sys.argv[1], sys.stdin.readline().strip(), sys.argv[2])))
 """

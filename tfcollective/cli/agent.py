@@ -47,6 +47,7 @@ def agent(
             "an agent needs --join HOST:PORT and --key-file F: tfcollective run --wait-for-agents says which"
         )
     from tfcollective.launch import node
+    from tfcollective.launch.node_protocol import NodeSettings
 
     if join == _STDIN:
         return node.serve_stdin()
@@ -54,7 +55,7 @@ def agent(
         raise ConfigError("--join needs --key-file F: the launcher says which")
     patience = Settings.load().start_timeout if start_timeout is None else start_timeout
     return node.serve(
-        node.NodeSettings(
+        NodeSettings(
             coordinator=str(Endpoint.parse(join)),
             key=node.wait_for_key(Path(key_file), patience).hex(),
             name=name or socket.gethostname(),

@@ -14,7 +14,8 @@ from tfcollective.errors import CoordinatorError
 from tfcollective.launch.hosted import DONE, LEASE, LEASE_S, OUTCOME, STOP, ContainerRow, HostedJob, HostedOutcome
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, StartFailure
-from tfcollective.launch.node import NodeSettings, serve
+from tfcollective.launch.node import serve
+from tfcollective.launch.node_protocol import NodeSettings
 from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
 from tfcollective.launch.output_relay import OutputRelay
 from tfcollective.launch.signals import forward_signals

@@ -15,7 +15,7 @@ from tfcollective.launch.hosts import Host, Share, share_out
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.network import own_address
-from tfcollective.launch.node import refusal_line
+from tfcollective.launch.node_protocol import refusal_line
 from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
 from tfcollective.launch.planner import Plan, plan_hosts
 from tfcollective.launch.secret_file import write_secret

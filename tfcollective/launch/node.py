@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tfcollective import log
@@ -37,6 +37,7 @@ from tfcollective.launch.gpus import gpu_variables, visible_gpus
 from tfcollective.launch.horovod_compat import PACKAGES
 from tfcollective.launch.horovod_engine import with_interface
 from tfcollective.launch.network import choose_address, interface_addresses, route_address
+from tfcollective.launch.node_protocol import BEAT_S, LOST_S, NodeSettings, beat_key, orders_key
 from tfcollective.launch.planner import thread_variables
 from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.sweep import end_processes_of
@@ -45,12 +46,9 @@ from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
 
-__all__ = ["LOST_S", "NodeSettings", "beat_key", "orders_key", "refusal_line", "serve", "serve_stdin", "wait_for_key"]
+__all__ = ["serve", "serve_stdin", "wait_for_key"]
 
 _LOG = log.get_logger(__name__)
-# All ranks end within 15 s of the moment in which a host is cut off: 7 s until both sides know, the rest for ending.
-LOST_S = 7.0
-_BEAT_S = 1.5
 _REPLY_S = 3.0
 _RETRY_S = 0.5
 _POLL_S = 20.0
@@ -62,53 +60,6 @@ _GONE = "lost its launcher and ended its ranks"
 _Orders = queue.SimpleQueue["bytes | None"]
 
 
-@dataclass(frozen=True)
-class NodeSettings:
-    """What a node has to know before it can enroll: a value that travels as one line of JSON, never in argv.
-
-    Attributes:
-        coordinator: HOST:PORT.
-        key: the job key in hexadecimal.
-        name: what the launcher calls this node.
-        network_interfaces: names or networks of the interface that its ranks are to use; empty: what leads to the
-            coordinator.
-        slots: how many ranks it takes; None: the launcher decides.
-        patience: how long (s) to try to reach the coordinator, and then to wait for the first order.
-        executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
-    """
-
-    coordinator: str
-    key: str = field(repr=False)
-    name: str
-    network_interfaces: tuple[str, ...] = ()
-    slots: int | None = None
-    patience: float = 120.0
-    executable: str | None = None
-
-    def to_line(self) -> bytes:
-        """One line of JSON that :meth:`from_line` reads."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> NodeSettings:
-        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
-        try:
-            document = json.loads(line)
-            return cls(network_interfaces=tuple(document.pop("network_interfaces")), **document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"the node's settings cannot be read: {error!r}") from error
-
-
-def beat_key(number: int) -> str:
-    """Where a node says that it lives, and how it ended."""
-    return f"node/{number}/beat"
-
-
-def orders_key(number: int) -> str:
-    """Where a node that was not started by the launcher finds its orders."""
-    return f"node/{number}/orders"
-
-
 def wait_for_key(path: Path, patience: float) -> bytes:
     """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
     deadline = Deadline.after(patience)
@@ -117,11 +68,6 @@ def wait_for_key(path: Path, patience: float) -> bytes:
     key = read_key(Settings(key_file=str(path)))
     assert key is not None
     return key
-
-
-def refusal_line(reason: str) -> bytes:
-    """The order to go away."""
-    return json.dumps({"refused": reason}).encode() + b"\n"
 
 
 def serve_stdin() -> int:
@@ -259,7 +205,7 @@ class _Pulse:
 
     def _run(self) -> None:
         heard = time.monotonic()
-        while not self._ended.wait(_BEAT_S):
+        while not self._ended.wait(BEAT_S):
             try:
                 self._client.put(self._key, {"ended": False, "failure": None})
                 heard = time.monotonic()

@@ -17,7 +17,7 @@ from tfcollective.launch.agents import Agents
 from tfcollective.launch.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.node import LOST_S, beat_key, orders_key, refusal_line
+from tfcollective.launch.node_protocol import LOST_S, beat_key, orders_key, refusal_line
 from tfcollective.launch.planner import Plan, WorkerPlan
 from tfcollective.launch.signals import forward_signals
 from tfcollective.log import get_logger

@@ -14,7 +14,7 @@ from tfcollective.launch.hosts import share_out
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.network import choose_address, interface_addresses, is_this_machine, own_address
-from tfcollective.launch.node import NodeSettings
+from tfcollective.launch.node_protocol import NodeSettings
 from tfcollective.launch.nodes import Facts, Node, client_of, enrolled, run_on_nodes
 from tfcollective.launch.planner import Plan, plan_hosts
 from tfcollective.launch.spec import JobSpec

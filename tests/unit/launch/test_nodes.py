@@ -13,7 +13,7 @@ from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch import nodes
 from tfcollective.launch.agents import Agents
-from tfcollective.launch.node import NodeSettings
+from tfcollective.launch.node_protocol import NodeSettings
 from tfcollective.launch.nodes import Facts, Node, version_problem
 
 SAID = {"name": "h2", "address": "10.0.0.2", "version": __version__, "python": platform.python_version(), "slots": 4}
