@@ -92,6 +92,8 @@ class Platform:
         for process in self.processes:
             process.kill()
             process.wait()
+            if process.stdin:
+                process.stdin.close()
 
     def add(self, *names):
         for name in names:
