@@ -70,16 +70,16 @@ def test_a_rank_0_that_does_not_come_is_named(tmp_path):
 def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
     port = free_port()
     with ranks(tmp_path) as group:
-        chief = group.start(ONLY_INIT, {**tf_config(port, "chief", 0), **KEY}, timeout=2)
-        worker = group.start(ONLY_INIT, {**tf_config(port, "worker", 1), **KEY}, timeout=2)
+        chief = group.start(ONLY_INIT, {**tf_config(port, "chief", 0), **KEY}, timeout=10)
+        worker = group.start(ONLY_INIT, {**tf_config(port, "worker", 1), **KEY}, timeout=10)
         stranger = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), "TFCOLLECTIVE_KEY": "cd" * 32}, timeout=30)
-        _, err = stranger.communicate(timeout=20)
+        _, err = stranger.communicate(timeout=60)
         assert "CoordinatorError" in err
         assert "does not prove the job key" in err
-        errors = [process.communicate(timeout=20)[1] for process in (chief, worker)]
+        errors = [process.communicate(timeout=60)[1] for process in (chief, worker)]
         assert "wrong key" in errors[0]
         for err in errors:
-            assert "RendezvousError: 2 of 3 tasks joined within 2 s; missing: worker:0" in err
+            assert "RendezvousError: 2 of 3 tasks joined within 10 s; missing: worker:0" in err
 
 
 def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):
