@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from foreign import mpirun, only_tfcollective, python_with_horovod
+from foreign import mpirun, only_tfcollective, path_with_mpi4py, python_with_horovod
 from launching import Run
 
 pytestmark = [pytest.mark.engines, pytest.mark.multiprocess, pytest.mark.timeout(600)]
@@ -19,13 +22,9 @@ ENGINES = ("native", "horovod", "mpi")
 def run(engine: str, folder: Path, ranks: int, script: Path, *arguments: str) -> str:
     """What the ranks print; they all end well."""
     expected = {"EXPECTED_SIZE": str(ranks), "EXPECTED_ENGINE": engine}
-    if engine == "mpi":
-        done = mpirun(folder, ranks, str(script), *arguments, **expected, TFCOLLECTIVE_ENGINE="mpi")
-        assert done.returncode == 0, done.stderr[-6000:]
-        return done.stdout
-    python = sys.executable if engine == "native" else python_with_horovod()
+    python = python_with_horovod() if engine == "horovod" else sys.executable
     path = ("--env", f"PYTHONPATH={only_tfcollective(folder)}") if engine == "horovod" else ()
-    env = {**expected, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**expected, "TF_CPP_MIN_LOG_LEVEL": "3", **(path_with_mpi4py(folder) if engine == "mpi" else {})}
     with Run(("--engine", engine, "-np", str(ranks), *path, python, str(script), *arguments), env=env) as job:
         code, out, err = job.finish(500)
     assert code == 0, err[-6000:]
@@ -53,6 +52,69 @@ def test_the_digits_example_trains(engine: str, tmp_path: Path) -> None:
     out = run(engine, tmp_path, 2, DIGITS, "--model-dir", str(tmp_path / "models"))
     (accuracy,) = re.findall(r"held-out accuracy: ([0-9.]+)", out)
     assert float(accuracy) > 0.95
+
+
+@pytest.mark.tensorflow
+def test_tensors_under_mpirun_alone(tmp_path: Path) -> None:
+    expected = {"EXPECTED_SIZE": "2", "EXPECTED_ENGINE": "mpi", "TFCOLLECTIVE_ENGINE": "mpi"}
+    done = mpirun(tmp_path, 2, str(HERE / "job_tensors.py"), **expected)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout.count("ok") == 7 * 2
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "how"),
+    [
+        ("raise ValueError('the disk is on fire')", 1, "the disk is on fire"),
+        ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
+        ("os._exit(3)", 3, "exited with code 3"),
+    ],
+)
+def test_a_rank_of_mpi_that_fails_is_named_and_all_end(end: str, code: int, how: str, tmp_path: Path) -> None:
+    program = (
+        "import os, numpy as np, tfcollective as tfc\n"
+        "tfc.init()\n"
+        "world = tfc.get_communicator()\n"
+        "world.allreduce(np.ones(3))\n"
+        f"if world.rank == 1: {end}\n"
+        "world.allreduce(np.ones(3))\n"
+    )
+    arguments = ("--engine", "mpi", "-np", "2", sys.executable, "-c", program)
+    with Run(arguments, env=path_with_mpi4py(tmp_path)) as job:
+        got, _, err = job.finish(120)
+        job.wait_until_gone(10.0)
+    assert got == code, err
+    assert "the job failed: rank 1 (worker:1" in err
+    assert how in err
+
+
+def test_a_signal_ends_the_ranks_of_mpi(tmp_path: Path) -> None:
+    program = "import time, tfcollective as tfc\ntfc.init()\nprint('ready', flush=True)\ntime.sleep(100)"
+    arguments = ("--engine", "mpi", "-np", "2", sys.executable, "-c", program)
+    with Run(arguments, env=path_with_mpi4py(tmp_path)) as job:
+        job.wait_for_line("ready")
+        job.signal(signal.SIGTERM)
+        assert job.finish(60)[0] == 128 + signal.SIGTERM
+        job.wait_until_gone(10.0)
+
+
+def test_a_function_runs_on_ranks_of_mpi(tmp_path: Path) -> None:
+    program = (
+        "import tfcollective as tfc\n"
+        "def where(word):\n"
+        "    tfc.init()\n"
+        "    return word, tfc.rank(), tfc.size()\n"
+        "if __name__ == '__main__':\n"
+        "    print(tfc.run(where, ('here',), np=2, use_mpi=True, mpi_args='--mca btl self,vader'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **path_with_mpi4py(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "[('here', 0, 2), ('here', 1, 2)]" in done.stdout, done.stderr
 
 
 def test_mpi_ranks_that_fail_end_the_others(tmp_path: Path) -> None:

@@ -58,14 +58,18 @@ def mpi4py_of_this_python() -> Path:
     return found
 
 
+def path_with_mpi4py(folder: Path) -> dict[str, str]:
+    """The environment in which this Python has mpi4py, by a link in this folder."""
+    _link(folder, "mpi4py", mpi4py_of_this_python())
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
 def mpirun(folder: Path, ranks: int, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command of this Python on several processes of MPI."""
-    _link(folder, "mpi4py", mpi4py_of_this_python())
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run(
         ["mpirun", "-np", str(ranks), "--oversubscribe", sys.executable, *command],
-        env={**os.environ, **allowed, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        env={**os.environ, **allowed, **path_with_mpi4py(folder), "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from tfcollective.errors import ConfigError
-from tfcollective.settings import Settings
+from tfcollective.identity.keys import read_key
+from tfcollective.identity.mpi import open_mpi_place
+from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 
 __all__ = ["agent"]
@@ -29,9 +31,11 @@ Examples:
 @click.option("--network-interface", multiple=True, metavar="NAME|CIDR", help="Use this interface; may be repeated.")
 @click.option("--name", metavar="NAME", help="What to call this host in reports. [its host name]")
 @click.option("--start-timeout", type=float, metavar="S", help="How long to wait for the launcher. [120]")
+@click.option("--mpi", is_flag=True, help="Run the one rank that this process of mpirun stands for.")
 def agent(
     join: str | None,
     key_file: str | None,
+    mpi: bool,
     slots: int | None,
     network_interface: tuple[str, ...],
     name: str | None,
@@ -51,16 +55,21 @@ def agent(
 
     if join == _STDIN:
         return node.serve_stdin()
-    if key_file is None:
-        raise ConfigError("--join needs --key-file F: the launcher says which")
-    patience = Settings.load().start_timeout if start_timeout is None else start_timeout
+    settings = Settings.load()
+    patience = settings.start_timeout if start_timeout is None else start_timeout
+    key = read_key(settings) if key_file is None else node.wait_for_key(Path(key_file), patience)
+    if key is None:
+        raise ConfigError(
+            f"--join needs the job key: --key-file F, as the launcher says, or {variable('key')} in the environment"
+        )
     return node.serve(
         NodeSettings(
             coordinator=str(Endpoint.parse(join)),
-            key=node.wait_for_key(Path(key_file), patience).hex(),
+            key=key.hex(),
             name=name or socket.gethostname(),
             network_interfaces=network_interface,
             slots=slots,
             patience=patience,
+            mpi=open_mpi_place(environ_snapshot()) if mpi else None,
         )
     )

@@ -115,6 +115,8 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
         help="Start all ranks again when one fails, at most N times. [0]",
     ),
     click.option("--engine", type=click.Choice(ENGINES), help="Who moves data between the ranks. [native]"),
+    click.option("--mpi", is_flag=True, help="The same as --engine mpi, as horovodrun calls it."),
+    click.option("--mpi-args", metavar="TEXT", help="With --engine mpi: more arguments for mpirun, as one text."),
     click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
     click.option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="Give each rank N GPUs. [sees all]"),
     click.option("--oversubscribe-gpus", is_flag=True, help="Ranks may share GPUs (NCCL 2.30.3 or newer)."),
@@ -186,11 +188,17 @@ def warn_of_ignored(context: click.Context) -> None:
         click.echo(f"tfcollective: no effect here: {', '.join(noted)}", err=True)
 
 
-def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host]) -> str:
-    """Who runs a job with these options."""
+def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: str) -> str:
+    """Who runs a job with these options on this engine."""
     asked = options["launcher"]
     if asked != "yarn":
         refuse_yarn_options(options)
+    if engine == "mpi" or asked == "mpi":
+        if asked not in (None, "mpi") or engine != "mpi" or options["wait_for_agents"] is not None:
+            raise ConfigError("--engine mpi has its processes started by mpirun: use it without --launcher and agents")
+        return "mpi"
+    if options["mpi_args"] is not None:
+        raise ConfigError("--mpi-args are for mpirun: they need --engine mpi")
     if asked == "local" and not all(is_this_machine(host.name) for host in hosts):
         raise ConfigError("--launcher local runs on this machine only: use it without -H and --hostfile")
     if asked == "agents" and options["wait_for_agents"] is None:
@@ -208,7 +216,8 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
     """The launcher's name and the job."""
     settings = Settings.load()
     hosts = _hosts(options["hosts"], options["hostfile"])
-    launcher = choose_launcher(options, hosts)
+    engine = _engine(options, settings)
+    launcher = choose_launcher(options, hosts, engine)
     specs = _specs(options, options["ps_policy"] or settings.ps_policy)
     tasks = _world(options, hosts, specs)
     spec = JobSpec(
@@ -227,7 +236,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         op_timeout=_given(options["op_timeout"], settings.op_timeout),
         stall_warning=0.0 if options["no_stall_check"] else _given(options["stall_warning"], settings.stall_warning),
         transport=options["transport"] or settings.transport,
-        engine=options["engine"] or settings.engine,
+        engine=engine,
         timeline=_absolute(_given(options["timeline"], settings.timeline)),
         emit_tf_config=options["emit_tf_config"],
         horovod_compat=options["horovod_compat"],
@@ -242,6 +251,14 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         platform=_platform(launcher, options),
     )
     return launcher, spec
+
+
+def _engine(options: Mapping[str, Any], settings: Settings) -> str:
+    if not options["mpi"]:
+        return str(options["engine"] or settings.engine)
+    if options["engine"] not in (None, "mpi"):
+        raise ConfigError(f"--mpi asks for the engine mpi, --engine {options['engine']} for another")
+    return "mpi"
 
 
 def _hosts(text: str | None, path: str | None) -> tuple[Host, ...]:
@@ -282,18 +299,22 @@ def _platform(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"agents": options["wait_for_agents"], "port": options["port"], "key_file": key_file}
     if launcher == "yarn":
         return yarn_platform(options)
-    if launcher != "ssh":
+    if launcher not in ("ssh", "mpi"):
         return {}
-    try:
-        more = tuple(shlex.split(options["ssh_options"]))
-    except ValueError as error:
-        raise ConfigError(f"--ssh-options {options['ssh_options']!r}: {error}") from error
     return {
+        **({"args": _words("--mpi-args", options["mpi_args"] or "")} if launcher == "mpi" else {}),
         "port": options["ssh_port"],
         "identity_file": options["ssh_identity_file"],
-        "options": more,
+        "options": _words("--ssh-options", options["ssh_options"]),
         "python": options["remote_python"] or sys.executable,
     }
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r}: {error}") from error
 
 
 def _bucket_bytes(mebibytes: float | None) -> dict[str, str]:

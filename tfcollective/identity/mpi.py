@@ -6,6 +6,7 @@ TFCOLLECTIVE_RENDEZVOUS.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
@@ -14,7 +15,7 @@ from tfcollective.identity.model import Claim, Facts, Source
 from tfcollective.identity.slurm import STEP_SIZE
 from tfcollective.settings import variable
 
-__all__ = ["SOURCE"]
+__all__ = ["SOURCE", "open_mpi_place"]
 
 _LOOPBACK = "127.0.0.1"
 # Where the launchers name the job; any of them tells jobs of one node apart.
@@ -30,12 +31,22 @@ class _Family:
     local_size: str
 
 
+_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
 _FAMILIES = (
     _Family("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     _Family("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
     _Family("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
     _Family("PMIX_RANK", variable("size"), ""),
 )
+
+
+def open_mpi_place(environ: Mapping[str, str]) -> tuple[int, int, int]:
+    """What Open MPI's mpirun says: the rank, its place among those of its host, and how many are there. ConfigError."""
+    family = _FAMILIES[0]
+    if family.rank not in environ:
+        raise ConfigError(f"{family.rank} is not set: Open MPI's mpirun has not started this process")
+    ranks = (whole_number(environ, family.rank), whole_number(environ, _LOCAL_RANK))
+    return (*ranks, whole_number(environ, family.local_size, 1))
 
 
 def _family(facts: Facts) -> _Family | None:

@@ -76,7 +76,8 @@ def run(
         args: its positional arguments.
         kwargs: its keyword arguments.
         np: the number of processes, all of them workers; 1 when omitted.
-        launcher: the platform to run on; ``local`` is this machine, or ``ssh`` if ``hosts`` are others.
+        launcher: the platform to run on; ``local`` is this machine, or ``ssh`` if ``hosts`` are others, or ``mpi`` with
+            ``engine="mpi"``.
         task_specs: in place of ``np``: a TaskSpec for each role, see ``tfcollective.allreduce_topology``. On this
             machine the numbers of instances and processes count, and TensorBoard's fields; memory, vcores, gpus and
             labels are for platforms that give them out.
@@ -103,7 +104,7 @@ def run(
     if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
         raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
     spec = function_job(fn, args, kwargs, np, task_specs=task_specs, **options)
-    launching = find_launcher("ssh" if launcher == "local" and _elsewhere(spec) else launcher)
+    launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
     return results_of(outcome, spec.num_proc)
@@ -144,8 +145,10 @@ def function_job(
     )
 
 
-def _elsewhere(spec: JobSpec) -> bool:
-    return any(not is_this_machine(host.name) for host in spec.hosts)
+def _launcher_for(spec: JobSpec) -> str:
+    if spec.engine == "mpi":
+        return "mpi"
+    return "ssh" if any(not is_this_machine(host.name) for host in spec.hosts) else "local"
 
 
 def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:

@@ -14,15 +14,13 @@ __all__ = ["translate"]
 _ELASTIC = (
     "a job has as many ranks as it was started with: leave it out, and let max_restarts start them again when one fails"
 )
-_MPI = "MPI starts its processes itself: TFCOLLECTIVE_ENGINE=mpi mpirun -np N python script.py"
 _UNSUPPORTED = {
     **dict.fromkeys(("min_np", "max_np", "min_num_proc", "max_num_proc", "slots", "cooldown_range"), _ELASTIC),
     **dict.fromkeys(("reset_limit", "host_discovery_script"), _ELASTIC),
-    **dict.fromkeys(("use_mpi", "mpi_args"), _MPI),
 }
 _WITHOUT_EFFECT = ("use_gloo", "disable_cache")
 _RENAMED = {"num_proc": "np", "output_filename": "log_dir"}
-_PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file"}
+_PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file", "mpi_args": "args"}
 
 
 def translate(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,6 +43,10 @@ def translate(options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(left.get(name), str):
             left[name] = tuple(one for one in left[name].split(",") if one)
     _move(left, "network_interface", "network_interfaces", tuple)
+    if left.pop("use_mpi", None) and left.setdefault("engine", "mpi") != "mpi":
+        raise ConfigError(f"use_mpi asks for the engine mpi, engine={left['engine']!r} for another")
+    if left.get("mpi_args") and left.get("engine") != "mpi":
+        raise ConfigError("mpi_args are for mpirun: give engine='mpi' or use_mpi=True, too")
     if left.pop("verbose", None):
         left.setdefault("log_level", "info")
     platform = {ours: left.pop(name) for name, ours in _PLATFORM.items() if left.get(name) is not None}

@@ -81,10 +81,12 @@ class Launcher(ABC):
 
     Attributes:
         can_restart: whether :meth:`run` can be called again for a job that failed.
+        starts_mpi: whether its ranks are processes of MPI.
         observer: called with the state of the job every few seconds while it runs, where the launcher can; or None.
     """
 
     can_restart: bool = True
+    starts_mpi: bool = False
     observer: Callable[[JobView], None] | None = None
 
     @abstractmethod

@@ -125,7 +125,7 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
                 coordinator=settings.coordinator,
                 key=settings.key,
                 scratch_dir=str(directory.path),
-                workers=tuple(_placed(worker, config, address) for worker in config.workers),
+                workers=tuple(_placed(worker, config, address, settings.mpi) for worker in config.workers),
             )
         )
         relay = _Relay(orders, agent)
@@ -137,14 +137,16 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
         return _GONE if relay.launcher_gone else failure
 
 
-def _placed(worker: WorkerConfig, config: AgentConfig, address: str) -> WorkerConfig:
-    """The process with what only its node knows."""
+def _placed(worker: WorkerConfig, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerConfig:
+    """The process with what only its node knows; ``mpi`` as in :class:`NodeSettings`."""
     ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
-    share = max(1, available_cores() // max(1, len(ranks)))
+    slots = len(ranks) if mpi is None else mpi[2]
+    share = max(1, available_cores() // max(1, slots))
     environ = {**environ_snapshot(), **worker.env}
     env = {**thread_variables(share, environ), variable("bind_host"): address, **worker.env}
     if worker.rank in ranks:
-        env.update(gpu_variables(ranks.index(worker.rank), len(ranks), environ, visible_gpus(environ)))
+        slot = ranks.index(worker.rank) if mpi is None else mpi[1]
+        env.update(gpu_variables(slot, slots, environ, visible_gpus(environ)))
     return replace(worker, env=with_interface(env, address, interface_addresses()))
 
 
@@ -168,6 +170,7 @@ def _enroll(client: CoordinatorClient, settings: NodeSettings, address: str) -> 
         "executable": settings.executable or sys.executable,
         "packages": str(PACKAGES),
         "slots": settings.slots,
+        "rank": None if settings.mpi is None else settings.mpi[0],
     }
     token = secrets.token_hex(16)
     deadline = Deadline.after(settings.patience)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tfcollective._version import __version__
 from tfcollective.agent.config import Command, StopCommand, command_to_line
 from tfcollective.coordinator.client import NODES, CoordinatorClient
-from tfcollective.errors import CoordinatorError
+from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.launch.agents import Agents
 from tfcollective.launch.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.job import Job
@@ -24,15 +24,16 @@ from tfcollective.log import get_logger
 from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
 
-__all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "run_on_nodes", "version_problem"]
+__all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "gather", "run_on_nodes", "version_problem"]
 
 _LOG = get_logger(__name__)
+_GATHER_S = 0.5
 _STOP_LIMIT_S = 25.0  # longer than a node's own limit for its agent
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node has said of itself; ``number`` is the order of enrolment."""
+    """What a node has said of itself; ``number`` is the order of enrolment, ``rank`` what MPI has given it, if any."""
 
     number: int
     name: str
@@ -43,6 +44,7 @@ class Facts:
     executable: str
     packages: str
     slots: int | None
+    rank: int | None = None
 
     @classmethod
     def from_json(cls, number: int, document: Mapping[str, object]) -> Facts:
@@ -51,8 +53,13 @@ class Facts:
             key: str(document.get(key, ""))
             for key in ("name", "host", "address", "version", "python", "executable", "packages")
         }
-        slots = document.get("slots")
-        return cls(number=number, slots=slots if isinstance(slots, int) else None, **texts)
+        slots, rank = document.get("slots"), document.get("rank")
+        return cls(
+            number=number,
+            slots=slots if isinstance(slots, int) else None,
+            rank=rank if isinstance(rank, int) else None,
+            **texts,
+        )
 
 
 def version_problem(facts: Facts) -> str | None:
@@ -80,6 +87,25 @@ def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Fact
         entry = client.get(NODES)
     found = entry.value if entry is not None and isinstance(entry.value, list) else []
     return tuple(Facts.from_json(number, document) for number, document in enumerate(found))
+
+
+def gather(client: CoordinatorClient, count: int, timeout: float, check: Callable[[], None]) -> tuple[Facts, ...]:
+    """Waits until ``count`` nodes have enrolled.
+
+    ``check`` raises when no more can come. Raises LaunchError when the time is over.
+    """
+    deadline = time.monotonic() + timeout
+    found: tuple[Facts, ...] = ()
+    while len(found) < count:
+        check()
+        if time.monotonic() > deadline:
+            here = ", ".join(sorted({one.host for one in found})) or "none"
+            raise LaunchError(
+                f"{len(found)} of {count} agents have come within {timeout:g} s (hosts: {here}). If the others cannot "
+                "reach the coordinator, open the firewall for them, or choose a network with --network-interface"
+            )
+        found = enrolled(client, _GATHER_S, len(found))
+    return found
 
 
 class Node:

@@ -37,8 +37,10 @@ def run_job(
     as one run, where it is used.
 
     Raises:
-        ConfigError: the launcher cannot start a job again.
+        ConfigError: the launcher cannot start a job again, or not the processes of its engine.
     """
+    if launcher.starts_mpi != (spec.engine == "mpi"):
+        raise ConfigError("the engine mpi and the launcher mpi go together: mpirun starts its processes")
     if spec.max_restarts and not launcher.can_restart:
         raise ConfigError("max_restarts: this launcher does not start the agents itself, so it cannot start them again")
     with tracking(launcher, spec) as track:

@@ -10,7 +10,7 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.launch.hosts import Host
 from tfcollective.launch.side_tasks import check_side_tasks
-from tfcollective.settings import ENGINES, TRANSPORTS, variable
+from tfcollective.settings import ENGINES, TRANSPORTS
 from tfcollective.task_specs import TaskSpec, side_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
 
@@ -43,7 +43,7 @@ class JobSpec:
         op_timeout: how long (s) a collective may take.
         stall_warning: when (s) to warn of a slow collective; 0: never.
         transport: ``auto`` or ``tcp``.
-        engine: who moves data between the ranks: ``native`` or ``horovod``.
+        engine: who moves data between the ranks: ``native``, ``horovod`` or ``mpi``.
         timeline: where rank 0 writes a trace of all ranks' operations, or None.
         log_dir: where to keep every rank's output, or None.
         prefix: whether lines of output start with the rank.
@@ -124,11 +124,6 @@ class JobSpec:
 def _check_engine(engine: str, horovod_compat: bool) -> None:
     if engine not in ENGINES:
         raise ConfigError(f"the engine is one of {', '.join(ENGINES)}, not {engine!r}")
-    if engine == "mpi":
-        raise ConfigError(
-            "the engine mpi has its processes started by MPI: "
-            f"{variable('engine')}=mpi mpirun -np N python script.py (with -x {variable('engine')} on several hosts)"
-        )
     if engine == "horovod" and horovod_compat:
         raise ConfigError(
             "horovod_compat puts tfcollective in Horovod's place, the engine horovod runs Horovod: choose"

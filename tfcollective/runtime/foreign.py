@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfcollective.engines import open_engine
+from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, discover
 from tfcollective.runtime.session import Session, join_coordinator
 from tfcollective.settings import Settings
@@ -32,6 +33,8 @@ def open_foreign_session(settings: Settings, environ: dict[str, str]) -> Session
         place = communicator.placement
         if not launched:
             identity = _identity_at(place, identity)
+        if world is not None:
+            _check_place(place, world.placement(identity.task), settings.engine)
         session = Session(settings, identity, place, communicator, client, world)
         if world is None:
             sizes = communicator.allgather([place.local_size], name="ranks of each node")
@@ -41,6 +44,14 @@ def open_foreign_session(settings: Settings, environ: dict[str, str]) -> Session
             client.close()
         raise
     return session
+
+
+def _check_place(place: Placement, launched: Placement, engine: str) -> None:
+    if (place.rank, place.size) != (launched.rank, launched.size):
+        raise ConfigError(
+            f"the engine {engine} says that this process is rank {place.rank} of {place.size}, the launcher that it is "
+            f"rank {launched.rank} of {launched.size}: start the job with --engine {engine}"
+        )
 
 
 def _identity_at(place: Placement, alone: Identity) -> Identity:

@@ -37,6 +37,19 @@ def test_agents_that_others_start():
         parsed("--wait-for-agents", "2", "-H", "h:2")
 
 
+def test_mpi_has_its_own_launcher():
+    launcher, spec = parsed("-np", "2", "--mpi", "--mpi-args", "--mca btl 'self,tcp'")
+    assert (launcher, spec.engine, spec.platform["args"]) == ("mpi", "mpi", ("--mca", "btl", "self,tcp"))
+    launcher, spec = parsed("--engine", "mpi", "-H", "h1.invalid:2,h2.invalid:1", "-p", "2222")
+    assert (launcher, spec.num_proc, spec.platform["port"]) == ("mpi", 3, 2222)
+    with pytest.raises(ConfigError, match="without --launcher and agents"):
+        parsed("-np", "2", "--mpi", "--wait-for-agents", "2")
+    with pytest.raises(ConfigError, match="need --engine mpi"):
+        parsed("-np", "2", "--mpi-args", "x")
+    with pytest.raises(ConfigError, match="for another"):
+        parsed("-np", "2", "--mpi", "--engine", "native")
+
+
 def test_horovodruns_names():
     flags = ("--stall-check-warning-time-seconds", "7", "--gloo-timeout-seconds", "8", "--timeline-filename", "/t")
     more = ("--output-filename", "/o", "--network-interfaces", "eth0,ib1", "--fusion-threshold-mb", "16")

@@ -61,7 +61,6 @@ def test_the_store_and_the_interface():
     ("fields", "message"),
     [
         ({"engine": "nccl"}, "one of native, horovod, mpi"),
-        ({"engine": "mpi"}, "TFCOLLECTIVE_ENGINE=mpi mpirun -np N"),
         ({"engine": "horovod", "horovod_compat": True}, "choose"),
     ],
 )
@@ -77,3 +76,5 @@ def test_what_to_install_is_said_before_anything_starts(monkeypatch):
     check_engine("horovod", ["another-python"])
     with pytest.raises(ConfigError, match="pip install --no-build-isolation horovod"):
         check_engine("horovod", [sys.executable])
+    with pytest.raises(ConfigError, match=r"pip install tfcollective\[mpi\]"):
+        check_engine("mpi", [sys.executable])

@@ -44,15 +44,22 @@ def test_what_is_not_said_adds_nothing():
     assert translate(given) == {"np": 2}
 
 
+def test_mpi_is_an_engine():
+    assert translate({"np": 2, "use_mpi": True, "mpi_args": "--map-by node"}) == {
+        "np": 2,
+        "engine": "mpi",
+        "platform": {"args": "--map-by node"},
+    }
+    with pytest.raises(ConfigError, match="use_mpi=True"):
+        translate({"np": 2, "mpi_args": "--map-by node"})
+    with pytest.raises(ConfigError, match="'horovod' for another"):
+        translate({"np": 2, "use_mpi": True, "engine": "horovod"})
+
+
 @pytest.mark.parametrize("name", ["min_num_proc", "max_np", "reset_limit", "host_discovery_script", "slots"])
 def test_elastic_jobs_are_refused_with_what_to_do(name):
     with pytest.raises(UnsupportedError, match=f"{name}: .*max_restarts"):
         tfcollective.run(print, num_proc=1, **{name: 1})
-
-
-def test_mpi_is_refused_with_what_to_do():
-    with pytest.raises(UnsupportedError, match="TFCOLLECTIVE_ENGINE=mpi mpirun"):
-        tfcollective.run(print, num_proc=1, use_mpi=True)
 
 
 def test_two_names_of_one_thing_and_bad_files(tmp_path):

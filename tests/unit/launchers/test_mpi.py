@@ -1,0 +1,98 @@
+"""How mpirun is called, and where its ranks are said to be, without mpirun."""
+
+import pytest
+from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
+from tfcollective_launchers.mpi.launcher import MpiLauncher, placed
+
+from tfcollective.errors import ConfigError
+from tfcollective.identity.mpi import open_mpi_place
+from tfcollective.launch.api import run
+from tfcollective.launch.hosts import parse_hosts
+from tfcollective.launch.local import LocalLauncher
+from tfcollective.launch.nodes import Facts
+from tfcollective.launch.restarts import run_job
+from tfcollective.launch.spec import JobSpec
+
+AGENT = ("python", "agent")
+
+
+def command(hosts="", num_proc=2, environ=None, **options):
+    listed = parse_hosts(hosts) if hosts else ()
+    return mpirun_command(listed, num_proc, MpiOptions(**options), AGENT, environ or {})
+
+
+def after(words, word):
+    return words[words.index(word) + 1]
+
+
+def test_ranks_of_this_machine_need_no_ssh():
+    words = command(num_proc=3)
+    assert words[0] == "mpirun"
+    assert (after(words, "-np"), after(words, "--host")) == ("3", "localhost:3")
+    assert "plm_rsh_args" not in words
+    assert words[-2:] == AGENT
+
+
+def test_hosts_and_ssh():
+    words = command("a:2,b:4", 5, port=2222, identity_file="/k", options=("-o", "StrictHostKeyChecking=yes"))
+    assert after(words, "--host") == "a:2,b:4"
+    ssh = after(words, "plm_rsh_args")
+    assert ssh.startswith("-o StrictHostKeyChecking=yes -p 2222 -i /k ")
+    assert "BatchMode=yes" in ssh
+
+
+def test_a_word_with_a_space_cannot_reach_ssh():
+    with pytest.raises(ConfigError, match="'/my key'"):
+        command("a:1", 1, identity_file="/my key")
+
+
+def test_the_key_is_named_and_not_shown():
+    words = command(environ={"TFCOLLECTIVE_KEY": "secret", "PYTHONPATH": "/p", "HOME": "/h"})
+    handed_on = [words[place + 1] for place, word in enumerate(words) if word == "-x"]
+    assert handed_on == ["TFCOLLECTIVE_KEY", "PYTHONPATH"]
+    assert "secret" not in " ".join(words)
+
+
+def test_more_arguments_stand_after_ours():
+    options = MpiOptions.from_platform({"args": "--mca btl 'self,tcp'"})
+    words = mpirun_command((), 1, options, AGENT, {})
+    assert words[-5:] == ("--mca", "btl", "self,tcp", *AGENT)
+    with pytest.raises(ConfigError, match="takes args"):
+        MpiOptions.from_platform({"queue": "x"})
+
+
+def test_another_mpirun_is_refused_with_the_way_by_hand():
+    check_flavour("mpirun (Open MPI) 4.1.4\n")
+    with pytest.raises(ConfigError, match=r"HYDRA build details.*TFCOLLECTIVE_ENGINE=mpi mpirun -np N"):
+        check_flavour("HYDRA build details:\n  Version: 4.1\n")
+
+
+def facts(*hosts):
+    return [Facts(n, host, host, "10.0.0.1", "1", "3.11.2", "python", "", None, n) for n, host in enumerate(hosts)]
+
+
+def test_ranks_are_where_mpi_has_put_them():
+    spec = JobSpec(("x",), 3, engine="mpi", hosts=parse_hosts("a:2,b:2"))
+    plan = placed(MpiLauncher().plan(spec), facts("b", "a", "b"), named=True)
+    assert [worker.place for worker in plan.workers] == ["b, slot 0", "a, slot 0", "b, slot 1"]
+    assert [worker.rank for worker in plan.workers] == [0, 1, 2]
+
+
+def test_what_mpirun_cannot_start():
+    with pytest.raises(ConfigError, match="TF_CONFIG"):
+        MpiLauncher().plan(JobSpec(("x",), 2, engine="mpi", emit_tf_config=True))
+
+
+def test_engine_and_launcher_go_together():
+    with pytest.raises(ConfigError, match="go together"):
+        run_job(LocalLauncher(), JobSpec(("x",), 2, engine="mpi"))
+    with pytest.raises(ConfigError, match="go together"):
+        run(print, np=1, launcher="mpi")
+
+
+def test_the_place_that_open_mpi_gives():
+    environ = {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_SIZE": "4"}
+    environ = {f"OMPI_COMM_WORLD_{name}": value for name, value in environ.items()}
+    assert open_mpi_place(environ) == (5, 1, 4)
+    with pytest.raises(ConfigError, match="has not started this process"):
+        open_mpi_place({})
