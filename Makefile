@@ -189,7 +189,7 @@ test-with/%: dist/wheel.made
 	@$(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
 	$(call python_tests,alone-$(notdir $*),-q -m "not tensorflow" $(ALONE:%=$(CURDIR)/%))
 
-test-engines: .venv/tf215.installed  ## jobs on Horovod's and MPI's engines, where tools/baselines.sh has made them
+test-engines: .venv/tf215.installed  ## jobs on Horovod's and MPI's engines (tools/baselines.sh makes them) and under srun (slurm-wlm, munge)
 	$(call say,jobs on other engines)
 	@mkdir -p build/tests-engines && cd build/tests-engines && $(VENV)/tf215/bin/pytest \
 	    -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-engines/cache -m engines \
