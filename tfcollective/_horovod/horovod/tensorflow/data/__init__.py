@@ -1,0 +1,1 @@
+"""See ``tfcollective.tensorflow.data``."""

@@ -1,0 +1,136 @@
+"""Where the two jobs of a compute service meet: rank 0 of the compute job starts a store, and all write and wait there.
+
+It is a coordinator with a key of its own, so that nobody joins who has not read the service's file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfcollective.clock import Deadline
+from tfcollective.coordinator.auth import new_key
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.process import CoordinatorConfig, CoordinatorProcess
+from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.log import get_logger
+from tfcollective.private_directory import runtime_directory
+from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.tasks import workers
+from tfcollective.topology import Endpoint
+
+__all__ = ["ComputeClient", "ComputeService"]
+
+_LOG = get_logger(__name__)
+_SHUTDOWN = "shutdown"
+_POLL_S = 10.0
+
+
+class ComputeService:
+    """Rank 0's: a coordinator in a process of its own, which ends with this one. A context manager; leaving it tells
+    everybody to end.
+
+    Raises CoordinatorError when it cannot listen.
+    """
+
+    def __init__(self, bind_host: str) -> None:
+        self.key = new_key()
+        self._bind_host = bind_host
+        self._process: CoordinatorProcess | None = None
+
+    def __enter__(self) -> ComputeService:
+        environ = environ_snapshot()
+        settings = Settings.load(environ)
+        config = CoordinatorConfig(
+            job_id=f"data-service-{secrets.token_hex(4)}",
+            key=self.key.hex(),
+            tasks=tuple(str(task) for task in workers(1)),  # nobody joins: it is a store
+            start_timeout=settings.start_timeout,
+            bind_host=self._bind_host,
+            bind_port=0,
+            owner=os.getpid(),
+            log_level=settings.log_level,
+            runtime_dir=str(runtime_directory(settings.runtime_dir, environ, tempfile.gettempdir())),
+            command=tuple(sys.orig_argv),
+        )
+        self._process = CoordinatorProcess.start(config, environ)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._process is not None:
+            self._process.close()
+
+    @property
+    def addresses(self) -> dict[str, list[tuple[str, int]]]:
+        """Where it listens, in Horovod's form: by interface, of which ours has no name."""
+        if self._process is None:
+            raise CoordinatorError("the compute service has not been started")
+        endpoint = self._process.endpoint
+        return {"": [(endpoint.host, endpoint.port)]}
+
+
+class ComputeClient:
+    """What processes of both jobs say to each other. Every call raises CoordinatorError when the service is gone.
+
+    Args:
+        addresses: where the service listens, as :attr:`ComputeService.addresses`.
+        key: its key.
+        workers_per_dispatcher: how many workers each dispatcher waits for.
+        verbose: Horovod's; without effect.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[str, Sequence[tuple[str, int]]],
+        key: bytes,
+        workers_per_dispatcher: int,
+        verbose: int = 1,
+    ) -> None:
+        del verbose
+        host, port = next(address for found in addresses.values() for address in found)
+        self._workers = workers_per_dispatcher
+        self._client = CoordinatorClient(Endpoint(host, port), key)
+
+    def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
+        """A dispatcher listens there (``grpc://HOST:PORT``)."""
+        self._client.put(f"dispatcher/{dispatcher_id}", dispatcher_address)
+
+    def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
+        """A dispatcher's address, once it has one. Raises RendezvousError after ``timeout`` seconds."""
+        return str(self._wait(f"dispatcher/{dispatcher_id}", Deadline.after(timeout), f"dispatcher {dispatcher_id}"))
+
+    def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
+        """A worker works for this dispatcher."""
+        self._client.put(f"worker/{worker_id}", dispatcher_id)
+
+    def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
+        """Until all workers of a dispatcher are there. Raises RendezvousError that names the one that is missing."""
+        deadline = Deadline.after(timeout)
+        first = dispatcher_id * self._workers
+        for worker in range(first, first + self._workers):
+            self._wait(f"worker/{worker}", deadline, f"worker {worker} of dispatcher {dispatcher_id}")
+
+    def shutdown(self) -> None:
+        """Tells the compute job to end: for rank 0 of training, when nobody needs data any more."""
+        try:
+            self._client.put(_SHUTDOWN, True)
+        except CoordinatorError as error:
+            _LOG.info("the compute service has ended already: %s", error)
+
+    def wait_for_shutdown(self) -> None:
+        """Until somebody calls :meth:`shutdown`, or the service is gone."""
+        try:
+            while self._client.wait(_SHUTDOWN, timeout=_POLL_S) is None:
+                pass
+        except CoordinatorError as error:
+            _LOG.info("the compute service has ended: %s", error)
+
+    def _wait(self, key: str, deadline: Deadline, who: str) -> Any:
+        entry = self._client.wait(key, timeout=deadline.remaining())
+        if entry is None:
+            raise RendezvousError(f"{who} of the compute service has not come in time: see the compute job's output")
+        return entry.value
