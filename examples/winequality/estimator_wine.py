@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import tfcollective
-from tfcollective import TaskSpec
+from tfcollective import TaskSpec, files
 
 GLOBAL_BATCH = 96
 STEPS_PER_EPOCH = 5197 // GLOBAL_BATCH
@@ -19,12 +19,8 @@ HERE = Path(__file__).resolve().parent
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--data", type=Path, default=HERE, help="where winequality-red.csv and winequality-white.csv are"
-    )
-    parser.add_argument(
-        "--model-dir", type=Path, default=Path("models/estimator_wine"), help="what is written goes here"
-    )
+    parser.add_argument("--data", default=str(HERE), help="where winequality-red.csv and winequality-white.csv are")
+    parser.add_argument("--model-dir", default="models/estimator_wine", help="where everything is written; a URL, too")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2, help="how many train beside the chief")
     parser.add_argument("--linger", type=float, default=30, help="how many seconds TensorBoard stays afterwards")
@@ -32,11 +28,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_wines(folder: Path):
+def load_wines(folder: str):
     """Returns (training inputs, marks), (held-out inputs, marks); every fifth wine is held out. Inputs are scaled."""
     tables = []
     for white, name in enumerate(("winequality-red.csv", "winequality-white.csv")):
-        table = np.loadtxt(folder / name, delimiter=";", skiprows=1, dtype=np.float32)
+        path = files.local_path(f"{folder}/{name}")  # a copy, if the folder is hdfs://... or s3://...
+        table = np.loadtxt(path, delimiter=";", skiprows=1, dtype=np.float32)
         tables.append(np.hstack([np.full((len(table), 1), white, np.float32), table]))
     wines = np.random.default_rng(0).permutation(np.vstack(tables))  # the same order on every rank
     inputs, marks = wines[:, :-1], wines[:, -1:]
@@ -65,7 +62,7 @@ def model_fn(features, labels, mode):
     )
 
 
-def make_experiment(folder: Path, model_dir: Path, epochs: int):
+def make_experiment(folder: str, model_dir: str, epochs: int):
     """Called in every process but TensorBoard's: by the ranks, which train, and by the evaluator."""
     import tensorflow as tf
 
@@ -88,7 +85,7 @@ def make_experiment(folder: Path, model_dir: Path, epochs: int):
         return tf.estimator.export.ServingInputReceiver({"measurements": measurements}, {"measurements": measurements})
 
     config = tf.estimator.RunConfig(
-        str(model_dir),
+        model_dir,
         tf_random_seed=1,
         save_checkpoints_steps=2 * STEPS_PER_EPOCH,
         log_step_count_steps=STEPS_PER_EPOCH,
@@ -104,9 +101,14 @@ def make_experiment(folder: Path, model_dir: Path, epochs: int):
     )
 
 
+def absolute(place: str) -> str:
+    """Every process has a working directory of its own."""
+    return place if files.is_url(place) else str(Path(place).absolute())
+
+
 def main() -> None:
     arguments = parse_arguments()
-    model_dir = arguments.model_dir.absolute()
+    model_dir = absolute(arguments.model_dir)
     task_specs = {
         "chief": TaskSpec("2 GiB", 1),
         "worker": TaskSpec("2 GiB", 1, instances=arguments.workers),
@@ -115,14 +117,14 @@ def main() -> None:
     }
     results = tfcollective.run(
         make_experiment,
-        (arguments.data.absolute(), model_dir, arguments.epochs),
+        (absolute(arguments.data), model_dir, arguments.epochs),
         task_specs=task_specs,
         max_restarts=arguments.max_restarts,
     )
     print(f"trained {results[0].global_step} steps")
     found = results.side_tasks["evaluator:0"]
     print(f"the evaluator's last word, on {found['checkpoint']}: {found['metrics']}")
-    print(f"model exported to {model_dir / 'export' / 'wine'}")
+    print(f"model exported to {model_dir}/export/wine")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import tfcollective
-from tfcollective import TaskSpec
+from tfcollective import TaskSpec, files
 
 GLOBAL_BATCH = 96
 HERE = Path(__file__).resolve().parent
@@ -17,10 +17,8 @@ HERE = Path(__file__).resolve().parent
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--data", type=Path, default=HERE, help="where winequality-red.csv and winequality-white.csv are"
-    )
-    parser.add_argument("--model-dir", type=Path, default=Path("models/keras_wine"), help="where everything is written")
+    parser.add_argument("--data", default=str(HERE), help="where winequality-red.csv and winequality-white.csv are")
+    parser.add_argument("--model-dir", default="models/keras_wine", help="where everything is written; a URL, too")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2, help="how many train beside the chief")
     parser.add_argument("--linger", type=float, default=30, help="how many seconds TensorBoard stays afterwards")
@@ -30,11 +28,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_wines(folder: Path):
+def load_wines(folder: str):
     """Returns (training inputs, marks), (held-out inputs, marks); every fifth wine is held out. Inputs are scaled."""
     tables = []
     for white, name in enumerate(("winequality-red.csv", "winequality-white.csv")):
-        table = np.loadtxt(folder / name, delimiter=";", skiprows=1, dtype=np.float32)
+        path = files.local_path(f"{folder}/{name}")  # a copy, if the folder is hdfs://... or s3://...
+        table = np.loadtxt(path, delimiter=";", skiprows=1, dtype=np.float32)
         tables.append(np.hstack([np.full((len(table), 1), white, np.float32), table]))
     wines = np.random.default_rng(0).permutation(np.vstack(tables))  # the same order on every rank
     inputs, marks = wines[:, :-1], wines[:, -1:]
@@ -43,7 +42,7 @@ def load_wines(folder: Path):
     return (inputs[~held_out], marks[~held_out]), (inputs[held_out], marks[held_out])
 
 
-def make_experiment(folder: Path, model_dir: Path, epochs: int):
+def make_experiment(folder: str, model_dir: str, epochs: int):
     """Called in every process but TensorBoard's: by the ranks, which train, and by the evaluator."""
     import tensorflow as tf
 
@@ -70,27 +69,34 @@ def make_experiment(folder: Path, model_dir: Path, epochs: int):
 
     return tfc.KerasExperiment(
         model=make_model,
-        model_dir=str(model_dir),
-        train_params={"epochs": epochs, "callbacks": [tf.keras.callbacks.TensorBoard(str(model_dir / "train"))]},
+        model_dir=model_dir,
+        train_params={"epochs": epochs, "callbacks": [tf.keras.callbacks.TensorBoard(f"{model_dir}/train")]},
         input_data_fn=training_data,
         validation_data_fn=held_out_data,
         evaluator_params={"best_metric": "loss"},
     )
 
 
+def absolute(place: str) -> str:
+    """Every process has a working directory of its own."""
+    return place if files.is_url(place) else str(Path(place).absolute())
+
+
 def main() -> None:
     arguments = parse_arguments()
-    model_dir = arguments.model_dir.absolute()
+    model_dir = absolute(arguments.model_dir)
     task_specs = {
         "chief": TaskSpec("2 GiB", 1),
         "worker": TaskSpec("2 GiB", 1, instances=arguments.workers),
         "evaluator": TaskSpec("2 GiB", 1),
         "tensorboard": TaskSpec("1 GiB", 1, tb_termination_timeout_seconds=arguments.linger),
     }
-    data, platform = arguments.data.absolute(), {}
-    if arguments.launcher == "yarn":  # the tables travel with the job; the model directory has to be on a shared disk
-        platform = {"python": arguments.python, "files": {path.name: str(path) for path in data.glob("*.csv")}}
-        data = Path()
+    data, platform = absolute(arguments.data), {}
+    if arguments.launcher == "yarn":
+        platform = {"python": arguments.python}
+        if not files.is_url(data):  # the tables travel with the job; the model directory has to be one that all see
+            platform["files"] = {path.name: str(path) for path in Path(data).glob("*.csv")}
+            data = "."
     results = tfcollective.run(
         make_experiment,
         (data, model_dir, arguments.epochs),
@@ -102,7 +108,7 @@ def main() -> None:
     print(f"training ended with a loss of {results[0]['loss'][-1]:.4f}")
     found = results.side_tasks["evaluator:0"]
     print(f"the evaluator's last word, on {found['checkpoint']}: {found['metrics']}")
-    print(f"model saved to {model_dir / 'model.keras'}")
+    print(f"model saved to {model_dir}/model.keras")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class Noted(tf.estimator.Exporter):
         self.exports.append((int(eval_result["global_step"]), is_the_final_export, Path(export_path).parent.name))
 
 
-def experiment(max_steps: int, distributed: bool = True, directory: Path = model_dir) -> Experiment:
+def experiment(max_steps: int, distributed: bool = True, directory: Path | str = model_dir) -> Experiment:
     config = tf.estimator.RunConfig(
         str(directory), save_checkpoints_steps=2, save_summary_steps=1, log_step_count_steps=2, keep_checkpoint_max=50
     )
@@ -139,6 +139,24 @@ if rank == 0:
     assert done.figures.nb_eval_steps == 8
     np.testing.assert_allclose(done.metrics["loss"], np.mean((X @ kernel - Y) ** 2), rtol=1e-4)
 print("ok evaluated", flush=True)
+
+# Where TensorFlow has no file system: the same, and only whole checkpoints are there at any time.
+url = f"file://{model_dir}/elsewhere"
+experiment(4, directory=url).train()
+experiment(6, directory=url).train()
+if rank == 0:
+    one = experiment(6, directory=url)
+    evaluated: list = []
+    run_estimator_evaluator(*vars(one).values(), poll_interval=0.05, on_figures=evaluated.append)
+    assert [figure.last_training_step for figure in evaluated] == [0, 2, 4, 6], evaluated
+    assert one.eval_spec.exporters[0].exports[-1] == (6, True, "export")
+    moved = {str(path.relative_to(model_dir / "elsewhere")) for path in (model_dir / "elsewhere").rglob("*")}
+    assert {"checkpoint", "eval/evaluator.json", "training_ended.json", "model.ckpt-6.index"} <= moved
+    assert any(name.startswith("eval/events") for name in moved)
+    assert tf.train.latest_checkpoint(str(model_dir / "elsewhere")).endswith("model.ckpt-6")
+    found = tf.train.load_checkpoint(str(model_dir / "elsewhere")).get_tensor("kernel")
+    np.testing.assert_allclose(found, kernel, rtol=1e-5, atol=1e-6)
+print("ok elsewhere", flush=True)
 
 for one, text in (
     (experiment(2, False, model_dir / "plain"), "DistributedOptimizer"),

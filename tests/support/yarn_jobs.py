@@ -43,6 +43,28 @@ def go_on():
         time.sleep(0.05)
 
 
+def wait_for(name):
+    """Collectives until a file is there; how many ranks have seen it."""
+    _meet()
+    path = Path(os.environ["TFC_TEST_FOLDER"]) / name
+    deadline = time.monotonic() + LONG_S
+    while _sum(float(path.exists())) == 0.0:
+        assert time.monotonic() < deadline, f"{path} has not come"
+        time.sleep(0.1)
+    return _sum(1.0)
+
+
+def write(place):
+    """Rank 0 puts a file somewhere, while the other ranks are in a collective."""
+    rank, _ = _meet()
+    if rank == 0:
+        from tfcollective import files
+
+        with files.written_whole(place) as path:
+            path.write_text("new")
+    return _sum(1.0)
+
+
 def fail_on_one():
     """Rank 1 raises while the others are in a collective."""
     rank, _ = _meet()
@@ -109,7 +131,7 @@ def experiment(model_dir, epochs):
     slowly = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.5))
     return tfc.KerasExperiment(
         model=model,
-        model_dir=str(model_dir),
+        model_dir=model_dir,
         train_params={"epochs": epochs, "batch_size": 8, "shuffle": False, "verbose": 0, "callbacks": [slowly]},
         input_data_fn=lambda: x[tfc.rank() :: tfc.size()],
         target_data_fn=lambda: y[tfc.rank() :: tfc.size()],

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import xml.etree.ElementTree as ElementTree
@@ -22,6 +24,7 @@ class Yarn:
     """The cluster as the tests see it, from outside."""
 
     web: str
+    file_system: str
 
     def apps(self, states=ALIVE):
         """The applications in these states."""
@@ -58,17 +61,17 @@ class Yarn:
         return value
 
 
-def _web_address():
-    rows = ElementTree.parse(Path(os.environ["HADOOP_CONF_DIR"]) / "yarn-site.xml").getroot().findall("property")
-    found = {row.findtext("name"): row.findtext("value") for row in rows}
-    return found["yarn.resourcemanager.webapp.address"]
+def _property(file, name):
+    rows = ElementTree.parse(Path(os.environ["HADOOP_CONF_DIR"]) / file).getroot().findall("property")
+    return {row.findtext("name"): row.findtext("value") for row in rows}[name]
 
 
 @pytest.fixture(scope="session")
 def cluster():
     if shutil.which("yarn") is None or "HADOOP_CONF_DIR" not in os.environ:
         pytest.fail("there is no cluster: run `make test-yarn`")
-    return Yarn(_web_address())
+    web = _property("yarn-site.xml", "yarn.resourcemanager.webapp.address")
+    return Yarn(web, _property("core-site.xml", "fs.defaultFS"))
 
 
 @pytest.fixture
@@ -94,3 +97,35 @@ def on_yarn(tmp_path):
         }
 
     return options
+
+
+@pytest.fixture
+def when_all_run(yarn, tmp_path):
+    """Calls a function with the application's id on a thread, once so many ranks are in the world."""
+
+    def start(act, count=2):
+        def watch():
+            yarn.until(lambda: len(list(tmp_path.glob("here-*"))) == count, "all ranks run", 300)
+            act(yarn.only_app())
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        return thread
+
+    return start
+
+
+@pytest.fixture
+def hdfs(cluster, tmp_path):
+    """A directory of the test on HDFS, as a URL, and HDFS's command line."""
+
+    class Hdfs:
+        url = f"{cluster.file_system}/{tmp_path.name}"
+
+        def __call__(self, *words):
+            subprocess.run(["hdfs", *words], check=True, capture_output=True, timeout=120)
+
+    hdfs = Hdfs()
+    hdfs("dfs", "-mkdir", "-p", hdfs.url)
+    yield hdfs
+    hdfs("dfs", "-rm", "-r", "-skipTrash", hdfs.url)

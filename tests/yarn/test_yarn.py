@@ -1,12 +1,9 @@
 """Jobs on the real YARN of tools/hadoop: what they do, and how they end when something ends them."""
 
-import functools
 import os
 import signal
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 import yarn_jobs
@@ -16,20 +13,7 @@ from tfcollective import ConfigError, LaunchError, RendezvousError, TaskSpec, Wo
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
-SMALL = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1, instances=2)}
 PAIR = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1)}
-
-
-def when_all_run(yarn, folder, act, count=2):
-    """Calls ``act`` with the application's id on a thread, once all ranks are in the world."""
-
-    def watch():
-        yarn.until(lambda: len(list(folder.glob("here-*"))) == count, "all ranks run", 300)
-        act(yarn.only_app())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
 
 
 def test_a_keras_model_trains_to_the_same_loss_as_on_this_machine(yarn, on_yarn):
@@ -73,38 +57,38 @@ def test_a_task_that_raises_is_named_with_its_traceback(yarn, on_yarn):
     assert "Traceback" in str(caught.value)
 
 
-def test_the_application_is_killed(yarn, on_yarn, tmp_path):
+def test_the_application_is_killed(yarn, on_yarn, when_all_run):
     def kill(app_id):
         subprocess.run(["yarn", "application", "-kill", app_id], check=True, capture_output=True)
 
-    when_all_run(yarn, tmp_path, kill)
+    when_all_run(kill)
     with pytest.raises(LaunchError, match="killed"):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
 
-def test_the_chiefs_container_is_killed(yarn, on_yarn, tmp_path):
+def test_the_chiefs_container_is_killed(yarn, on_yarn, when_all_run):
     def kill(app_id):
         os.kill(yarn.process(app_id, "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
 
-    when_all_run(yarn, tmp_path, kill)
+    when_all_run(kill)
     with pytest.raises(LaunchError, match="chief-0"):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
 
-def test_the_coordinators_container_is_killed(yarn, on_yarn, tmp_path):
+def test_the_coordinators_container_is_killed(yarn, on_yarn, when_all_run):
     def kill(app_id):
         os.kill(yarn.process(app_id, "com.anaconda.skein.ApplicationMaster", "java"), signal.SIGKILL)
 
-    when_all_run(yarn, tmp_path, kill)
+    when_all_run(kill)
     with pytest.raises(LaunchError, match="without its coordinator's report"):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
 
-def test_the_coordinator_itself_is_killed(yarn, on_yarn, tmp_path):
+def test_the_coordinator_itself_is_killed(yarn, on_yarn, when_all_run):
     def kill(app_id):
         os.kill(yarn.process(app_id, "tfcollective_launchers.yarn.master", "python"), signal.SIGKILL)
 
-    when_all_run(yarn, tmp_path, kill)
+    when_all_run(kill)
     with pytest.raises(LaunchError, match="without its coordinator's report"):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
@@ -241,71 +225,3 @@ def test_what_does_not_exist_is_said(yarn):
     assert done.returncode == 70
     assert "application_1000000000000_0001" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# ---- the wines -------------------------------------------------------------------------------------------------------
-
-TRAINER = TaskSpec("1 GiB", 1)
-
-
-@pytest.fixture
-def wine(on_yarn, tmp_path):
-    """Runs the example's experiment; the module travels as a file."""
-    folder = Path(__file__).resolve().parents[2] / "examples" / "winequality"
-
-    def start(name, specs, launcher="yarn", epochs=2, **arguments):
-        experiment = tfcollective.get_safe_experiment_fn("keras_wine.make_experiment", folder, tmp_path / name, epochs)
-        env = on_yarn()["env"]
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(folder)]))
-        return tfcollective.run_on_yarn(
-            experiment,
-            specs,
-            env=env if launcher == "local" else on_yarn()["env"],
-            python=sys.executable if launcher == "yarn" else None,
-            files={"keras_wine.py": str(folder / "keras_wine.py")},
-            launcher=launcher,
-            start_timeout=300,
-            **arguments,
-        )
-
-    return start
-
-
-@pytest.mark.timeout(900)
-def test_the_wines_with_an_evaluator_and_a_tensorboard_in_one_call(yarn, wine):
-    specs = {
-        "chief": TRAINER,
-        "worker": TaskSpec("1 GiB", 1, instances=2),
-        "evaluator": TRAINER,
-        "tensorboard": TaskSpec("900 MiB", 1, tb_termination_timeout_seconds=0, label="gpu"),
-    }
-    there = wine("there", specs, eval_monitor_log_thresholds={"mae": (0.0, None)})
-    here = wine("here", {"chief": TRAINER, "worker": TaskSpec("1 GiB", 1, instances=2)}, launcher="local")
-    losses = [metrics.results[0]["loss"] for metrics in (there, here)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert there.side_tasks["evaluator:0"]["metrics"]["mae"] > 0
-    assert there.side_tasks["tensorboard:0"]["url"].startswith("http://")
-    assert set(there.container_duration) == {"chief:0", "worker:0", "worker:1", "evaluator:0", "tensorboard:0"}
-    assert there.total_eval_duration.total_seconds() > 0
-    assert yarn.app(there.app_id)["finalStatus"] == "SUCCEEDED"
-
-
-@pytest.mark.timeout(900)
-def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(yarn, on_yarn, tmp_path, capfd):
-    specs = {"chief": TRAINER, "worker": TaskSpec("1 GiB", 1, instances=2)}
-
-    def kill():
-        yarn.until(lambda: list((tmp_path / "killed").glob("checkpoint-0002*")), "the second epoch is saved", 400)
-        os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
-
-    def start(name, **arguments):
-        experiment = functools.partial(yarn_jobs.experiment, tmp_path / name, 12)
-        env = {"env": on_yarn()["env"], "start_timeout": 300}
-        return tfcollective.run_on_yarn(experiment, specs, **env, **arguments).results[0]["loss"]
-
-    threading.Thread(target=kill, daemon=True).start()
-    killed = start("killed", python=sys.executable, nb_retries=1)
-    assert "all ranks are started again" in capfd.readouterr().err
-    undisturbed = start("undisturbed", launcher="local")
-    assert len(killed) < len(undisturbed)  # it has not begun at the beginning
-    assert killed[-1] == pytest.approx(undisturbed[-1], rel=1e-6)

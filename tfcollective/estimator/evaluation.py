@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tfcollective import runtime
 from tfcollective.estimator.hooks import StepTimer
+from tfcollective.estimator.remote_files import brought_here, evaluation_events, place_of
+from tfcollective.files import Place, join
 from tfcollective.side_tasks import Checkpoint, Evaluation, EvaluatorOptions, EvaluatorResult, Figures, run_evaluator
-from tfcollective.side_tasks.checkpoints import TENSORFLOW
+from tfcollective.side_tasks.checkpoints import TENSORFLOW, fetched, find_checkpoints
 
 __all__ = ["evaluate_once", "run_estimator_evaluator"]
 
@@ -35,10 +36,10 @@ def run_estimator_evaluator(
         poll_interval: how often it looks, in seconds.
         on_figures: called with the four figures after each checkpoint.
     """
-    evaluate = _Evaluate(estimator, eval_spec, train_spec.max_steps)
+    place = place_of(estimator)
     name = "eval" if eval_spec.name is None else f"eval_{eval_spec.name}"
     options = EvaluatorOptions(
-        output_dir=Path(estimator.model_dir) / name,
+        output_dir=join(place, name),
         max_steps=train_spec.max_steps,
         idle_timeout=idle_timeout,
         poll_interval=poll_interval,
@@ -46,8 +47,10 @@ def run_estimator_evaluator(
         kinds=(TENSORFLOW,),
         job_id=runtime.settings().job_id if runtime.is_initialized() else None,  # an earlier job's end is not ours
     )
-    result = run_evaluator(estimator.model_dir, evaluate, options, on_figures=on_figures)
-    evaluate.export_last()
+    with brought_here(estimator, evaluation_events) as (here, workspace):
+        evaluate = _Evaluate(here, eval_spec, train_spec.max_steps, workspace.push)
+        result = run_evaluator(place, evaluate, options, on_figures=on_figures)
+        evaluate.export_last(place)
     return result
 
 
@@ -64,8 +67,9 @@ def evaluate_once(estimator: Any, eval_spec: Any) -> Mapping[str, float]:
 class _Evaluate:
     """Evaluates and exports one checkpoint after the other."""
 
-    def __init__(self, estimator: Any, eval_spec: Any, max_steps: int | None) -> None:
+    def __init__(self, estimator: Any, eval_spec: Any, max_steps: int | None, push: Callable[[], None]) -> None:
         self._estimator = estimator
+        self._push = push
         self._eval_spec = eval_spec
         self._max_steps = max_steps
         self._last: tuple[str, Mapping[str, Any]] | None = None
@@ -76,14 +80,21 @@ class _Evaluate:
         step = int(metrics["global_step"])
         final = self._max_steps is not None and step >= self._max_steps
         _export(self._estimator, self._eval_spec, checkpoint.path, metrics, final)
-        self._last = None if final else (checkpoint.path, metrics)
+        self._push()
+        self._last = None if final else (checkpoint.name, metrics)
         numbers = {name: float(value) for name, value in metrics.items()}
         return Evaluation(numbers, timer.steps, timer.seconds, step)
 
-    def export_last(self) -> None:
+    def export_last(self, model_dir: Place) -> None:
         """The final export, if the last checkpoint that came was not known to be the last."""
-        if self._last is not None and Path(f"{self._last[0]}.index").exists():
-            _export(self._estimator, self._eval_spec, *self._last, final=True)
+        if self._last is None:
+            return
+        name, metrics = self._last
+        for checkpoint in find_checkpoints(model_dir):
+            if checkpoint.name == name:
+                with fetched(checkpoint) as here:
+                    _export(self._estimator, self._eval_spec, here.path, metrics, final=True)
+                self._push()
 
 
 def _evaluate(estimator: Any, eval_spec: Any, path: str, *hooks: Any) -> Any:
@@ -100,7 +111,7 @@ def _export(estimator: Any, eval_spec: Any, path: str, metrics: Any, final: bool
     for exporter in eval_spec.exporters:
         exporter.export(
             estimator=estimator,
-            export_path=str(Path(estimator.model_dir) / "export" / exporter.name),
+            export_path=str(join(estimator.model_dir, "export", exporter.name)),
             checkpoint_path=path,
             eval_result=metrics,
             is_the_final_export=final,

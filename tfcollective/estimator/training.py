@@ -13,8 +13,10 @@ from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.estimator.evaluation import evaluate_once, run_estimator_evaluator
 from tfcollective.estimator.hooks import BroadcastHook, ReductionCheckHook, StepRateHook
+from tfcollective.estimator.remote_files import PushListener, brought_here, place_of, training_files
 from tfcollective.estimator.silent import silent_copy, silent_hooks
 from tfcollective.estimator.support import check_arguments, estimators
+from tfcollective.files import Workspace
 from tfcollective.log import get_logger
 from tfcollective.side_tasks import announced_training
 from tfcollective.tasks import EVALUATOR
@@ -55,7 +57,8 @@ def train_and_evaluate(
     data (``tfcollective.tensorflow.shard``), and equally many batches if there is no ``max_steps``.
 
     Args:
-        estimator: a ``tf.estimator.Estimator``, made after ``tfcollective.init()``.
+        estimator: a ``tf.estimator.Estimator``, made after ``tfcollective.init()``. Its ``model_dir`` may be a URL
+            (``hdfs://``, ``s3://``, ... see ``tfcollective.files``): every checkpoint is moved there when it is whole.
         train_spec: a ``tf.estimator.TrainSpec``; the same ``max_steps`` on all ranks.
         eval_spec: a ``tf.estimator.EvalSpec``. Its delays are not heeded: every checkpoint is evaluated.
         final_evaluation: rank 0 evaluates and exports at the end; None: unless the launcher has started an evaluator.
@@ -75,16 +78,19 @@ def train_and_evaluate(
         return TrainingResult(result.figures.last_training_step, result.metrics)
     if not task.is_trainer:
         return TrainingResult()
-    chief = runtime.rank() == 0
-    with announced_training(estimator.model_dir):
-        if not _is_trained(estimator, train_spec.max_steps):
-            _train(estimator, train_spec, chief)
-    if not chief:
+    if runtime.rank() != 0:
+        _train_silently(estimator, train_spec)
         return TrainingResult()
-    if final_evaluation is None:
-        final_evaluation = not runtime.settings().evaluator
-    metrics = evaluate_once(estimator, eval_spec) if final_evaluation else {}
-    return TrainingResult(_last_step(estimator), metrics)
+    with brought_here(estimator, training_files) as (here, workspace):
+        with announced_training(place_of(estimator)):
+            if not _is_trained(here, train_spec.max_steps):
+                _train(here, train_spec, workspace)
+            workspace.push()
+        if final_evaluation is None:
+            final_evaluation = not runtime.settings().evaluator
+        metrics = evaluate_once(here, eval_spec) if final_evaluation else {}
+        workspace.push()
+        return TrainingResult(_last_step(here), metrics)
 
 
 def _is_trained(estimator: Any, max_steps: int | None) -> bool:
@@ -108,17 +114,23 @@ def _last_step(estimator: Any) -> int | None:
     return int(tf.train.load_checkpoint(path).get_tensor(tf.compat.v1.GraphKeys.GLOBAL_STEP))
 
 
-def _train(estimator: Any, train_spec: Any, chief: bool) -> None:
-    hooks = (BroadcastHook(), ReductionCheckHook())
-    if chief:
-        estimator.train(
-            train_spec.input_fn,
-            hooks=[*train_spec.hooks, *hooks, StepRateHook()],
-            max_steps=train_spec.max_steps,
-            saving_listeners=getattr(train_spec, "saving_listeners", None) or None,
-        )
+def _train(estimator: Any, train_spec: Any, workspace: Workspace) -> None:
+    """Rank 0's part."""
+    listeners = list(getattr(train_spec, "saving_listeners", None) or ())
+    if workspace.remote and (estimator.config.save_checkpoints_steps or estimator.config.save_checkpoints_secs):
+        listeners.append(PushListener(workspace))
+    estimator.train(
+        train_spec.input_fn,
+        hooks=[*train_spec.hooks, BroadcastHook(), ReductionCheckHook(), StepRateHook()],
+        max_steps=train_spec.max_steps,
+        saving_listeners=listeners or None,
+    )
+
+
+def _train_silently(estimator: Any, train_spec: Any) -> None:
+    """The other ranks' part, if there is something to train."""
+    if _is_trained(estimator, train_spec.max_steps):
         return
+    hooks = [*silent_hooks(train_spec.hooks), BroadcastHook(), ReductionCheckHook()]
     with tempfile.TemporaryDirectory(prefix="tfcollective-") as directory:
-        silent_copy(estimator, directory).train(
-            train_spec.input_fn, hooks=[*silent_hooks(train_spec.hooks), *hooks], max_steps=train_spec.max_steps
-        )
+        silent_copy(estimator, directory).train(train_spec.input_fn, hooks=hooks, max_steps=train_spec.max_steps)

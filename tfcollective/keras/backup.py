@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.files import Place, as_place, delete, join
 from tfcollective.keras.backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
 from tfcollective.keras.state import distributed_part
 from tfcollective.keras.variables import build_optimizer, optimizer_variables
@@ -38,7 +38,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     random generators (dropout). Metrics of the epoch that was interrupted count its remaining batches.
 
     Args:
-        backup_dir: where; only rank 0 uses it, so it need not be shared. Give it to one run only.
+        backup_dir: where; only rank 0 uses it, so it need not be shared. May be a URL (``hdfs://``, ``s3://``, ...).
+            Give it to one run only.
         save_freq: "epoch", or after how many batches; the end of every epoch is backed up in any case.
         delete_checkpoint: False keeps the file when training completes. The next ``fit`` then has nothing to do.
 
@@ -55,7 +56,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             raise InvalidArgumentError(f'save_freq: "epoch" or a number of batches above 0, not {save_freq!r}')
         if not str(backup_dir):
             raise InvalidArgumentError("backup_dir: the name of a directory, not an empty text")
-        self._path = Path(backup_dir) / _FILE
+        self._path = join(as_place(backup_dir, "backup_dir"), _FILE)
         self._every = None if save_freq == "epoch" else int(save_freq)
         self._delete = delete_checkpoint
         self._resumed: Position | None = None
@@ -126,7 +127,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._remove_skip()
         _set_initial_epoch(self.model, None)
         if self._delete and runtime.rank() == 0:
-            self._path.unlink(missing_ok=True)
+            delete(self._path)
 
     def _remove_skip(self) -> None:
         if self._skip is not None:
@@ -196,7 +197,7 @@ class _SkipDone:
             self._model.train_function = self._original
 
 
-def _look_for(path: Path) -> tuple[Backup | None, Any]:
+def _look_for(path: Place) -> tuple[Backup | None, Any]:
     """Rank 0's backup, and what all ranks have to know of it: None, (position, layout, own values) or what is wrong."""
     try:
         backup = read_backup(path)
@@ -248,7 +249,7 @@ def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
         variable.assign(value)
 
 
-def _check_layout(path: Path, layout: Layout, variables: Sequence[Any]) -> None:
+def _check_layout(path: Place, layout: Layout, variables: Sequence[Any]) -> None:
     mine = layout_of(variables)
     if mine == layout:
         return

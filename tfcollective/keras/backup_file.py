@@ -1,7 +1,7 @@
 """The file that holds a backup of a training run: where it was, and the values of all variables.
 
 A zip archive of numpy arrays (``numpy.savez``): a header in JSON, and each variable's bytes, so that types which numpy
-does not know survive. Written beside its place and renamed: there is either the old backup or the new one.
+does not know survive. It is replaced at once: there is either the old backup or the new one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.files import Place, local_copy, written_whole
 
 __all__ = ["Backup", "Layout", "Position", "layout_of", "read_backup", "write_backup"]
 
@@ -64,11 +64,10 @@ def layout_of(values: Sequence[Any]) -> Layout:
     return tuple((_dtype_name(value.dtype), tuple(int(length) for length in value.shape)) for value in values)
 
 
-def write_backup(path: Path, backup: Backup) -> None:
+def write_backup(path: Place, backup: Backup) -> None:
     """Puts `backup` at `path`, which it replaces. Raises OSError; then what was at `path` is still there."""
     import numpy as np
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = [*backup.shared, *(value for values in backup.own for value in values)]
     header = {
         "format": _FORMAT,
@@ -79,18 +78,13 @@ def write_backup(path: Path, backup: Backup) -> None:
     data: dict[str, Any] = {
         str(index): np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8) for index, array in enumerate(arrays)
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_whole(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def read_backup(path: Path) -> Backup | None:
+def read_backup(path: Place) -> Backup | None:
     """The backup at `path`; None if there is none.
 
     Raises:
@@ -99,7 +93,7 @@ def read_backup(path: Path) -> Backup | None:
     import numpy as np
 
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with local_copy(path) as here, here.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             if header["format"] != _FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {_FORMAT}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -12,8 +12,10 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.experiment import Trainable
+from tfcollective.files import Place, Workspace, as_place, join
 from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from tfcollective.keras.remote_files import PushCallback, redirected
 from tfcollective.keras.state import distributed_part
 from tfcollective.keras.step_rate import StepRateCallback
 from tfcollective.side_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
@@ -40,7 +42,9 @@ class KerasExperiment(Trainable):
     Attributes:
         model: a compiled model, or a function that makes one; its optimizer is a
             ``tfcollective.keras.DistributedOptimizer`` (with one rank any will do).
-        model_dir: where rank 0 writes.
+        model_dir: where rank 0 writes: a directory, or a URL (``hdfs://``, ``s3://``, ... see ``tfcollective.files``).
+            There, what rank 0 and its callbacks write at or below ``model_dir`` is written on the local disk first,
+            and moved when it is whole.
         train_params: arguments of ``fit``, without the data.
         input_data_fn: makes ``fit``'s ``x``: a dataset or arrays, this rank's part (see ``shard``).
         target_data_fn: makes ``fit``'s ``y``, or None where ``x`` has it.
@@ -73,9 +77,15 @@ class KerasExperiment(Trainable):
         runtime.init()
         self._check_params()
         model = self._make_model()
-        history = model.fit(**self._fit_arguments())
-        if runtime.rank() == 0:
-            model.save(Path(self.model_dir) / FINAL_MODEL)
+        with ExitStack() as opened:
+            workspace = opened.enter_context(Workspace(self._place()))
+            arguments = self._fit_arguments(workspace)
+            if workspace.remote and runtime.rank() == 0:
+                opened.enter_context(redirected(arguments["callbacks"], str(self._place()), workspace.directory))
+            history = model.fit(**arguments)
+            if runtime.rank() == 0:
+                model.save(workspace.directory / FINAL_MODEL)
+                workspace.push()
         return {name: [float(value) for value in values] for name, values in history.history.items()}
 
     def evaluate(self) -> EvaluatorResult:
@@ -88,11 +98,14 @@ class KerasExperiment(Trainable):
         if self.validation_data_fn is None:
             raise ConfigError("validation_data_fn: the evaluator needs it: it evaluates with these data")
         evaluation = KerasEvaluation(self.validation_data_fn, self._make_model())
-        return run_evaluator(self.model_dir, evaluation, self._evaluator_options())
+        return run_evaluator(self._place(), evaluation, self._evaluator_options())
 
     def output_dir(self) -> str | None:
         """``model_dir``."""
-        return str(self.model_dir)
+        return str(self._place())
+
+    def _place(self) -> Place:
+        return as_place(self.model_dir, "model_dir")
 
     def _evaluator_options(self) -> EvaluatorOptions:
         fixed = {"job_id": runtime.settings().job_id, "leave_out": (FINAL_MODEL,)}  # the last checkpoint's weights
@@ -122,14 +135,14 @@ class KerasExperiment(Trainable):
             raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
         return model
 
-    def _fit_arguments(self) -> dict[str, Any]:
+    def _fit_arguments(self, workspace: Workspace) -> dict[str, Any]:
         makers = zip(_DATA, (self.input_data_fn, self.target_data_fn, self.validation_data_fn), strict=True)
         data = {name: make() for name, make in makers if make is not None}
         chief = runtime.rank() == 0
         quiet = {} if chief else {"verbose": 0}
-        return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": self._callbacks(chief)}
+        return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": self._callbacks(chief, workspace)}
 
-    def _callbacks(self, chief: bool) -> list[Any]:
+    def _callbacks(self, chief: bool, workspace: Workspace) -> list[Any]:
         """Equal weights first, averages before those that use them, the chief's files and the backup last."""
         given = list(self.train_params.get("callbacks") or ())
         kinds = tuple(type(callback) for callback in given)
@@ -141,12 +154,13 @@ class KerasExperiment(Trainable):
         writers = tuple(getattr(tf.keras.callbacks, name) for name in _WRITERS)
         callbacks += [callback for callback in given if chief or not isinstance(callback, writers)]
         if chief:
-            Path(self.model_dir).mkdir(parents=True, exist_ok=True)
+            workspace.directory.mkdir(parents=True, exist_ok=True)
             if not any(isinstance(callback, tf.keras.callbacks.ModelCheckpoint) for callback in given):
-                path = str(Path(self.model_dir) / CHECKPOINT)
+                path = str(workspace.directory / CHECKPOINT)
                 callbacks.append(tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
-        if chief:
             callbacks.append(StepRateCallback())
+            if workspace.remote:
+                callbacks.append(PushCallback(workspace))
         if runtime.settings().max_restarts and BackupAndRestore not in kinds:
-            callbacks.append(BackupAndRestore(Path(self.model_dir) / BACKUP, self.backup_freq))
+            callbacks.append(BackupAndRestore(join(self._place(), BACKUP), self.backup_freq))
         return callbacks

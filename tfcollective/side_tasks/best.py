@@ -6,9 +6,9 @@ import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from tfcollective.errors import ConfigError
+from tfcollective.files import Place, as_place, delete_tree, join, written_whole
 from tfcollective.side_tasks.checkpoints import Checkpoint
 from tfcollective.side_tasks.small_files import read_json, write_json
 
@@ -23,7 +23,7 @@ class Best:
     """The best checkpoint so far.
 
     Attributes:
-        path: the copy, to be loaded as the original.
+        path: the copy, to be loaded as the original; a URL where the directory is one.
         value: of the metric.
         step: the training step, if it is known.
     """
@@ -44,16 +44,16 @@ class BestModel:
         mode: "min" or "max": what is better.
     """
 
-    def __init__(self, directory: str | Path, metric: str = "loss", mode: str = "min") -> None:
+    def __init__(self, directory: Place, metric: str = "loss", mode: str = "min") -> None:
         if mode not in MODES:
             raise ConfigError(f"mode: one of {', '.join(MODES)}, not {mode!r}")
-        self._directory = Path(directory)
+        self._directory = as_place(directory, "directory")
         self._metric = metric
         self._mode = mode
 
     def best(self) -> Best | None:
         """The best one so far, also of an evaluator before a restart. None: there is none."""
-        found = read_json(self._directory / _FILE)
+        found = read_json(join(self._directory, _FILE))
         return None if found is None else Best(**found)
 
     def __call__(self, checkpoint: Checkpoint, metrics: Mapping[str, float], step: int | None) -> bool:
@@ -66,10 +66,10 @@ class BestModel:
         before = self.best()
         if math.isnan(value) or (before is not None and not self._is_better(value, before.value)):
             return False
-        copy = self._copy(checkpoint)
-        write_json(self._directory / _FILE, asdict(Best(str(copy), value, step)))
-        if before is not None and Path(before.path).parent != copy.parent:
-            shutil.rmtree(Path(before.path).parent, ignore_errors=True)
+        folder, copy = self._copy(checkpoint)
+        write_json(join(self._directory, _FILE), asdict(Best(copy, value, step)))
+        if before is not None and before.path.rpartition("/")[0] != folder:
+            delete_tree(before.path.rpartition("/")[0])
         return True
 
     def _value(self, metrics: Mapping[str, float]) -> float:
@@ -80,9 +80,10 @@ class BestModel:
     def _is_better(self, value: float, than: float) -> bool:
         return value < than if self._mode == "min" else value > than
 
-    def _copy(self, checkpoint: Checkpoint) -> Path:
-        target = self._directory / f"{checkpoint.name}.{checkpoint.modified_ns}"
-        target.mkdir(parents=True, exist_ok=True)
+    def _copy(self, checkpoint: Checkpoint) -> tuple[str, str]:
+        """A copy of the files, which are on this machine: its directory, and the path by which it is loaded."""
+        target = join(self._directory, f"{checkpoint.name}.{checkpoint.modified_ns}")
         for file in checkpoint.files():
-            shutil.copyfile(file, target / file.name)
-        return target / checkpoint.name
+            with written_whole(join(target, file.name)) as copy:
+                shutil.copyfile(file, copy)
+        return str(target), str(join(target, checkpoint.name))

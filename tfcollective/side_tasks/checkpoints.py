@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from tfcollective.files import FileFacts, Place, Workspace, is_url, list_files
 
 __all__ = [
     "KERAS",
     "TENSORFLOW",
     "WEIGHTS",
     "Checkpoint",
-    "FileFacts",
     "checkpoints_of",
+    "fetched",
     "find_checkpoints",
     "number_in",
 ]
@@ -29,24 +31,12 @@ _WHOLE = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class FileFacts:
-    """What a look at a file tells.
-
-    Attributes:
-        modified_ns: when it was changed, in ns since 1970.
-        size: in bytes.
-    """
-
-    modified_ns: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """A complete checkpoint.
 
     Attributes:
-        path: the file; of a TensorFlow checkpoint the prefix, as ``tf.train.Checkpoint.restore`` takes it.
+        path: the file (it may be a URL); of a TensorFlow checkpoint the prefix, as ``tf.train.Checkpoint.restore``
+            takes it.
         kind: "tensorflow", "keras" (a ``.keras`` file) or "weights" (``.weights.h5``).
         step: the number in its name: a training step, or an epoch; None if there is none.
         modified_ns: when its newest file was changed, in ns since 1970.
@@ -70,25 +60,29 @@ class Checkpoint:
         return f"{self.name} {self.modified_ns} {self.size}"
 
     def files(self) -> list[Path]:
-        """The files that it consists of, as they are now."""
+        """The files that it consists of, as they are now, of one on this machine."""
         path = Path(self.path)
         if self.kind != TENSORFLOW:
             return [path]
         return sorted(file for file in path.parent.iterdir() if file.name.startswith(f"{path.name}."))
 
 
-def find_checkpoints(directory: str | Path) -> tuple[Checkpoint, ...]:
+def find_checkpoints(directory: Place) -> tuple[Checkpoint, ...]:
     """The complete checkpoints in a directory (not below it), oldest first; none if it does not exist (yet)."""
-    files = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if not entry.name.startswith(".") and entry.is_file():
-                    facts = entry.stat()
-                    files[entry.name] = FileFacts(facts.st_mtime_ns, facts.st_size)
-    except FileNotFoundError:  # or a file was deleted while we looked: the next look sees more
-        pass
-    return checkpoints_of(str(directory), files)
+    return checkpoints_of(str(directory), list_files(directory))
+
+
+@contextmanager
+def fetched(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """The checkpoint with a path on this machine, as long as the block runs. Raises FileNotFoundError or OSError."""
+    if not is_url(checkpoint.path):
+        yield checkpoint
+        return
+    directory, _, name = checkpoint.path.rpartition("/")
+    names = list_files(directory) if checkpoint.kind == TENSORFLOW else ()
+    with Workspace(directory) as here:
+        here.fetch([file for file in names if file.startswith(f"{name}.")] or [name])
+        yield replace(checkpoint, path=f"{here.directory}/{name}")
 
 
 def checkpoints_of(directory: str, files: Mapping[str, FileFacts]) -> tuple[Checkpoint, ...]:

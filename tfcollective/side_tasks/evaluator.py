@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tfcollective import runtime
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError
+from tfcollective.files import Place, Workspace, as_place, join
 from tfcollective.log import get_logger
 from tfcollective.side_tasks import training_flag
 from tfcollective.side_tasks.best import Best, BestModel
-from tfcollective.side_tasks.checkpoints import Checkpoint, find_checkpoints
+from tfcollective.side_tasks.checkpoints import Checkpoint, fetched, find_checkpoints
 from tfcollective.side_tasks.figures import Figures, Meter
 from tfcollective.side_tasks.plan import Evaluate, Finish, Policy, View, Wait, next_action
 from tfcollective.side_tasks.small_files import read_json, write_json
@@ -64,7 +64,7 @@ class EvaluatorOptions:
         job_id: training has ended when this job says so; None: any job.
     """
 
-    output_dir: str | Path | None = None
+    output_dir: Place | None = None
     max_steps: int | None = None
     idle_timeout: float = 1200.0
     poll_interval: float = 2.0
@@ -104,7 +104,7 @@ class EvaluatorResult:
 
 
 def run_evaluator(
-    model_dir: str | Path,
+    model_dir: Place,
     evaluate: Evaluator,
     options: EvaluatorOptions | None = None,
     *,
@@ -119,7 +119,8 @@ def run_evaluator(
     A restarted evaluator goes on where it was: ``evaluator.json`` in the output directory says what is done.
 
     Args:
-        model_dir: where the chief writes checkpoints; may come into being later.
+        model_dir: where the chief writes checkpoints; may come into being later. At a URL (``hdfs://``, ``s3://``,
+            ...) checkpoints are fetched, and what is written is moved there.
         evaluate: evaluates one of them.
         options: how; the defaults if None.
         training_ended: whether no checkpoint will follow; if None, the chief's ``announced_training`` and, in a job
@@ -133,7 +134,9 @@ def run_evaluator(
     Raises:
         ConfigError: the state file or an option cannot be used. What `evaluate` and exporters raise passes through.
     """
-    loop = _Loop(Path(model_dir), evaluate, options or EvaluatorOptions(), exporters, on_figures, clock)
+    loop = _Loop(
+        as_place(model_dir, "model_dir"), evaluate, options or EvaluatorOptions(), exporters, on_figures, clock
+    )
     return loop.run(training_ended or loop.flag_is_raised, pause or threading.Event().wait)
 
 
@@ -148,7 +151,7 @@ class _State:
 class _Loop:
     def __init__(
         self,
-        model_dir: Path,
+        model_dir: Place,
         evaluate: Evaluator,
         options: EvaluatorOptions,
         exporters: Sequence[Exporter],
@@ -161,9 +164,11 @@ class _Loop:
         self._exporters = exporters
         self._on_figures = on_figures
         self._clock = clock
-        self._output = Path(options.output_dir) if options.output_dir is not None else model_dir / "eval"
+        given = options.output_dir
+        self._output = join(model_dir, "eval") if given is None else as_place(given, "output_dir")
+        self._events = Workspace(self._output)
         self._policy = Policy(options.max_steps, options.idle_timeout, options.poll_interval, options.only_latest)
-        self._state = _load_state(self._output / _STATE_FILE)
+        self._state = _load_state(join(self._output, _STATE_FILE))
         self._meter = Meter(clock.monotonic(), self._state.last_step)
         self._best = self._best_model()
         self._writer: Any = None
@@ -179,6 +184,10 @@ class _Loop:
 
     def run(self, training_ended: Callable[[], bool], pause: Callable[[float], object]) -> EvaluatorResult:
         """See :func:`run_evaluator`."""
+        with self._events:
+            return self._run(training_ended, pause)
+
+    def _run(self, training_ended: Callable[[], bool], pause: Callable[[float], object]) -> EvaluatorResult:
         while True:
             action = next_action(self._look(training_ended), self._policy)
             if isinstance(action, Evaluate):
@@ -205,7 +214,8 @@ class _Loop:
             self._state.done.append(checkpoint.identity)
         began = self._clock.monotonic()
         try:
-            self._evaluate_one(action.checkpoint, began)
+            with fetched(action.checkpoint) as here:
+                self._evaluate_one(here, began)
         except Exception:
             if action.checkpoint.identity in {c.identity for c in find_checkpoints(self._model_dir)}:
                 raise
@@ -240,32 +250,34 @@ class _Loop:
         import tensorflow as tf
 
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(str(self._output))
+            self._writer = tf.summary.create_file_writer(str(self._events.directory))
         with self._writer.as_default(step=self._evaluated if step is None else step):
             for name, value in sorted(metrics.items()):
                 tf.summary.scalar(name, value)
         self._writer.flush()
+        self._events.push()
 
     def _save_state(self) -> None:
         """What is done, of what is still there: the list does not grow for ever."""
         self._state.done = [identity for identity in self._state.done if identity in self._seen]
         figures = asdict(self._meter.figures(self._clock.monotonic()))
-        write_json(self._output / _STATE_FILE, {**asdict(self._state), "figures": figures})
+        write_json(join(self._output, _STATE_FILE), {**asdict(self._state), "figures": figures})
 
     def _best_model(self) -> BestModel | None:
         metric = self._options.best_metric
-        return None if metric is None else BestModel(self._output / "best", metric, self._options.best_mode)
+        return None if metric is None else BestModel(join(self._output, "best"), metric, self._options.best_mode)
 
     def _result(self, reason: str) -> EvaluatorResult:
         if self._writer is not None:
             self._writer.close()
+            self._events.push()
         figures = self._meter.figures(self._clock.monotonic())
         best = self._best.best() if self._best is not None else None
         _LOG.info("the evaluator ends: %s", reason)
         return EvaluatorResult(reason, self._evaluated, self._metrics, figures, best)
 
 
-def _load_state(path: Path) -> _State:
+def _load_state(path: Place) -> _State:
     try:
         found = read_json(path)
         if found is None:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
+
+from tfcollective.files import Place, local_copy, written_whole
 
 __all__ = ["read_json", "write_json"]
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Puts `value` at `path`, which it replaces at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(value), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def write_json(place: Place, value: Any) -> None:
+    """Puts `value` at `place`, which it replaces at once."""
+    with written_whole(place) as path:
+        path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """What is at `path`; None if nothing is. Raises ValueError if it is not JSON, OSError if it cannot be read."""
+def read_json(place: Place) -> Any:
+    """What is at `place`; None if nothing is. Raises ValueError if it is not JSON, OSError if it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with local_copy(place) as path:
+            return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None

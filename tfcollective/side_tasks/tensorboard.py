@@ -8,10 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol
@@ -19,9 +20,11 @@ from typing import IO, Protocol
 from tfcollective.agent.processes import spawn
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
 from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.files import Place, is_url
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 from tfcollective.side_tasks import training_flag
+from tfcollective.side_tasks.remote_events import EventFollower
 from tfcollective.task_specs import TENSORBOARD_LINGER_S
 
 __all__ = ["TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
@@ -38,7 +41,7 @@ class TensorBoardOptions:
     """How TensorBoard is started.
 
     Attributes:
-        logdir: what it shows; may come into being later.
+        logdir: what it shows; may come into being later. Of a URL (``hdfs://``, ``s3://``, ...) it shows copies.
         host: the address to listen at. TensorBoard asks nobody who they are: beyond loopback, everybody who reaches it
             sees what is logged.
         port: where it listens; 0: at a free port, which it finds itself.
@@ -46,7 +49,7 @@ class TensorBoardOptions:
         start_timeout: how long it may take to say where it listens, in seconds.
     """
 
-    logdir: str | Path
+    logdir: Place
     host: str = "127.0.0.1"
     port: int = 0
     extra_args: Sequence[str] | str = ()
@@ -229,10 +232,28 @@ def run_tensorboard(
     if not 0 <= linger < threading.TIMEOUT_MAX:
         raise ConfigError(f"linger: seconds, 0 or more, not {linger!r}")
     ended = training_ended or (lambda: training_flag.training_ended(options.logdir))
-    with TensorBoardProcess.start(options) as process:
+    end = Deadline.after(lifetime)
+    with _shown_here(options) as (options, look), TensorBoardProcess.start(options) as process:
         if on_url is not None:
             on_url(process.url)
-        _stay(process, ended, linger, Deadline.after(lifetime), SYSTEM_CLOCK, threading.Event().wait)
+
+        def pause(seconds: float) -> None:
+            look()
+            threading.Event().wait(seconds)
+
+        _stay(process, ended, linger, end, SYSTEM_CLOCK, pause)
+
+
+@contextlib.contextmanager
+def _shown_here(options: TensorBoardOptions) -> Iterator[tuple[TensorBoardOptions, Callable[[], object]]]:
+    """The options with a log directory of this machine, and what to call now and then to keep it up to date."""
+    if not is_url(options.logdir):
+        yield options, lambda: None
+        return
+    with tempfile.TemporaryDirectory(prefix="tfcollective-events-") as directory:
+        follower = EventFollower(str(options.logdir).rstrip("/"), Path(directory))
+        follower.look()
+        yield replace(options, logdir=directory), follower.look
 
 
 def _stay(

@@ -55,7 +55,8 @@ class Daemon:
 def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(prog="hadoop", description="A real Hadoop on this machine, on loopback only.")
-    parser.add_argument("command", choices=("up", "down", "status", "env"))
+    parser.add_argument("command", choices=("up", "down", "status", "env", "restart"))
+    parser.add_argument("daemon", nargs="?", help="which one to restart, by its name in `hadoop status`")
     parser.add_argument("--state", type=Path, default=HERE.parents[1] / "build/hadoop/state", help="its directory")
     parser.add_argument("--version", default=VERSION, help=f"which Hadoop [{VERSION}]")
     options = parser.parse_args()
@@ -65,6 +66,8 @@ def main() -> int:
             _up(state, options.version)
         elif options.command == "down":
             _down(state)
+        elif options.command == "restart":
+            _restart(state, options.daemon)
         elif options.command == "status":
             _status(state)
         else:
@@ -300,6 +303,22 @@ def _wait_until(what: str, condition: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(f"not within {START_S:g} s: {what}")
         time.sleep(0.2)  # daemons of others give no notice
+
+
+def _restart(state: Path, name: str | None) -> None:
+    """Kills one daemon, as a crash would, and starts it again."""
+    layout = _read_layout(state)
+    known = {daemon.name: daemon for daemon in (*_central_daemons(layout), *_node_daemons(layout))}
+    if name not in known:
+        raise ClusterError(f"restart: one of {', '.join(known)}, not {name}")
+    pid = int((state / "pid" / name).read_text())
+    if _daemon_of(pid) == name:
+        os.kill(pid, signal.SIGKILL)
+        _wait_until(f"{name} has ended", lambda: not _runs(pid))
+    _start(layout, known[name])
+    _wait_until(f"{name} listens", lambda: _listens(layout, known[name]))
+    _wait_until("all nodes are there", lambda: _nodes_are_up(layout))
+    print(f"{name} is up again")
 
 
 # ---- down and status -------------------------------------------------------------------------------------------------

@@ -147,6 +147,12 @@ def _yarn(layout: Layout) -> dict[str, object]:
         "CapacityScheduler",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
         "yarn.resourcemanager.am.max-attempts": 2,
+        # Applications go on when it is started again.
+        "yarn.resourcemanager.recovery.enabled": "true",
+        "yarn.resourcemanager.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery."
+        "FileSystemRMStateStore",
+        "yarn.resourcemanager.fs.state-store.uri": f"file://{layout.state}/data/resourcemanager",
+        "yarn.resourcemanager.connect.retry-interval.ms": 1000,
         "yarn.scheduler.minimum-allocation-mb": 64,
         "yarn.scheduler.maximum-allocation-mb": NODE_MEMORY_MB,
         "yarn.scheduler.maximum-allocation-vcores": NODE_VCORES,

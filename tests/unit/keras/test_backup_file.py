@@ -111,3 +111,15 @@ def test_other_steps_per_execution_are_noticed(tmp_path: Path) -> None:
 def test_a_wrong_frequency_is_refused(tmp_path: Path, value: object) -> None:
     with pytest.raises(InvalidArgumentError, match="save_freq"):
         tfk.BackupAndRestore(tmp_path, value)
+
+
+def test_a_backup_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    url = f"memory://backup-{tmp_path.name}/backup.npz"
+    assert read_backup(url) is None
+    for epoch in (1, 2):
+        write_backup(url, Backup(Position(epoch), [np.ones(3, np.float32)], [[]]))
+        found = read_backup(url)
+        assert found is not None
+        assert found.position == Position(epoch)
+        np.testing.assert_array_equal(found.shared[0], np.ones(3, np.float32))

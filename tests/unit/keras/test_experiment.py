@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
+import tfcollective
+from tfcollective import files
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.keras import DistributedOptimizer, KerasExperiment
 
@@ -38,3 +41,39 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
             with pytest.raises(kind, match=message):
                 experiment.train()
     assert not (tmp_path / "backup").exists()
+
+
+def test_an_experiment_elsewhere_writes_here_and_moves_what_is_whole(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    url, inputs = f"memory://experiment-{tmp_path.name}", np.arange(8, dtype=np.float32).reshape(8, 1)
+    log = tf.keras.callbacks.CSVLogger(f"{url}/logs/log.csv")
+    board = tf.keras.callbacks.TensorBoard(f"{url}/board")
+    seen: list[list[str]] = []
+    look = tf.keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: seen.append(sorted(n for n in files.list_files(url)))
+    )
+    whole = KerasExperiment(
+        lambda: model("sgd"),
+        url + "/",
+        {"epochs": 2, "verbose": 0, "callbacks": [log, board, look]},
+        lambda: inputs,
+        lambda: 2 * inputs,
+        lambda: (inputs, 2 * inputs),
+        {"idle_timeout": 1.0, "poll_interval": 0.1, "best_metric": "loss"},
+    )
+    tfcollective.init()
+    try:
+        assert len(whole.train()["loss"]) == 2
+        evaluated = whole.evaluate()
+    finally:
+        tfcollective.shutdown()
+    assert seen == [[], ["checkpoint-0001.weights.h5"]]
+    found = set(files.find_files(url))
+    assert {"checkpoint-0002.weights.h5", "model.keras", "logs/log.csv", "eval/evaluator.json"} <= found
+    assert any(name.startswith("board/train/events.") for name in found)
+    assert any(name.startswith("eval/events.") for name in found)
+    assert (log.filename, board.log_dir) == (f"{url}/logs/log.csv", f"{url}/board")
+    assert evaluated.evaluated == 2
+    assert evaluated.best is not None
+    with files.local_copy(evaluated.best.path) as path:
+        assert path.stat().st_size > 0

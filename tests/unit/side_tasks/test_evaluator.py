@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tfcollective import files
 from tfcollective.clock import ManualClock
 from tfcollective.errors import ConfigError
 from tfcollective.side_tasks.evaluator import Evaluation, EvaluatorOptions, run_evaluator
 from tfcollective.side_tasks.plan import IDLE, MAX_STEPS, TRAINING_ENDED
+from tfcollective.side_tasks.remote_events import EventFollower
 
 
 class Run:
@@ -187,3 +189,42 @@ def test_a_damaged_state_is_named(tmp_path, text):
 def test_options_are_checked(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         EvaluatorOptions(**options)
+
+
+def test_checkpoints_elsewhere_are_fetched_and_what_is_found_is_moved_there(tmp_path):
+    pytest.importorskip("fsspec")
+    url = f"memory://evaluator-{tmp_path.name}"
+
+    def write(step, text="x"):
+        with files.written_whole(f"{url}/e{step}.keras") as path:
+            path.write_text(text)
+
+    run = Run(url, {"e2.keras": 0.5}, best_metric="loss")
+    run.script = {1: lambda: [write(step) for step in (2, 10, 1)], 4: run.end}
+    result = run.run()
+    assert run.evaluated == ["e1.keras", "e2.keras", "e10.keras"]
+    assert result.reason == TRAINING_ENDED
+    assert result.best.path.startswith(f"{url}/eval/best/e2.keras.")
+    found = files.find_files(url)
+    assert [name for name in found if "/best/e" in name] == [result.best.path.removeprefix(f"{url}/")]
+    assert {"eval/evaluator.json", "eval/best/best.json"} <= set(found)
+    again = Run(url, best_metric="loss")
+    again.script = {1: lambda: write(11), 4: again.end}
+    assert again.run().evaluated == 1
+    assert again.evaluated == ["e11.keras"]
+
+
+def test_events_elsewhere_are_copied_as_they_grow(tmp_path):
+    pytest.importorskip("fsspec")
+    url, clock = f"memory://events-{tmp_path.name}", ManualClock()
+    follower = EventFollower(url, tmp_path / "here", clock)
+    follower.look()
+    for text in ("abc", "abcdef"):
+        for name in ("train/events.out.tfevents.1", "checkpoint"):
+            with files.written_whole(f"{url}/{name}") as path:
+                path.write_text(text)
+        clock.advance(10.0)
+        follower.look()
+        copies = [path for path in (tmp_path / "here").rglob("*") if path.is_file()]
+        assert [path.read_text() for path in copies] == [text]
+    follower.look()  # too soon to ask again
