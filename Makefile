@@ -203,22 +203,27 @@ test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hos
 	    -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-hosts/cache -m hosts \
 	    $(CURDIR)/tests/hosts $(CURDIR)/tests/multiprocess/test_joined.py $(PYTEST_ARGS) </dev/null; fi
 
-# What is in .venv/tf221, and skein beside it.
-.venv/yarn.made: .venv/tf221.made pyproject.toml tools/requirements.py tools/make_venv.sh
-	$(call say,environment .venv/yarn: that of TensorFlow 2.21.0 with skein)
-	@tools/make_venv.sh "$(PYTHON_tf221)" $(VENV)/yarn
+# What is in .venv/tf221 or .venv/tf215, and skein beside it.
+.venv/yarn-%.made: .venv/%.made pyproject.toml tools/requirements.py tools/make_venv.sh
+	$(call say,environment .venv/yarn-$*: that of $(TENSORFLOW_$*) with skein)
+	@tools/make_venv.sh "$(PYTHON_$*)" $(VENV)/yarn-$*
 	@folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
-	  $(VENV)/tf221/bin/python -c "$$folder" >"$$($(VENV)/yarn/bin/python -c "$$folder")/tf221.pth"
-	@$(VENV)/yarn/bin/python tools/requirements.py yarn | $(VENV)/yarn/bin/python $(PIP_INSTALL) -r /dev/stdin
+	  $(VENV)/$*/bin/python -c "$$folder" >"$$($(VENV)/yarn-$*/bin/python -c "$$folder")/$*.pth"
+	@$(VENV)/yarn-$*/bin/python tools/requirements.py yarn hdfs s3 | \
+	  $(VENV)/yarn-$*/bin/python $(PIP_INSTALL) -r /dev/stdin 'moto[server]'
 	@touch $@
 
 HADOOP := $(CURDIR)/tools/hadoop/hadoop
+YARN_ENVIRONMENTS := tf221 $(if $(PYTHON_TF215),tf215)
 
-test-yarn: .venv/tf221.installed .venv/yarn.made  ## jobs on a real YARN on this machine's loopback; needs Java 17 and Maven
+# $(1): environment, $(2): tests
+yarn_tests = mkdir -p build/tests-yarn && (cd build/tests-yarn && $(VENV)/yarn-$(1)/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
+  --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-yarn/cache -m yarn $(2:%=$(CURDIR)/tests/yarn%) $(PYTEST_ARGS) </dev/null)
+
+test-yarn: $(YARN_ENVIRONMENTS:%=.venv/%.installed) $(YARN_ENVIRONMENTS:%=.venv/yarn-%.made)  ## jobs on a real YARN on this machine's loopback; needs Java 17 and Maven
 	$(call say,jobs on YARN)
 	@$(HADOOP) up && trap '$(HADOOP) down' EXIT && eval "$$($(HADOOP) env)" && \
-	  mkdir -p build/tests-yarn && cd build/tests-yarn && $(VENV)/yarn/bin/python -m pytest -c $(CURDIR)/pyproject.toml \
-	    --rootdir $(CURDIR) -o cache_dir=$(CURDIR)/build/tests-yarn/cache -m yarn $(CURDIR)/tests/yarn $(PYTEST_ARGS) </dev/null
+	  $(call yarn_tests,tf221,/) $(if $(PYTHON_TF215),&& $(call yarn_tests,tf215,/test_wine.py))
 
 test-gpu: .venv/tf221.installed  ## the matrix on a real GPU; says why where it cannot run
 	$(call say,GPUs)

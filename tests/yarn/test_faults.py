@@ -1,5 +1,5 @@
-"""What the cluster does not do when a job needs it: HDFS is full or read-only, the ResourceManager is gone for a while, an
-environment is damaged, credentials are out of date."""
+"""What the cluster does not do when a job needs it: HDFS is full or read-only, the ResourceManager away for a while, an
+environment damaged, a certificate out of date."""
 
 import os
 import subprocess

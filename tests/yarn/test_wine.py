@@ -1,4 +1,4 @@
-"""The wines on the real YARN, data and models on its HDFS. `make test-yarn` runs this under both TensorFlow versions."""
+"""The wines on the real YARN, data and models on its HDFS: `make test-yarn` runs this with both TensorFlow versions."""
 
 import functools
 import os

@@ -253,8 +253,9 @@ def _amount(resources: Any) -> Amount:
 
 
 def _first_line(error: BaseException) -> str:
-    """Java's messages go on with a stack."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """Java's messages go on with a stack; some begin with a line that only announces the next."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def application_client(skein: Any) -> Any:

@@ -1,0 +1,72 @@
+"""Files on S3, as moto's server has it: it needs no cluster, but packages that only this suite installs."""
+
+import pytest
+
+from tfcollective import files
+from tfcollective.side_tasks.checkpoints import fetched, find_checkpoints
+
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def bucket(monkeypatch, tmp_path):
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)
+        yield f"s3://bucket/{tmp_path.name}"
+        s3fs.S3FileSystem.clear_instance_cache()
+    finally:
+        server.stop()
+
+
+def write(place, data):
+    with files.written_whole(place) as path:
+        path.write_bytes(data)
+
+
+def test_files_are_replaced_listed_and_removed(bucket, tmp_path):
+    for data in (b"one", b"three"):
+        write(f"{bucket}/run/x.json", data)
+        with files.local_copy(f"{bucket}/run/x.json") as path:
+            assert path.read_bytes() == data
+    facts = files.list_files(f"{bucket}/run")["x.json"]
+    assert facts.size == 5
+    assert facts.modified_ns > 10**18
+    assert list(files.find_files(bucket)) == ["run/x.json"]
+    files.append_tail(f"{bucket}/run/x.json", 5, tmp_path / "tail")
+    write(f"{bucket}/run/x.json", b"three four")
+    files.append_tail(f"{bucket}/run/x.json", 10, tmp_path / "tail")
+    assert (tmp_path / "tail").read_bytes() == b"three four"
+    files.delete(f"{bucket}/run/x.json")
+    assert files.list_files(f"{bucket}/run") == files.list_files(f"{bucket}/never") == {}
+    with (
+        pytest.raises(FileNotFoundError, match=r"cannot read s3://bucket/.*/run/x\.json"),
+        files.local_copy(f"{bucket}/run/x.json"),
+    ):
+        pass
+    with pytest.raises(OSError, match="cannot write s3://nosuch/x: "):
+        write("s3://nosuch/x", b"")
+
+
+def test_an_evaluator_finds_what_a_workspace_has_moved(bucket):
+    with files.Workspace(bucket) as space:
+        for name in ("model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001", "checkpoint", "deep/events"):
+            (space.directory / name).parent.mkdir(exist_ok=True)
+            (space.directory / name).write_text(name)
+        space.push()
+    (found,) = find_checkpoints(bucket)
+    assert found.step == 3
+    with fetched(found) as here:
+        assert [path.read_text() for path in here.files()] == [path.name for path in here.files()]
+        assert len(here.files()) == 2
