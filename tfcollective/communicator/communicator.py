@@ -124,6 +124,11 @@ class Communicator(Collectives):
         """True after :meth:`close`."""
         return self._closed
 
+    @property
+    def options(self) -> CommunicatorOptions:
+        """How it was connected."""
+        return self._options
+
     def info(self) -> CommunicatorInfo:
         """A snapshot of place and state. Works on a broken or closed communicator too."""
         self._check_process()

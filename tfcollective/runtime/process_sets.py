@@ -135,14 +135,14 @@ class ProcessSets:
     Args:
         world: gives the world's communicator.
         listen: opens a listener for this process's peers.
-        connect: makes the communicator of these members, given their addresses.
+        connect: makes the communicator of these members, given their addresses; one alone has no listener.
     """
 
     def __init__(
         self,
         world: Callable[[], Communicator],
         listen: Callable[[], Listener],
-        connect: Callable[[Listener, Members, Sequence[str]], Communicator],
+        connect: Callable[[Listener | None, Members, Sequence[str]], Communicator],
     ) -> None:
         self._world = world
         self._listen = listen
@@ -201,7 +201,7 @@ class ProcessSets:
         return entry.members
 
     def communicator(self, members: Members) -> Communicator | None:
-        """The members' communicator; None for a set of one."""
+        """The members' communicator; None in a world of one, and where this process is none of them."""
         return self._sets[members.world].communicator
 
     def communicators(self) -> list[Communicator]:
@@ -241,7 +241,7 @@ class ProcessSets:
                 listener.close()
             raise
         communicator, failure = None, None
-        if listener is not None:
+        if members.included:
             try:
                 addresses = [str(views[rank]["address"]) for rank in members.ranks]
                 communicator = self._connect(listener, members, addresses)

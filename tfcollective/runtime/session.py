@@ -105,7 +105,7 @@ class Session:
             if self._communicator is None:
                 if self._placement is None:
                     raise self._outside()
-                self._communicator = Communicator.alone(library=_library(self.settings))
+                self._communicator = self._alone()
             return self._communicator
 
     def publish(self, info: Mapping[str, object]) -> None:
@@ -167,8 +167,6 @@ class Session:
     def communicator_of(self, members: Members) -> Communicator:
         """The members' communicator."""
         found = None if members.world == GLOBAL_SET else self.process_sets.communicator(members)
-        if found is None and 1 == members.size < self.placement.size:
-            return Communicator.alone(library=_library(self.settings))
         return found or self.communicator()
 
     def abort(self, cause: str) -> None:
@@ -203,6 +201,9 @@ class Session:
 
         return self._communicator if isinstance(self._communicator, ForeignCommunicator) else None
 
+    def _alone(self) -> Communicator:
+        return Communicator.alone(options=_options(self.settings), library=_library(self.settings))
+
     def _listen(self) -> Listener:
         if self._foreign() is not None:
             from tfcollective.engines import NoListener
@@ -210,7 +211,9 @@ class Session:
             return NoListener()
         return Listener(self.settings.bind_host or _LOOPBACK, self.identity.node_id, library=_library(self.settings))
 
-    def _connect_set(self, listener: Listener, members: Members, addresses: Sequence[str]) -> Communicator:
+    def _connect_set(self, listener: Listener | None, members: Members, addresses: Sequence[str]) -> Communicator:
+        if listener is None:
+            return self._alone()
         foreign = self._foreign()
         if foreign is not None:
             return foreign.subset(members.ranks)

@@ -65,6 +65,15 @@ def test_the_communicator_is_made_when_asked_for(single: None) -> None:
     assert world.closed
 
 
+def test_it_keeps_to_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFCOLLECTIVE_OP_TIMEOUT", "7")
+    monkeypatch.setenv("TFCOLLECTIVE_NCCL", "/nowhere")
+    tfcollective.init()
+    options = runtime.get_communicator().options
+    assert (options.op_timeout, options.nccl) == (7.0, "/nowhere")
+    tfcollective.shutdown()
+
+
 def test_callbacks_run_at_shutdown() -> None:
     calls: list[bool] = []
     runtime.on_shutdown(lambda: calls.append(tfcollective.is_initialized()))
