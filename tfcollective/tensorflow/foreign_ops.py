@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op, Sum
-from tfcollective.errors import CollectiveError, UnsupportedError
+from tfcollective.errors import Code, CollectiveError, UnsupportedError
 
-__all__ = ["HorovodOps", "NumpyOps", "ops_of"]
+__all__ = ["HorovodOps", "NumpyOps", "ops_of", "tensorflow_error"]
 
 
 def ops_of(engine: str) -> Any:
@@ -147,7 +147,7 @@ class NumpyOps:
             try:
                 results = function(*(tensor.numpy() for tensor in inputs))
             except CollectiveError as error:
-                raise _tensorflow_error(error) from error
+                raise tensorflow_error(error) from error
             return [tf.convert_to_tensor(one) for one in (results if isinstance(results, tuple) else (results,))]
         graph = tf.compat.v1.get_default_graph()
         before = [] if graph.building_function or graph not in self._last else [self._last[graph]]
@@ -167,16 +167,27 @@ def _attribute(attributes: dict[str, Any], name: str) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def _tensorflow_error(error: CollectiveError) -> Exception:
-    """The error that the native ops would give."""
-    codes = {
-        1: tf.errors.InvalidArgumentError,
-        2: tf.errors.FailedPreconditionError,
-        3: tf.errors.FailedPreconditionError,
-    }
-    codes |= {4: tf.errors.DeadlineExceededError, 5: tf.errors.UnavailableError, 6: tf.errors.AbortedError}
-    codes |= {7: tf.errors.CancelledError, 8: tf.errors.UnavailableError, 11: tf.errors.UnimplementedError}
-    made: Exception = codes.get(int(error.code), tf.errors.InternalError)(None, None, f"{error.code.name}: {error}")
+# The errors that the native ops would give (native/tf_ops/tf_status.h).
+_ERRORS = {
+    Code.INVALID_ARGUMENT: tf.errors.InvalidArgumentError,
+    Code.FAILED_PRECONDITION: tf.errors.FailedPreconditionError,
+    Code.MISMATCH: tf.errors.FailedPreconditionError,
+    Code.DEADLINE_EXCEEDED: tf.errors.DeadlineExceededError,
+    Code.PEER_LOST: tf.errors.UnavailableError,
+    Code.ABORTED: tf.errors.AbortedError,
+    Code.CANCELLED: tf.errors.CancelledError,
+    Code.IO: tf.errors.UnavailableError,
+    Code.DEVICE: tf.errors.InternalError,
+    Code.RESOURCE_EXHAUSTED: tf.errors.ResourceExhaustedError,
+    Code.UNIMPLEMENTED: tf.errors.UnimplementedError,
+    Code.PROTOCOL: tf.errors.FailedPreconditionError,
+    Code.INTERNAL: tf.errors.InternalError,
+}
+
+
+def tensorflow_error(error: CollectiveError) -> Exception:
+    """The error that TensorFlow would show for it."""
+    made: Exception = _ERRORS[error.code](None, None, f"{error.code.name}: {error}")
     return made
 
 
