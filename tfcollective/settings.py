@@ -28,6 +28,7 @@ __all__ = [
     "Variable",
     "environ_snapshot",
     "hide_tf_config",
+    "identity_variables",
     "markdown_table",
     "variable",
 ]
@@ -359,6 +360,11 @@ def _alias_value(row: Variable, source: Mapping[str, str]) -> Any:
 def variable(field: str) -> str:
     """The name in the environment of a field of :class:`Settings`."""
     return _BY_FIELD[field].name
+
+
+def identity_variables() -> tuple[str, ...]:
+    """The names in the environment that tell a process who it is in which job."""
+    return tuple(row.name for row in VARIABLES if row.identity)
 
 
 def environ_snapshot() -> dict[str, str]:

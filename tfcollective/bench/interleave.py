@@ -20,9 +20,9 @@ from typing import IO, Any, TypeAlias
 
 import psutil
 
-from tfcollective.agent.processes import signal_group, spawn
 from tfcollective.bench.last_words import last_word
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
+from tfcollective.processes import signal_group, spawn
 from tfcollective.settings import environ_snapshot
 
 __all__ = ["Event", "Failure", "Record", "Started", "Variant", "interleave", "rotation"]

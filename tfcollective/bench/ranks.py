@@ -9,9 +9,12 @@ from pathlib import Path
 
 import tfcollective
 from tfcollective.bench import foreign
+from tfcollective.launch.planner import THREAD_VARIABLES
+from tfcollective.settings import identity_variables
 
 __all__ = [
     "FOREIGN_VARIABLES",
+    "clean",
     "foreign_command",
     "horovod_command",
     "our_command",
@@ -20,15 +23,18 @@ __all__ = [
 ]
 
 #: Environment that would make a rank think that it belongs to another world.
-FOREIGN_VARIABLES = (
-    "TFCOLLECTIVE_COORDINATOR",
-    "TFCOLLECTIVE_TASK",
-    "TFCOLLECTIVE_SIZE",
-    "TFCOLLECTIVE_KEY_FILE",
-    "TF_CONFIG",
-)
+FOREIGN_VARIABLES = (*identity_variables(), "TF_CONFIG")
+_FOREIGN_PREFIXES = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_", "SLURM_")
 _OP_TIMEOUT_S = 60.0
-_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+
+
+def clean(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what would tell a process that it belongs to another world."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in FOREIGN_VARIABLES and not name.startswith(_FOREIGN_PREFIXES)
+    }
 
 
 def our_command(ranks: int, module: str, arguments: Sequence[str], transport: str = "auto") -> list[str]:
@@ -52,7 +58,7 @@ def horovod_command(python: str, ranks: int, module: str, arguments: Sequence[st
 def thread_variables(ranks: int) -> Mapping[str, str]:
     """Every rank's share of the cores as threads, one at least; no GPU, and no greetings."""
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    return {**dict.fromkeys(_THREADS, threads), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**dict.fromkeys(THREAD_VARIABLES, threads), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def working_folder() -> str | None:

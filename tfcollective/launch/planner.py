@@ -14,14 +14,14 @@ from tfcollective.launch.hosts import Share
 from tfcollective.launch.side_tasks import side_command
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.tf_config import tf_config
-from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, variable
+from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variables, variable
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "thread_variables"]
+__all__ = ["THREAD_VARIABLES", "Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "thread_variables"]
 
 # The variables by which numeric libraries and TensorFlow size their thread pools.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # What ranks on other hosts get of the launcher's environment.
 _PASSED = (
     *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),
@@ -29,8 +29,7 @@ _PASSED = (
 )
 # What belongs to a process or to a machine.
 _KEPT_BACK = frozenset(
-    {TF_CONFIG, *(variable(field) for field in ("bind_host", "library", "runtime_dir"))}
-    | {row.name for row in VARIABLES if row.identity}
+    {TF_CONFIG, *(variable(field) for field in ("bind_host", "library", "runtime_dir"))} | set(identity_variables())
 )
 _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 
@@ -195,7 +194,7 @@ def describe(plan: Plan) -> str:
 
 def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
     """What sizes the thread pools of a rank that has ``share`` cores; what ``environ`` says already stays."""
-    return {name: str(share) for name in _THREAD_VARIABLES if name not in environ}
+    return {name: str(share) for name in THREAD_VARIABLES if name not in environ}
 
 
 def _job_variables(spec: JobSpec) -> dict[str, str]:

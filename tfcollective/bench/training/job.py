@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tfcollective.agent.processes import end_descendants, signal_group, spawn
 from tfcollective.bench.last_words import last_word
+from tfcollective.bench.ranks import clean
 from tfcollective.bench.training.counters import Meter, Reading, watched_interfaces
 from tfcollective.bench.training.job_plan import (
     Case,
@@ -35,6 +35,7 @@ from tfcollective.bench.training.job_plan import (
 from tfcollective.bench.training.step_timeline import StepTimeline, read_trace
 from tfcollective.bench.training.task import ProcessResult, parse_mark
 from tfcollective.clock import Deadline
+from tfcollective.processes import end_descendants, signal_group, spawn
 from tfcollective.settings import environ_snapshot
 
 __all__ = ["JobError", "main", "run_job"]
@@ -44,8 +45,6 @@ _TAIL_LINES = 20
 _READY_S = 60.0
 _TEARDOWN_S = 20.0
 _LAB_PORT = 41_000
-# Words of an environment that would tell a process of the job that it belongs to another one.
-_FOREIGN = ("TF_CONFIG", "HOROVOD_", "OMPI_", "PMI_", "TFCOLLECTIVE_COORDINATOR", "TFCOLLECTIVE_TASK")
 
 
 class JobError(Exception):
@@ -144,7 +143,7 @@ class _Job:
 
     def start(self) -> None:
         """Starts all processes, each after those before it that announce themselves."""
-        environ = _clean(environ_snapshot())
+        environ = clean(environ_snapshot())
         for planned in self._plan.processes:
             one = _Running(planned, spawn(planned.argv, {**environ, **planned.env}, None))
             self._running.append(one)
@@ -247,10 +246,6 @@ def _how(status: int) -> str:
 def _last_line(one: _Running) -> str:
     said = last_word(list(one.tail))
     return f": {said}" if said else ""
-
-
-def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfcollective.bench.training.models import MODELS
 from tfcollective.bench.training.task import TrainingTask
+from tfcollective.launch.planner import THREAD_VARIABLES
 from tfcollective.settings import variable
 
 __all__ = ["Case", "JobPlan", "PlannedProcess", "Site", "plan_job", "ports_needed", "trace_path"]
@@ -16,7 +17,6 @@ __all__ = ["Case", "JobPlan", "PlannedProcess", "Site", "plan_job", "ports_neede
 _WORKER = "tfcollective.bench.training.worker"
 _LAB_LAUNCHER = "tfcollective.bench.lab_launcher"
 _RENDEZVOUS = "tfcollective.bench.training.horovod_rendezvous"
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -148,7 +148,7 @@ def plan_job(case: Case, site: Site) -> JobPlan:
     """The processes of ``case`` at ``site``."""
     plans = {"ours": _plan_ours, "ours-bf16": _plan_ours, "horovod": _plan_horovod, "mwms": _plan_mwms, "ps": _plan_ps}
     processes = plans.get(case.strategy, _plan_alone)(case, site)
-    common = {name: str(case.threads) for name in _THREAD_VARIABLES}
+    common = {name: str(case.threads) for name in THREAD_VARIABLES}
     common.update({"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"})
     return JobPlan(
         tuple(replace(process, env={**common, **process.env}) for process in processes),
