@@ -27,7 +27,7 @@ from tfcollective_launchers.ssh.preflight import Visitor, ask_all
 __all__ = ["SshLauncher", "meeting_address"]
 
 _LOG = get_logger(__name__)
-_ENROLL_S = 60.0
+_ENROLL_S = 60.0  # at least: it takes a while to start Python, also where ranks are to be fast
 _POLL_S = 0.5
 # Not `-m`, which looks into the directory where it happens to be first: a file there may be called like a module.
 _PROGRAM = "import sys; del sys.path[0]; from tfcollective.cli import main; sys.exit(main())"
@@ -61,7 +61,8 @@ class SshLauncher(Launcher):
             client_of(job, len(commands)) as client,
             _started(commands, job, spec) as processes,
         ):
-            facts = {one.name: one for one in _gather(lambda have: enrolled(client, _POLL_S, have), processes)}
+            found = _gather(lambda have: enrolled(client, _POLL_S, have), processes, _patience(spec))
+            facts = {one.name: one for one in found}
             nodes = {
                 host: Node(facts[host], client, process.write, process.kill) for host, process in processes.items()
             }
@@ -99,7 +100,9 @@ def _started(commands: Mapping[str, Sequence[str]], job: Job, spec: JobSpec) -> 
     try:
         for host, command in commands.items():
             processes[host] = NodeProcess.start(command)
-            settings = NodeSettings(job.coordinator, job.key.hex(), host, spec.network_interfaces, patience=_ENROLL_S)
+            settings = NodeSettings(
+                job.coordinator, job.key.hex(), host, spec.network_interfaces, patience=_patience(spec)
+            )
             processes[host].write(settings.to_line())
         yield processes
     finally:
@@ -109,16 +112,22 @@ def _started(commands: Mapping[str, Sequence[str]], job: Job, spec: JobSpec) -> 
             process.wait()
 
 
-def _gather(ask: Callable[[int], Sequence[Facts]], processes: Mapping[str, NodeProcess]) -> Sequence[Facts]:
+def _patience(spec: JobSpec) -> float:
+    return max(_ENROLL_S, spec.start_timeout)
+
+
+def _gather(
+    ask: Callable[[int], Sequence[Facts]], processes: Mapping[str, NodeProcess], patience: float
+) -> Sequence[Facts]:
     """Waits until all hosts have enrolled. Raises LaunchError that names those that have not."""
-    deadline = time.monotonic() + _ENROLL_S
+    deadline = time.monotonic() + patience
     found: Sequence[Facts] = ()
     while len(found) < len(processes):
         found = ask(len(found))
         missing = sorted(set(processes) - {one.name for one in found})
         ended = [host for host in missing if processes[host].ended]
         if ended or (missing and time.monotonic() > deadline):
-            how = "has ended before it began" if ended else f"has not come within {_ENROLL_S:g} s"
+            how = "has ended before it began" if ended else f"has not come within {patience:g} s"
             raise LaunchError(
                 f"the agent on {', '.join(ended or missing)} {how}: what it said stands above. If it cannot reach the "
                 "coordinator, open the firewall for it, or choose another network with --network-interface"
