@@ -19,8 +19,6 @@ class Log {
   // `user` must outlive every copy of the Log.
   Log(Callback callback, void* user) : callback_(callback), user_(user) {}
 
-  void Debug(const std::string& message) const { Write(LogLevel::kDebug, message); }
-  void Info(const std::string& message) const { Write(LogLevel::kInfo, message); }
   void Warning(const std::string& message) const { Write(LogLevel::kWarning, message); }
   void Error(const std::string& message) const { Write(LogLevel::kError, message); }
 

@@ -62,7 +62,6 @@ TF_DataType TF_TensorType(const TF_Tensor*);
 int TF_NumDims(const TF_Tensor*);
 int64_t TF_Dim(const TF_Tensor*, int index);
 int64_t TF_TensorElementCount(const TF_Tensor*);
-size_t TF_TensorByteSize(const TF_Tensor*);
 void* TF_TensorData(const TF_Tensor*);
 
 // ---- op definitions -------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 from tfcollective import log
 from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.processes import become_subreaper, end_descendants
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK
@@ -20,6 +19,7 @@ from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
+from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import TF_CONFIG, VARIABLES, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 

@@ -13,11 +13,11 @@ from typing import BinaryIO
 from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
-from tfcollective.agent.processes import describe_status, signal_group, spawn
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, read_exception
 from tfcollective.log import get_logger
+from tfcollective.processes import describe_status, signal_group, spawn
 from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK
 

@@ -6,12 +6,13 @@ import ipaddress
 import socket
 import zlib
 
-__all__ = ["DEFAULT_PORT", "is_loopback", "is_own_address", "is_own_host", "job_port", "resolve"]
+__all__ = ["DEFAULT_PORT", "is_loopback", "is_own_address", "is_own_host", "job_port", "resolve", "route_address"]
 
 DEFAULT_PORT = 29477
 # Below the ports that Linux gives out by itself (32768 and up).
 _FIRST_PORT = 20000
 _PORTS = 12000
+_DISCARD_PORT = 9
 
 
 def is_loopback(host: str) -> bool:
@@ -52,3 +53,16 @@ def is_own_address(address: str) -> bool:
 def is_own_host(host: str) -> bool:
     """Whether a host is this machine."""
     return any(is_own_address(address) for address in resolve(host))
+
+
+def route_address(host: str) -> str | None:
+    """The address of this machine from which packets go to ``host``; None if nothing leads there. Sends nothing."""
+    for address in resolve(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, _DISCARD_PORT))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None

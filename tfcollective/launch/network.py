@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 import psutil
 
 from tfcollective.errors import ConfigError
-from tfcollective.identity.addresses import is_own_host
+from tfcollective.identity.addresses import is_own_host, route_address
 
-__all__ = ["choose_address", "interface_addresses", "is_this_machine", "own_address", "route_address"]
+__all__ = ["choose_address", "interface_addresses", "is_this_machine", "own_address"]
 
-_DISCARD_PORT = 9
 # Documentation's own networks (RFC 5737, RFC 3849): nothing is sent there, but the default route leads there.
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")
 
@@ -56,17 +55,6 @@ def interface_addresses() -> dict[str, tuple[str, ...]]:
 def is_this_machine(host: str) -> bool:
     """Whether ``host``, as it stands in a list of hosts, is the machine that this process runs on."""
     return is_own_host(host)
-
-
-def route_address(host: str) -> str | None:
-    """The address of this machine from which packets go to ``host``; None if nothing leads there. Sends nothing."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, _DISCARD_PORT))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
 
 
 def own_address(wanted: Sequence[str]) -> str:

@@ -30,13 +30,14 @@ from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreac
 from tfcollective.coordinator.records import JobDirectory
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import ExitCode
+from tfcollective.identity.addresses import route_address
 from tfcollective.identity.keys import read_key
 from tfcollective.launch.agent_process import AgentProcess
 from tfcollective.launch.cores import available_cores
 from tfcollective.launch.gpus import gpu_variables, visible_gpus
 from tfcollective.launch.horovod_compat import PACKAGES
 from tfcollective.launch.horovod_engine import with_interface
-from tfcollective.launch.network import choose_address, interface_addresses, route_address
+from tfcollective.launch.network import choose_address, interface_addresses
 from tfcollective.launch.node_protocol import BEAT_S, LOST_S, NodeSettings, beat_key, orders_key
 from tfcollective.launch.planner import thread_variables
 from tfcollective.launch.signals import forward_signals

@@ -42,7 +42,7 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version as a number; 0: it is not used."""
+    """NCCL's version as a number; 0: it is not built in, arrays on GPUs look for it when they are used."""
     return 0
 
 

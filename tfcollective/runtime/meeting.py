@@ -6,7 +6,6 @@ import atexit
 import hashlib
 import hmac
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreac
 from tfcollective.coordinator.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
 from tfcollective.identity import Identity, KeySource, key_source
-from tfcollective.identity.addresses import is_loopback, is_own_address, resolve
+from tfcollective.identity.addresses import is_loopback, is_own_address, resolve, route_address
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory, user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
@@ -32,7 +31,6 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 _TELL_EVERY_S = 15.0
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  where the listed address is not one of this machine's
-_DISCARD_PORT = 9
 
 # The coordinator that this process has started, and what for. It lives as long as the process: ranks that leave and
 # join again come back to it.
@@ -66,7 +64,7 @@ def arrange(settings: Settings, identity: Identity) -> Meeting:
         endpoint = identity.coordinator
         _await_coordinator(endpoint, key, identity, settings.start_timeout)
     bind_host = settings.bind_host or choose_bind_host(
-        _route(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], _route
+        route_address(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], route_address
     )
     _LOG.info("meeting at %s, peers reach this rank at %s", endpoint, bind_host)
     return Meeting(endpoint, key, bind_host)
@@ -207,16 +205,3 @@ def choose_bind_host(to_coordinator: str | None, peers: Sequence[str], route: Ca
         if address is not None and not is_loopback(address):
             return address
     return to_coordinator or "127.0.0.1"
-
-
-def _route(host: str) -> str | None:
-    """Our address on the way to a host; None when there is no way. Nothing is sent."""
-    for address in resolve(host):
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, _DISCARD_PORT))
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return None

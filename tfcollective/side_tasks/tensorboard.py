@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol
 
-from tfcollective.agent.processes import spawn
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.files import Place, is_url
 from tfcollective.log import get_logger
+from tfcollective.processes import spawn
 from tfcollective.settings import environ_snapshot
 from tfcollective.side_tasks import training_flag
 from tfcollective.side_tasks.remote_events import EventFollower
