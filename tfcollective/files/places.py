@@ -68,6 +68,8 @@ def join(place: Place, *names: str) -> Place:
 def written_whole(place: Place) -> Iterator[Path]:
     """A local path to write to; when the block is left without an exception, what is there replaces ``place`` at once.
 
+    A place has one writer. What one leaves that is killed in the middle is overwritten by the next.
+
     Raises OSError that names the place; then what was there is still there.
     """
     if is_url(place):
@@ -77,7 +79,7 @@ def written_whole(place: Place) -> Iterator[Path]:
         return
     path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
         temporary.replace(path)

@@ -14,6 +14,7 @@ from tfcollective.keras.backup_file import Backup, Layout, Position, layout_of, 
 from tfcollective.keras.state import distributed_part
 from tfcollective.keras.variables import build_optimizer, optimizer_variables
 from tfcollective.log import get_logger
+from tfcollective.tensorflow.functions import barrier
 from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.objects import allgather_object, broadcast_object
 from tfcollective.tensorflow.variables import broadcast_variables
@@ -122,12 +123,14 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._save(Position(epoch + 1))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Deletes the backup: the run is complete."""
+        """Deletes the backup as soon as all ranks are here: the run is complete."""
         del logs
         self._remove_skip()
         _set_initial_epoch(self.model, None)
-        if self._delete and runtime.rank() == 0:
-            delete(self._path)
+        if self._delete:
+            barrier(name="backup/end")
+            if runtime.rank() == 0:
+                delete(self._path)
 
     def _remove_skip(self) -> None:
         if self._skip is not None:

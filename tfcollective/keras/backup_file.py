@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -59,6 +60,13 @@ class Backup:
         return len(self.own)
 
 
+# What numpy, zipfile and json raise for a file that is not what it says.
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
 def layout_of(values: Sequence[Any]) -> Layout:
     """Types and shapes of numpy arrays or of variables."""
     return tuple((_dtype_name(value.dtype), tuple(int(length) for length in value.shape)) for value in values)
@@ -100,7 +108,7 @@ def read_backup(path: Place) -> Backup | None:
             return _parse(header, lambda index: archive[str(index)])
     except FileNotFoundError:
         return None
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise InvalidArgumentError(
             f"the backup {path} cannot be used: {error}. Delete it to start from the beginning"
         ) from error
@@ -117,7 +125,12 @@ def _parse(header: Any, bytes_of: Any) -> Backup:
             index += 1
         return found
 
-    return Backup(Position(**header["position"]), values(header["shared"]), [values(own) for own in header["own"]])
+    position = Position(**header["position"])
+    if min(position.epoch, position.batch, position.calls) < 0 or (position.batch and not position.calls):
+        raise ValueError(f"it says that {position} was reached")
+    if not header["own"]:
+        raise ValueError("it is of no rank")
+    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]])
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -93,6 +95,18 @@ def test_what_fails_leaves_the_old_file(place):
         raise ZeroDivisionError
     assert read(target) == "old"
     assert list(files.list_files(place)) == ["x"]
+
+
+def test_what_a_killed_writer_leaves_is_overwritten(tmp_path):
+    program = (
+        "import os, sys; from tfcollective import files\n"
+        "with files.written_whole(sys.argv[1]) as path: path.write_text('half'); os._exit(0)"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / "x")], check=True)
+    assert len(list(tmp_path.iterdir())) == 1
+    write(tmp_path / "x", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("renames", [0, 1])

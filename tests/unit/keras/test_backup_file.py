@@ -56,6 +56,29 @@ def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
         read_backup(path)
 
 
+@pytest.mark.parametrize(
+    "backup", [Backup(Position(1, 2, 0), [], [[]]), Backup(Position(-1), [], [[]]), Backup(Position(1), [], [])]
+)
+def test_a_backup_that_contradicts_itself_is_refused(tmp_path: Path, backup: Backup) -> None:
+    path = tmp_path / "backup.npz"
+    write_backup(path, backup)
+    with pytest.raises(InvalidArgumentError, match=r"backup\.npz cannot be used.*Delete it"):
+        read_backup(path)
+
+
+def test_a_backup_with_other_bytes_in_the_middle_is_refused_or_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "backup.npz"
+    write_backup(path, Backup(Position(1), [np.arange(4.0)], [[]]))
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            found = read_backup(path)
+        except InvalidArgumentError:
+            continue
+        assert found is not None
+
+
 def model(units: int = 1) -> object:
     made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(units)])
     made.compile(keras.optimizers.SGD(0.1), "mse")
