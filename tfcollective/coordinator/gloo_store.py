@@ -8,6 +8,7 @@ scopes of that job's world, and is bounded. Values are bytes that nobody here lo
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import re
 import threading
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from tfcollective.coordinator.doorkeeper import Doorkeeper
 from tfcollective.coordinator.state import Refusal
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
@@ -30,6 +32,9 @@ _KEYS_PER_RANK = 8
 _MAX_PROCESS_SETS = 256
 _BODY_S = 5.0
 _THREAD_S = 10.0
+# Connections that ask for nothing: each for so long, and so many of them beside one of each rank and scope.
+_SILENCE_S = 10.0
+_MAX_SILENT = 256
 _BACKLOG = 4096
 # Horovod puts a process set's scopes beside the world's.
 _PROCESS_SET = re.compile(r"_process_set_hash_\w{1,64}$")
@@ -71,6 +76,8 @@ class GlooStore:
         """A rank has found all others of the scope. When the last one has, the scope is empty again: the same processes
         may meet there once more."""
         size = self._size_of(scope)
+        if scope not in self._values and scope not in self._sizes:
+            return  # nobody has met there: nothing is to be remembered of it
         finished = self._finished.setdefault(scope, set())
         if len(key) <= _MAX_KEY_LENGTH and len(finished) < size:
             finished.add(key)
@@ -97,14 +104,17 @@ class GlooStoreServer:
     Args:
         scopes: as :class:`GlooStore` takes them.
         bind_host: the address of the interface that the ranks reach; nobody else should.
+        silence: how long (s) a connection may last that asks for nothing.
     """
 
-    def __init__(self, scopes: Mapping[str, int], bind_host: str) -> None:
+    def __init__(self, scopes: Mapping[str, int], bind_host: str, silence: float = _SILENCE_S) -> None:
         self._store = GlooStore(scopes)
         self._bind_host = bind_host
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-gloo-store", daemon=True)
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._doorkeeper = Doorkeeper(silence, _MAX_SILENT + sum(scopes.values()))
         self._endpoint: Endpoint | None = None
 
     @property
@@ -118,7 +128,7 @@ class GlooStoreServer:
         self._thread.start()
         try:
             self._endpoint = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_THREAD_S)
-        except OSError as error:
+        except (OSError, concurrent.futures.TimeoutError) as error:
             self._end()
             raise CoordinatorError(f"the store for Horovod cannot listen on {self._bind_host}: {error}") from error
         _LOG.info("store for Horovod's ranks at %s", self._endpoint)
@@ -130,8 +140,7 @@ class GlooStoreServer:
         self._end()
 
     def _end(self) -> None:
-        if self._runner is not None:
-            asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(_THREAD_S)
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(_THREAD_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_THREAD_S)
         self._loop.close()
@@ -141,13 +150,27 @@ class GlooStoreServer:
         app.router.add_route("*", "/{scope}/{key}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._bind_host, 0, backlog=_BACKLOG)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        self._server = await self._loop.create_server(self._open, self._bind_host, 0, backlog=_BACKLOG)
+        host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))
+
+    def _open(self) -> asyncio.Protocol:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        connection = self._runner.server()
+        self._doorkeeper.came(connection)
+        return connection
+
+    async def _shut_down(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._doorkeeper.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.Response:
         scope, key = request.match_info["scope"], request.match_info["key"]
+        self._doorkeeper.proved(request.protocol)
         try:
             if request.method == "PUT":
                 self._store.put(scope, key, await asyncio.wait_for(request.read(), _BODY_S))

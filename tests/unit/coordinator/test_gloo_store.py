@@ -1,5 +1,6 @@
 import http.client
 import logging
+import socket
 
 import pytest
 
@@ -54,6 +55,15 @@ def test_keys_values_and_scopes_are_bounded():
             store.put(f"global_process_set_hash_{number}", "0", b"x")
 
 
+def test_what_nobody_has_stored_cannot_be_finished():
+    store = GlooStore(SCOPES)
+    scope = "global_process_set_hash_1"
+    store.finish(scope, "0")
+    store.put(scope, "0", b"x")
+    store.finish(scope, "1")
+    assert store.get(scope, "0") == b"x"
+
+
 def test_all_values_together_are_bounded_and_finishing_frees():
     store = GlooStore({"global": 100})
     for key in range(64):
@@ -93,3 +103,10 @@ def test_the_protocol_is_horovods(caplog):
         assert ask(server, "GET", "/too/many/parts")[0] == 404
     with pytest.raises(OSError):
         ask(server, "GET", "/global/0")
+
+
+def test_who_asks_for_nothing_is_cut_off():
+    with GlooStoreServer(SCOPES, "127.0.0.1", silence=0.2) as server:
+        with socket.create_connection((server.endpoint.host, server.endpoint.port), timeout=30) as silent:
+            assert silent.recv(1) == b""
+        assert ask(server, "PUT", "/global/0", b"x")[0] == 200
