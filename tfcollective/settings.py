@@ -228,6 +228,13 @@ VARIABLES: tuple[Variable, ...] = (
         alias=Alias("HOROVOD_STALL_CHECK_TIME_SECONDS", _not_negative),
     ),
     Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "auto", "How ranks of one node move data."),
+    Variable(
+        "link_probe",
+        "0 or 1",
+        _flag,
+        True,
+        "Measure the network between nodes in `init()` and choose algorithms by it; rank 0's counts.",
+    ),
     Variable("engine", "native, horovod or mpi", _one_of(*ENGINES), "native", "Who moves data between the ranks."),
     Variable(
         "bucket_bytes",
@@ -306,6 +313,7 @@ class Settings:
     start_timeout: float = 120.0
     stall_warning: float = 60.0
     transport: str = "auto"
+    link_probe: bool = True
     engine: str = "native"
     bucket_bytes: int = 8 << 20
     replica_check_steps: int = 1000

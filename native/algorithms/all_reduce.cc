@@ -5,9 +5,15 @@ namespace tfc {
 
 Status TransportAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                           const MutableSpans& output) {
-  const bool ring = SelectAllReduceShape(TotalSize(input), context.members.size()) == AllReduceShape::kRing;
-  return ring ? RingAllReduce(context, reduction, input, output)
-              : RecursiveDoublingAllReduce(context, reduction, input, output);
+  switch (SelectAllReduceShape(TotalSize(input), context.members.size(), context.link)) {
+    case AllReduceShape::kRecursiveDoubling:
+      return RecursiveDoublingAllReduce(context, reduction, input, output);
+    case AllReduceShape::kHalvingDoubling:
+      return HalvingDoublingAllReduce(context, reduction, input, output);
+    case AllReduceShape::kRing:
+      break;
+  }
+  return RingAllReduce(context, reduction, input, output);
 }
 
 }  // namespace tfc

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "algorithms/link.h"
 #include "base/deadline.h"
 #include "transport/transport.h"
 
@@ -26,6 +27,7 @@ struct TransportContext {
   uint64_t sequence = 0;
   uint64_t signature = 0;
   uint32_t first_step = 0;  // a composition gives each part its own range of steps
+  Link link = {};           // equal on all ranks
 
   Tag TagOf(uint32_t step) const { return Tag{channel, first_step + step, sequence, signature}; }
 };

@@ -5,8 +5,8 @@
 namespace tfc {
 namespace {
 
-// Bytes that a TCP connection moves in the time that one small message takes: latency x bandwidth.
-constexpr double kLatencyBytes = 64 * 1024;
+// Adding up what has arrived. The ring hides it behind what is on the wire, the others do not.
+constexpr double kCombineSecondsPerByte = 1e-10;
 // Recursive doubling exchanges whole buffers, this much of them at a time.
 constexpr size_t kLargestDoubling = 256 * 1024;
 // A lane with less than this is not worth messages of its own.
@@ -38,15 +38,21 @@ int SelectLanes(size_t bytes, const Layout& layout) {
   return static_cast<int>(std::min(worth, static_cast<size_t>(layout.min_local_size)));
 }
 
-// Recursive doubling takes r messages of n bytes one after the other, the ring 2(p - 1) messages
-// and 2(p - 1)/p n bytes: it is better while n (r - 2(p - 1)/p) < (2(p - 1) - r) x latency bytes.
-AllReduceShape SelectAllReduceShape(size_t bytes, int size) {
+// Seconds of an all-reduce of n bytes over p members: messages one after the other, bytes on the wire, bytes added up
+// while nothing is on the wire (Thakur, Rabenseifner and Gropp 2005).
+AllReduceShape SelectAllReduceShape(size_t bytes, int size, const Link& link) {
+  const auto n = static_cast<double>(bytes);
   const bool folded = (size & (size - 1)) != 0;
-  const double doubling_steps = FloorLog2(size) + (folded ? 2 : 0);
-  const double ring_steps = 2.0 * (size - 1);
-  const double extra_bytes = static_cast<double>(bytes) * (doubling_steps - ring_steps / size);
-  const bool doubling = bytes <= kLargestDoubling && extra_bytes <= (ring_steps - doubling_steps) * kLatencyBytes;
-  return doubling ? AllReduceShape::kRecursiveDoubling : AllReduceShape::kRing;
+  const double part = (size - 1.0) / size;
+  const auto cost = [&](double messages, double sent, double combined) {
+    return messages * link.latency_s + sent * link.seconds_per_byte + combined * kCombineSecondsPerByte;
+  };
+  const double rounds = FloorLog2(size) + (folded ? 2 : 0);
+  const double doubling = cost(rounds, rounds * n, rounds * n);
+  const double halving = cost(2.0 * CeilLog2(size), 2 * part * n, (1 + part) * n);  // and one copy
+  const double ring = cost(2.0 * (size - 1), 2 * part * n, 0);
+  if (bytes <= kLargestDoubling && doubling <= std::min(halving, ring)) return AllReduceShape::kRecursiveDoubling;
+  return halving < ring ? AllReduceShape::kHalvingDoubling : AllReduceShape::kRing;
 }
 
 // The tree sends the whole buffer ceil(lg p) times, the chain sends s segments through p - 1 links.

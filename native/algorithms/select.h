@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "algorithms/link.h"
+
 namespace tfc {
 
 enum class Algorithm {
@@ -31,13 +33,13 @@ Algorithm SelectOther(const Layout& layout);
 // them carries an equal part, and a part should be worth its messages.
 int SelectLanes(size_t bytes, const Layout& layout);
 
-enum class AllReduceShape { kRecursiveDoubling, kRing };
+enum class AllReduceShape { kRecursiveDoubling, kHalvingDoubling, kRing };
 enum class BroadcastShape { kBinomial, kChain };
 
 inline constexpr size_t kBroadcastSegment = 256 * 1024;
 
-// Over a transport, `size` members.
-AllReduceShape SelectAllReduceShape(size_t bytes, int size);
+// Over a transport, `size` members. `link` must be equal on all of them.
+AllReduceShape SelectAllReduceShape(size_t bytes, int size, const Link& link = Link());
 BroadcastShape SelectBroadcastShape(size_t bytes, int size);
 
 }  // namespace tfc

@@ -17,7 +17,7 @@
 
 namespace tfc {
 
-// The better of the two below for this size and number of members.
+// The best of the three below for this size, number of members and link.
 Status TransportAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                           const MutableSpans& output);
 
@@ -30,6 +30,12 @@ Status RingAllReduce(const TransportContext& context, const Reduction& reduction
 // buffers. Every rank exchanges messages, even for an empty buffer.
 Status RecursiveDoublingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                                   const MutableSpans& output);
+
+// Reduce-scatter by halving, all-gather by doubling (Thakur, Rabenseifner and Gropp 2005; on a circulant graph, Träff
+// 2024), any number of ranks: the bytes of the ring in 2 ceil(lg p) steps, but nothing is added up while
+// something else is on the wire. Best in between. Every rank exchanges messages, even for an empty buffer.
+Status HalvingDoublingAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                                const MutableSpans& output);
 
 // Member i gets bytes [offsets[i], offsets[i+1]) of the reduced input. Ring. `output` may be
 // that very part of the input.

@@ -75,6 +75,7 @@ Result<SessionOptions> SessionOptionsOf(const tfc_communicator_options& given) {
   options.stall_warning_s = given.stall_warning_s;
   options.shared_memory = given.transport == TFC_TRANSPORT_AUTO;
   options.spin_us = given.spin_us;
+  options.probe_link = given.skip_link_probe == 0;
   options.log = Log(given.log, given.log_user);
   if (given.world_ranks != nullptr)
     options.world_ranks = WorldRanks(std::vector<int>(given.world_ranks, given.world_ranks + given.size));

@@ -126,6 +126,11 @@ tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_com
     full.broken = session.engine().failure().failed() ? 1 : 0;
     full.completed = counters.completed;
     full.pending = counters.pending;
+    const tfc::Link& link = session.engine().link();
+    if (link.measured) {
+      full.link_latency_s = link.latency_s;
+      full.link_bandwidth = 1 / link.seconds_per_byte;
+    }
     std::memcpy(info, &full, std::min(info->struct_size, sizeof(full)));
     return Status::Ok();
   });

@@ -41,6 +41,7 @@ EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<P
   engine.op_timeout_s = options.op_timeout_s;
   engine.stall_warning_s = options.stall_warning_s;
   engine.log = options.log;
+  engine.probe_link = options.probe_link;
   // Whoever spins while a peer has no core keeps that peer from answering.
   const bool crowded = Crowded(engine.topology, peers);
   engine.caller_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kCallerSpinMicros);
@@ -174,7 +175,8 @@ Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& 
     if (!shared.ok()) return shared.WithContext("shared memory");
   }
   TFC_RETURN_IF_ERROR(StartEngine(options, peers));
-  return engine_->Synchronise(patience);
+  TFC_RETURN_IF_ERROR(engine_->Synchronise(patience));
+  return engine_->ProbeLink(patience);
 }
 
 Status Session::ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,

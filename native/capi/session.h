@@ -53,6 +53,7 @@ struct SessionOptions {
   double stall_warning_s = 60;
   bool shared_memory = true;
   int spin_us = -1;
+  bool probe_link = true;
   Log log;
   WorldRanks world_ranks;
 

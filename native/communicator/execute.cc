@@ -8,6 +8,7 @@
 
 #include "algorithms/arena_algorithms.h"
 #include "algorithms/hierarchical.h"
+#include "algorithms/link_probe.h"
 #include "algorithms/pieces.h"
 #include "algorithms/select.h"
 #include "algorithms/transport_algorithms.h"
@@ -55,7 +56,8 @@ Members WorldMembers(const Topology& topology) {
 
 TransportContext OverTransport(const Run& run, const Members& members, uint32_t first_step = 0) {
   return TransportContext{
-      *run.resources.transport, members, run.deadline, run.channel->index, run.sequence, run.signature, first_step};
+      *run.resources.transport, members, run.deadline, run.channel->index, run.sequence, run.signature, first_step,
+      run.resources.link};
 }
 
 ArenaContext OverArena(const Run& run) {
@@ -242,6 +244,26 @@ Status Explain(const Run& run, Status status) {
 }
 
 }  // namespace
+
+// The lanes of a hierarchical all-reduce are measured at the same time, as they run. Local ranks that some node does
+// not have are in no lane.
+Result<Link> ProbeLink(const Topology& topology, const Resources& resources, Deadline deadline, Channel* channel) {
+  const uint64_t sequence = channel->sequence++;
+  const Layout layout = LayoutOf(topology, resources);
+  const bool lanes = SelectAllReduce(layout) == Algorithm::kHierarchical;
+  const Members world = WorldMembers(topology);
+  const Members lane{topology.cross_ranks, topology.cross_rank};
+  const auto context = [&](const Members& members, uint32_t first_step) {
+    return TransportContext{*resources.transport, members, deadline, channel->index, sequence, 0, first_step};
+  };
+  Link mine{0, 0, true};
+  if (!lanes || topology.local_rank < layout.min_local_size) {
+    auto measured = MeasureLink(context(lanes ? lane : world, 0));
+    if (!measured.ok()) return measured.status();
+    mine = measured.value();
+  }
+  return AgreeOnLink(context(world, kProbeSteps), mine);
+}
 
 bool UsesArenaOnly(const Topology& topology, const Resources& resources) {
   return SelectOther(LayoutOf(topology, resources)) == Algorithm::kArena;

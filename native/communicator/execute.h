@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "algorithms/link.h"
 #include "base/deadline.h"
 #include "base/status.h"
 #include "communicator/operation.h"
@@ -27,6 +28,7 @@ struct Resources {
   Transport* transport = nullptr;
   Arena* arena = nullptr;
   Waiter* waiter = nullptr;
+  Link link = {};  // of the transport; equal on all ranks
 };
 
 // Blocks until this rank's part is done. Counts the operation on the channel whatever comes of it.
@@ -46,6 +48,10 @@ struct Prepared {
 // As Execute, in a world of one or over the arena only.
 Status ExecutePrepared(const Topology& topology, const Prepared& prepared, const Resources& resources,
                        Deadline deadline, Channel* channel);
+
+// Measures the transport between the nodes (between the ranks, where they share no memory) and agrees with all ranks on
+// what came out. Counts as an operation on the channel.
+Result<Link> ProbeLink(const Topology& topology, const Resources& resources, Deadline deadline, Channel* channel);
 
 // True if Execute would use the arena only.
 bool UsesArenaOnly(const Topology& topology, const Resources& resources);

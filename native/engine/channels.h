@@ -13,6 +13,7 @@ inline constexpr uint32_t kNegotiatedChannel = 1;  // operations that are matche
 inline constexpr uint32_t kDirectChannel = 2;      // direct calls on the progress thread
 inline constexpr uint32_t kFirstPlanChannel = 3;   // from here on one for each bucket plan
 inline constexpr uint32_t kMaxPlans = ArenaShape{}.channels - kFirstPlanChannel;
+inline constexpr uint32_t kProbeChannel = kFirstPlanChannel + kMaxPlans;  // once, over the transport only
 
 }  // namespace tfc
 

@@ -173,16 +173,22 @@ Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared)
 }
 
 Status Engine::RunOnProgress(Operation* operation) {
+  const Deadline deadline = Start(operation);
+  return DoOnProgress(kDirectChannel, [&](const Resources& resources, Channel* channel) {
+    return RunWatched(*operation, resources, deadline, channel);
+  });
+}
+
+Status Engine::DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task) {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Status> result;
-  const Deadline deadline = Start(operation);
   bool taken = false;
   {
     std::lock_guard<std::mutex> admission(mutex_);  // whoever joins next finds this call on the channel
     TFC_RETURN_IF_ERROR(Admit());
-    taken = scheduler_->Submit(kDirectChannel, [&](const Resources& resources, Channel* channel) {
-      const Status status = RunWatched(*operation, resources, deadline, channel);
+    taken = scheduler_->Submit(channel_index, [&](const Resources& resources, Channel* channel) {
+      const Status status = task(resources, channel);
       std::lock_guard<std::mutex> lock(mutex);
       result = status;
       changed.notify_all();
@@ -193,6 +199,33 @@ Status Engine::RunOnProgress(Operation* operation) {
   // The task ends by the deadline or by a failure; until then it uses our memory.
   changed.wait(lock, [&] { return result.has_value(); });
   return *result;
+}
+
+Status Engine::ProbeLink(Deadline deadline) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!probes_ || runs_inline_) return Status::Ok();
+  }
+  Operation title;
+  title.name = "link probe";
+  title.timeout_s = std::min(deadline.Left(), options_.op_timeout_s);
+  TFC_RETURN_IF_ERROR(DoOnProgress(kProbeChannel, [&](const Resources& resources, Channel* channel) {
+    return ProbeWatched(title, resources, Deadline::After(title.timeout_s), channel);
+  }));
+  return Synchronise(deadline);
+}
+
+Status Engine::ProbeWatched(const Operation& title, const Resources& resources, Deadline deadline, Channel* channel) {
+  const uint64_t sequence = channel->sequence;
+  TFC_RETURN_IF_ERROR(BeginWatched(title, channel->index, sequence));
+  const auto link = tfc::ProbeLink(options_.topology, resources, deadline, channel);
+  if (link.ok()) {
+    link_ = link.value();
+    scheduler_->SetLink(link_);
+  }
+  const Status settled = link.ok() ? Status::Ok() : Settle(link.status(), title, channel->index, sequence);
+  watch_.End(channel->index, link.ok());
+  return settled;
 }
 
 // Whoever asks may now see that the operation runs. The failure, if there is one already or it cannot end well.
@@ -454,8 +487,9 @@ EngineCounters Engine::counters() const {
 
 Status Engine::Synchronise(Deadline deadline) {
   if (options_.topology.size == 1) return Status::Ok();
-  star_->Send(0, static_cast<uint8_t>(Message::kReady), "");
   std::unique_lock<std::mutex> lock(mutex_);
+  go_ = false;
+  star_->Send(0, static_cast<uint8_t>(Message::kReady), "");
   const bool done = changed_.wait_until(lock, deadline.when(), [this] { return go_ || failure_.failed(); });
   if (failure_.failed()) return failure_.Get();
   if (done) return Status::Ok();

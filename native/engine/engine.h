@@ -43,6 +43,7 @@ struct EngineOptions {
   double stall_warning_s = 60;
   int caller_spin_us = 0;
   int progress_spin_us = 0;
+  bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
   Log log;
   std::function<void()> on_failure;  // once, at the first failure; must not block
   NoteHandler on_note;               // may be empty: a note is a protocol error then
@@ -110,8 +111,14 @@ class Engine final : public StarHandler {
   const Topology& topology() const { return options_.topology; }
   EngineCounters counters() const;
 
-  // Waits until every rank has said that its set-up is complete.
+  // Waits until every rank has come to it. Whatever a rank does after that comes after the others' good end.
   Status Synchronise(Deadline deadline);
+
+  // After Synchronise, on all ranks: measures the transport, unless rank 0 does not want that or none is used. Ends as
+  // Synchronise does.
+  Status ProbeLink(Deadline deadline);
+  // What was measured; the same on all ranks. Not before ProbeLink has returned.
+  const Link& link() const { return link_; }
 
   // StarHandler, on the monitor thread.
   void OnMessage(int from, uint8_t type, const std::string& payload) override;
@@ -146,6 +153,8 @@ class Engine final : public StarHandler {
   Status RunInline(Operation* operation);
   Status RunOnCaller(const Operation& operation, const Prepared* prepared);
   Status RunOnProgress(Operation* operation);
+  Status DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task);
+  Status ProbeWatched(const Operation& title, const Resources& resources, Deadline deadline, Channel* channel);
   Status BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
@@ -172,7 +181,7 @@ class Engine final : public StarHandler {
   void OnLeave(int from, const std::string& payload);
   void OnLeft(const std::string& payload);
   void OnReady(int from);
-  void OnGo();
+  void OnGo(const std::string& payload);
   void OnJoin(int from, const std::string& payload);
   void OnJoined(const std::string& payload);
   void OnMissing(int from, const std::string& payload);
@@ -211,6 +220,7 @@ class Engine final : public StarHandler {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Waiter> caller_waiter_;
   bool runs_inline_ = false;  // direct calls run on the caller's thread; set before there are callers
+  Link link_;                 // set before there are callers
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
   Timeline timeline_;
@@ -225,6 +235,7 @@ class Engine final : public StarHandler {
   std::atomic<bool> closing_{false};
   bool shut_down_ = false;
   bool go_ = false;
+  bool probes_ = false;                                 // rank 0 wants the link measured
   std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
   std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;

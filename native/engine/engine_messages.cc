@@ -10,6 +10,7 @@
 namespace tfc {
 namespace {
 
+constexpr char kProbe[] = "probe";         // with the word that all are ready: measure the link first
 constexpr double kTickSeconds = 0.5;       // how exactly deadlines of waiting operations are kept
 constexpr double kViewSeconds = 0.5;       // how long a dispute waits for ranks that do not answer
 constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; without it we cannot
@@ -21,7 +22,7 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
     case Message::kReady:
       return OnReady(from);
     case Message::kGo:
-      return OnGo();
+      return OnGo(payload);
     case Message::kRequest:
       return OnRequest(from, payload);
     case Message::kVerdict:
@@ -71,14 +72,16 @@ void Engine::OnReady(int from) {
     std::lock_guard<std::mutex> lock(mutex_);
     ready_.insert(from);
     complete = static_cast<int>(ready_.size()) == options_.topology.size;
+    if (complete) ready_.clear();
   }
-  if (complete) star_->SendToAll(static_cast<uint8_t>(Message::kGo), "");
+  if (complete) star_->SendToAll(static_cast<uint8_t>(Message::kGo), options_.probe_link ? kProbe : "");
 }
 
-void Engine::OnGo() {
+void Engine::OnGo(const std::string& payload) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     go_ = true;
+    probes_ = payload == kProbe;
   }
   changed_.notify_all();
 }

@@ -108,6 +108,7 @@ struct Scheduler::Impl {
 
   // Progress thread only.
   std::map<uint32_t, std::unique_ptr<Lane>> lanes;
+  Link link;
 
   void TakeInbox() {
     if (!news.exchange(false, std::memory_order_acquire)) return;
@@ -137,6 +138,7 @@ struct Scheduler::Impl {
       while (!lane->tasks.empty()) {
         Task task = std::move(lane->tasks.front());
         lane->tasks.pop_front();
+        resources.link = link;
         task(resources, &lane->channel);
       }
       lane->Block(Wait::kTask, nullptr, Deadline::After(kForever));
@@ -295,6 +297,8 @@ bool Scheduler::Submit(uint32_t channel, Task task) {
   impl_->Wake();
   return true;
 }
+
+void Scheduler::SetLink(const Link& link) { impl_->link = link; }
 
 bool Scheduler::IsProgress() const { return impl_->progress.load() == std::this_thread::get_id(); }
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 
+#include "algorithms/link.h"
 #include "base/deadline.h"
 #include "base/status.h"
 #include "communicator/execute.h"
@@ -41,6 +42,8 @@ class Scheduler {
   Status Start();
   // Any thread, never blocks. After Stop the task is dropped unrun and false returned.
   bool Submit(uint32_t channel, Task task);
+  // What tasks are told of the transport from now on. Progress thread only.
+  void SetLink(const Link& link);
   // Runs what has been submitted to its end and ends the thread. Whoever calls it has made sure that
   // no task waits for ever (interrupted the transport and the arena).
   void Stop();

@@ -5,9 +5,10 @@
 namespace tfc {
 namespace {
 
+// The probe counts on its channel only: nobody has asked for it.
 uint64_t Total(const Progress& progress) {
   uint64_t total = 0;
-  for (const auto& [channel, count] : progress) total += count;
+  for (const auto& [channel, count] : progress) total += channel == kProbeChannel ? 0 : count;
   return total;
 }
 
@@ -33,7 +34,7 @@ uint64_t WatchList::CompletedOn(uint32_t channel, const Slot& slot) const {
 
 uint64_t WatchList::CompletedOnAll() const {
   uint64_t completed = unseen_.load(std::memory_order_acquire);
-  for (const auto& [channel, slot] : slots_) completed += slot.completed;
+  for (const auto& [channel, slot] : slots_) completed += channel == kProbeChannel ? 0 : slot.completed;
   return completed;
 }
 

@@ -65,6 +65,8 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
       connect.stall_warning_s = options.stall_warning_s;
       connect.transport = options.transport;
       connect.spin_us = options.spin_us;
+      if (!options.skip_link_probe.empty())
+        connect.skip_link_probe = options.skip_link_probe[static_cast<size_t>(rank)];
       connect.log = options.log;
       connect.log_user = options.log_user;
       tfc_communicator* communicator = nullptr;

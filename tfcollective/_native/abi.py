@@ -126,6 +126,7 @@ class CommunicatorOptions(ctypes.Structure):
         ("log", LogFn),
         ("log_user", c_void_p),
         ("world_ranks", POINTER(c_int32)),
+        ("skip_link_probe", c_int32),
     )
 
 
@@ -144,6 +145,8 @@ class CommunicatorInfo(ctypes.Structure):
         ("broken", c_int32),
         ("completed", c_uint64),
         ("pending", c_uint64),
+        ("link_latency_s", c_double),
+        ("link_bandwidth", c_double),
     )
 
 

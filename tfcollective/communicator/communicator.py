@@ -106,6 +106,7 @@ class Communicator(Collectives):
             spin_us=options.spin_us,
             log=callback,
             world_ranks=None if world_ranks is None else (ctypes.c_int32 * len(world_ranks))(*world_ranks),
+            skip_link_probe=not options.link_probe,
         )
         handle = ctypes.c_void_p()
         taken = listener._release() if listener is not None else None
@@ -148,6 +149,8 @@ class Communicator(Collectives):
             broken=bool(info.broken),
             completed=info.completed,
             pending=info.pending,
+            link_latency=info.link_latency_s,
+            link_bandwidth=info.link_bandwidth,
         )
 
     def failure(self) -> CollectiveError | None:

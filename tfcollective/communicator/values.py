@@ -29,6 +29,7 @@ class CommunicatorOptions:
         nccl: the NCCL library to use; by default a loaded copy, one of the packages nvidia-nccl-*, or the loader's.
         cuda_driver: the CUDA driver to use instead of libcuda.so.1.
         share_gpus: several ranks may use one GPU.
+        link_probe: measure the network between nodes while connecting and choose algorithms by it; rank 0's counts.
     """
 
     connect_timeout: float = 60.0
@@ -39,13 +40,16 @@ class CommunicatorOptions:
     nccl: str | None = None
     cuda_driver: str | None = None
     share_gpus: bool = False
+    link_probe: bool = True
 
 
 @dataclass(frozen=True)
 class CommunicatorInfo:
     """A snapshot of a communicator's place and state.
 
-    `completed` and `pending` count operations of this rank; `broken` is true once an error has ended it.
+    `completed` and `pending` count operations of this rank; `broken` is true once an error has ended it. `link_latency`
+    (seconds, of a small message) and `link_bandwidth` (bytes per second, of a large one) are of the network that data
+    passes, measured while connecting and the same on all ranks; 0 where nothing was measured.
     """
 
     rank: int
@@ -58,3 +62,5 @@ class CommunicatorInfo:
     broken: bool
     completed: int
     pending: int
+    link_latency: float = 0.0
+    link_bandwidth: float = 0.0

@@ -405,6 +405,7 @@ def _options(settings: Settings) -> CommunicatorOptions:
         nccl=settings.nccl,
         cuda_driver=settings.cuda_driver,
         share_gpus=settings.share_gpus,
+        link_probe=settings.link_probe,
     )
 
 

@@ -138,6 +138,8 @@ typedef struct tfc_communicator_options {
   void* log_user;
   /* Of a process set: its `size` ranks as ranks of the world, which errors then name. NULL: they are the world's. */
   const int32_t* world_ranks;
+  /* 1: do not measure the network at the start, but take algorithms for a usual one. Rank 0's counts. */
+  int32_t skip_link_probe;
 } tfc_communicator_options;
 
 /* Connects to the peers and returns when all of them are there. Takes the listener over, also on
@@ -163,6 +165,10 @@ typedef struct tfc_communicator_info {
   int32_t broken;     /* 1 once an error has ended the communicator */
   uint64_t completed; /* operations that ended well here */
   uint64_t pending;   /* operations that wait or run here */
+  /* Of the network that the data passes, measured at the start and the same on all ranks: seconds from a small
+   * message's send to its receiver, and bytes per second of a large one. 0: not measured, or shared memory only. */
+  double link_latency_s;
+  double link_bandwidth;
 } tfc_communicator_info;
 
 TFC_EXPORT tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_communicator_info* info,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "algorithms/link_probe.h"
 #include "algorithms/pieces.h"
 #include "algorithms/transport_algorithms.h"
 #include "algorithms/values.h"
@@ -106,6 +107,22 @@ Collective AllToAllOf(size_t bytes) {
   };
 }
 
+// The measured numbers are right if they can be numbers of a link.
+Collective ProbeOf() {
+  return [](const TransportContext& context) {
+    Ending ending;
+    const auto measured = MeasureLink(context);
+    if (!measured.ok()) return Ending{measured.status(), false};
+    TransportContext rest{context.transport, context.members,   context.deadline, context.channel,
+                          context.sequence,  context.signature, kProbeSteps};
+    const auto agreed = AgreeOnLink(rest, measured.value());
+    ending.status = agreed.status();
+    ending.right = agreed.ok() && agreed.value().measured && agreed.value().latency_s >= measured.value().latency_s &&
+                   agreed.value().seconds_per_byte >= measured.value().seconds_per_byte;
+    return ending;
+  };
+}
+
 Ending RunBarrier(const TransportContext& context) { return Ending{DisseminationBarrier(context), true}; }
 
 struct Outcome {
@@ -190,7 +207,9 @@ INSTANTIATE_TEST_SUITE_P(Collectives, FaultSweep,
                                            Case{"ring_segments", AllReduceOf(RingAllReduce, 60001)},
                                            Case{"doubling", AllReduceOf(RecursiveDoublingAllReduce, 17)},
                                            Case{"doubling_blocks", AllReduceOf(RecursiveDoublingAllReduce, 150001)},
-                                           Case{"reducescatter", ReduceScatterOf(60001)},
+                                           Case{"halving", AllReduceOf(HalvingDoublingAllReduce, 17)},
+                                           Case{"halving_blocks", AllReduceOf(HalvingDoublingAllReduce, 1100003)},
+                                           Case{"probe", ProbeOf()}, Case{"reducescatter", ReduceScatterOf(60001)},
                                            Case{"allgather", AllGatherOf(70001)},
                                            Case{"broadcast_tree", BroadcastOf(1001)},
                                            Case{"broadcast_chain", BroadcastOf(1300001)},

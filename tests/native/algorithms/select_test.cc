@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "algorithms/hierarchical.h"
+#include "algorithms/link_probe.h"
 
 namespace tfc {
 namespace {
@@ -44,6 +45,46 @@ TEST(SelectAllReduceShape, SmallBuffersDoubleLargeOnesGoRound) {
   }
   EXPECT_EQ(SelectAllReduceShape(200 * kKiB, 2), AllReduceShape::kRecursiveDoubling);
   EXPECT_EQ(SelectAllReduceShape(200 * kKiB, 3), AllReduceShape::kRing);
+}
+
+TEST(SelectAllReduceShape, HalvesAndDoublesInBetweenWhereThatSavesSteps) {
+  EXPECT_EQ(SelectAllReduceShape(300 * kKiB, 4), AllReduceShape::kHalvingDoubling);
+  EXPECT_EQ(SelectAllReduceShape(600 * kKiB, 8), AllReduceShape::kHalvingDoubling);
+  EXPECT_EQ(SelectAllReduceShape(600 * kKiB, 6), AllReduceShape::kHalvingDoubling);
+  EXPECT_EQ(SelectAllReduceShape(8 * kMiB, 8), AllReduceShape::kRing);
+  for (const int size : {2, 3}) {  // as many steps round the ring
+    for (size_t bytes = 1; bytes < 64 * kMiB; bytes *= 2)
+      EXPECT_NE(SelectAllReduceShape(bytes, size), AllReduceShape::kHalvingDoubling) << bytes;
+  }
+}
+
+TEST(SelectAllReduceShape, LinksWithMoreLatencyDoubleLongerAndGoRoundLater) {
+  const Link cable{60e-6, 1 / 117e6, true};  // 1 Gbit/s
+  EXPECT_EQ(SelectAllReduceShape(16 * kKiB, 4, cable), AllReduceShape::kRecursiveDoubling);
+  EXPECT_EQ(SelectAllReduceShape(64 * kKiB, 4, cable), AllReduceShape::kHalvingDoubling);
+  EXPECT_EQ(SelectAllReduceShape(8 * kMiB, 4, cable), AllReduceShape::kRing);
+  const Link far{5e-3, 1 / 1e9, true};  // between two cities
+  EXPECT_EQ(SelectAllReduceShape(200 * kKiB, 4, far), AllReduceShape::kRecursiveDoubling);
+  EXPECT_EQ(SelectAllReduceShape(8 * kMiB, 4, far), AllReduceShape::kHalvingDoubling);
+}
+
+TEST(SelectAllReduceShape, NeverComesBackToWhatItHasLeft) {
+  for (const Link& link : {Link(), Link{60e-6, 1 / 117e6, true}, Link{5e-3, 1e-9, true}, Link{1e-7, 1e-12, true}}) {
+    for (int size = 2; size <= 33; ++size) {
+      auto last = AllReduceShape::kRecursiveDoubling;
+      for (size_t bytes = 1; bytes < size_t{1} << 34; bytes += bytes / 7 + 1) {
+        const AllReduceShape shape = SelectAllReduceShape(bytes, size, link);
+        EXPECT_GE(static_cast<int>(shape), static_cast<int>(last)) << size << " ranks, " << bytes << " bytes";
+        last = shape;
+      }
+    }
+  }
+}
+
+TEST(SecondsPerByte, SeesThroughReservesAndLateLooks) {
+  EXPECT_DOUBLE_EQ(SecondsPerByte(1e-6, 1e-3 + 1e-6, 1e-6, 1000), 1e-6);  // the first one passed at once
+  EXPECT_DOUBLE_EQ(SecondsPerByte(2e-3, 2e-3, 0, 1000), 1e-6);            // both had come when it was looked
+  EXPECT_DOUBLE_EQ(SecondsPerByte(1.5e-3, 2.5e-3, 0.5e-3, 1000), 1e-6);   // both views agree
 }
 
 TEST(SelectBroadcastShape, LongBuffersGoThroughTheChainUnlessItIsTooLong) {

@@ -116,6 +116,17 @@ TEST_P(Matrix, RecursiveDoublingOfLongBuffers) {
   });
 }
 
+TEST_P(Matrix, HalvingDoubling) {
+  Run([](Transport& transport, const Members& members) {
+    CheckAllReduceMatrix(HalvingDoublingAllReduce, transport, members);
+  });
+}
+TEST_P(Matrix, HalvingDoublingOfLongBuffers) {
+  Run([](Transport& transport, const Members& members) {
+    CheckLongAllReduce(HalvingDoublingAllReduce, transport, members);
+  });
+}
+
 // result = (sum of 2 x) / 4 per element: exact for these inputs.
 void CheckScaling(AllReduceFunction all_reduce, Transport& transport, const Members& members) {
   uint64_t sequence = 0;
@@ -138,12 +149,13 @@ TEST_P(Matrix, ScalesInputsAndResults) {
   Run([](Transport& transport, const Members& members) {
     CheckScaling(RecursiveDoublingAllReduce, transport, members);
   });
+  Run([](Transport& transport, const Members& members) { CheckScaling(HalvingDoublingAllReduce, transport, members); });
 }
 
 // Sums that are not exact: every rank must still have the same bits.
 TEST_P(Matrix, RanksAgreeBitwiseOnInexactSums) {
-  for (AllReduceFunction all_reduce :
-       {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
+  for (AllReduceFunction all_reduce : {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce},
+                                       AllReduceFunction{HalvingDoublingAllReduce}}) {
     for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {
       const size_t bytes = 50001 * DtypeSize(dtype);
       std::vector<Bytes> results(static_cast<size_t>(size()), Bytes(bytes));
@@ -340,12 +352,13 @@ TEST(Members, WorkInsideABiggerWorld) {
   OnEveryTransport(4, 0, [](Transport& transport) {
     if (transport.rank() % 2 == 0) return;
     const Members members{{3, 1}, transport.rank() == 3 ? 0 : 1};
+    uint64_t sequence = 0;
     for (AllReduceFunction all_reduce :
-         {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce}}) {
-      const uint64_t sequence = all_reduce == AllReduceFunction{RingAllReduce} ? 0 : 1;
+         {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce},
+          AllReduceFunction{HalvingDoublingAllReduce}}) {
       float value = static_cast<float>(transport.rank());
       const auto bytes = reinterpret_cast<std::byte*>(&value);
-      const Status status = all_reduce(ContextOf(transport, members, sequence),
+      const Status status = all_reduce(ContextOf(transport, members, sequence++),
                                        ReductionOf(Dtype::kFloat32, Op::kSum, 2), {{bytes, 4}}, {{bytes, 4}});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(value, 4.0f);
@@ -355,7 +368,7 @@ TEST(Members, WorkInsideABiggerWorld) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Matrix,
                          ::testing::Values(World{1, 0}, World{2, 0}, World{2, 4096}, World{3, 0}, World{4, 0},
-                                           World{4, 1 << 20}, World{5, 0}, World{8, 4096}),
+                                           World{4, 1 << 20}, World{5, 0}, World{6, 0}, World{7, 4096}, World{8, 4096}),
                          [](const ::testing::TestParamInfo<World>& info) {
                            return "size" + std::to_string(info.param.size) + "eager" +
                                   std::to_string(info.param.eager_bytes);

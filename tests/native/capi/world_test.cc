@@ -95,6 +95,45 @@ TEST_P(WorldTest, BroadcastFromEveryRoot) {
   });
 }
 
+struct LinkSeen {
+  double latency_s = -1;
+  double bandwidth = -1;
+  bool operator==(const LinkSeen& other) const { return latency_s == other.latency_s && bandwidth == other.bandwidth; }
+};
+
+std::vector<LinkSeen> LinksOf(const WorldOptions& options) {
+  std::vector<LinkSeen> seen(static_cast<size_t>(options.size));
+  RunWorld(options, [&](int rank, tfc_communicator* communicator) {
+    tfc_communicator_info info{};
+    info.struct_size = sizeof(info);
+    ASSERT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
+    EXPECT_EQ(info.completed, 0u);  // the probe is nobody's operation
+    seen[static_cast<size_t>(rank)] = LinkSeen{info.link_latency_s, info.link_bandwidth};
+  });
+  return seen;
+}
+
+TEST_P(WorldTest, AllRanksKnowTheSameLinkWhereTheyUseOne) {
+  const WorldOptions& options = GetParam().options;
+  const std::vector<LinkSeen> seen = LinksOf(options);
+  const bool used = size() > 1 && (options.transport == TFC_TRANSPORT_TCP || !options.nodes.empty());
+  for (const LinkSeen& link : seen) {
+    EXPECT_EQ(link, seen[0]);
+    EXPECT_EQ(link.latency_s > 0, used);
+    EXPECT_EQ(link.bandwidth > 0, used);
+  }
+}
+
+TEST(LinkProbe, RankZeroDecidesWhetherThereIsOne) {
+  WorldOptions options = World(3, TFC_TRANSPORT_TCP);
+  options.skip_link_probe = {1, 0, 0};
+  EXPECT_EQ(LinksOf(options), std::vector<LinkSeen>(3, LinkSeen{0, 0}));
+  options.skip_link_probe = {0, 1, 1};
+  const std::vector<LinkSeen> seen = LinksOf(options);
+  EXPECT_GT(seen[0].latency_s, 0);
+  EXPECT_EQ(seen, std::vector<LinkSeen>(3, seen[0]));
+}
+
 struct Gathered {
   std::vector<int64_t> rows;
   std::vector<int32_t> data;

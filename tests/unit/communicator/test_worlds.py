@@ -69,9 +69,24 @@ def test_collectives(size: int, transport: str) -> None:
         info = world.info()
         assert (info.rank, info.size, info.local_size) == (world.rank, size, size)
         assert info.uses_shared_memory == (transport == "auto")
+        assert (info.link_latency > 0, info.link_bandwidth > 0) == (transport == "tcp", transport == "tcp")
 
     options = CommunicatorOptions(connect_timeout=20, op_timeout=20, transport=transport)
     assert run_world(size, work, options) == [None] * size
+
+
+@pytest.mark.parametrize("probes", [False, True])
+def test_the_link_is_measured_where_that_is_wanted_and_known_to_all(probes: bool) -> None:
+    links: dict[int, tuple[float, float]] = {}
+
+    def work(world: Communicator) -> object:
+        links[world.rank] = (world.info().link_latency, world.info().link_bandwidth)
+        return world.info().completed
+
+    options = CommunicatorOptions(connect_timeout=20, op_timeout=20, transport="tcp", link_probe=probes)
+    assert run_world(3, work, options) == [0, 0, 0]
+    assert len(set(links.values())) == 1
+    assert all(min(link) > 0 if probes else link == (0.0, 0.0) for link in links.values())
 
 
 def test_ranks_that_disagree_are_shown_to_each_other() -> None:
