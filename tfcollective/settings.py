@@ -238,10 +238,10 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("engine", "native, horovod or mpi", _one_of(*ENGINES), "native", "Who moves data between the ranks."),
     Variable(
         "bucket_bytes",
-        "bytes",
-        _count,
-        8 << 20,
-        "How many bytes of gradients are reduced together at most.",
+        "bytes or auto",
+        lambda text: None if text.lower() == "auto" else _count(text),
+        None,
+        "How many bytes of gradients are reduced together at most; by default, and with `auto`, what suits the link.",
         alias=Alias("HOROVOD_FUSION_THRESHOLD", lambda text: max(1, _whole(text))),
     ),
     Variable(
@@ -315,7 +315,7 @@ class Settings:
     transport: str = "auto"
     link_probe: bool = True
     engine: str = "native"
-    bucket_bytes: int = 8 << 20
+    bucket_bytes: int | None = None
     replica_check_steps: int = 1000
     timeline: str | None = None
     failure_file: str | None = None

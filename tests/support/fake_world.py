@@ -102,7 +102,7 @@ class FakeOps:
 @contextlib.contextmanager
 def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOps]:
     """Makes this process rank `rank` of `size`; `settings` replace fields of Settings."""
-    loaded = replace(Settings(), **settings)
+    loaded = replace(Settings(), **{"bucket_bytes": 8 << 20, **settings})  # there is no link to suit
     place = Placement(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
     fake = FakeOps(size)
     before = (runtime._session, ops._module)

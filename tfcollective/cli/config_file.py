@@ -16,7 +16,7 @@ __all__ = ["read_config"]
 # horovodrun's groups, and which of our options a key of theirs is; None: it has no effect here.
 _GROUPS: Mapping[str, Mapping[str, str | None]] = {
     "params": {
-        "fusion_threshold_mb": "fusion_threshold_mb",
+        "fusion_threshold_mb": "bucket_mb",
         "cycle_time_ms": None,
         "cache_capacity": None,
         "hierarchical_allreduce": None,

@@ -120,7 +120,11 @@ _OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
     click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
     click.option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="Give each rank N GPUs. [sees all]"),
     click.option("--oversubscribe-gpus", is_flag=True, help="Ranks may share GPUs (NCCL 2.30.3 or newer)."),
-    click.option("--fusion-threshold-mb", type=float, metavar="MB", help="How many gradients to reduce together. [8]"),
+    click.option(
+        *("--bucket-mb", "--fusion-threshold-mb", "bucket_mb"),
+        metavar="MB",
+        help="How many gradients to reduce together, or auto. [auto: what suits the link]",
+    ),
     click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
     click.option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective."),
     # what is shown and kept
@@ -228,7 +232,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         max_restarts=options["max_restarts"],
         evaluator_grace=_given(options["evaluator_grace"], JobSpec.evaluator_grace),
         env={
-            **_bucket_bytes(options["fusion_threshold_mb"]),
+            **_bucket_bytes(options["bucket_mb"]),
             **_gpus(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
             **_parse_env(options["env"]),
         },
@@ -317,11 +321,15 @@ def _words(option: str, text: str) -> tuple[str, ...]:
         raise ConfigError(f"{option} {text!r}: {error}") from error
 
 
-def _bucket_bytes(mebibytes: float | None) -> dict[str, str]:
-    if mebibytes is None:
-        return {}
+def _bucket_bytes(text: str | None) -> dict[str, str]:
+    if text is None or text.lower() == "auto":
+        return {} if text is None else {variable("bucket_bytes"): "auto"}
+    try:
+        mebibytes = float(text)
+    except ValueError:
+        raise ConfigError(f"--bucket-mb is a number of MiB or auto, not {text!r}") from None
     if not 0 < mebibytes < _MEBIBYTE:
-        raise ConfigError(f"--fusion-threshold-mb is above 0, not {mebibytes:g}")
+        raise ConfigError(f"--bucket-mb is above 0, not {text}")
     return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
 
 

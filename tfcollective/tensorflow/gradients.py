@@ -14,6 +14,7 @@ from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.adasum import Adasum, adasum
+from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes, sizes_for_network
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices
 from tfcollective.tensorflow.names import plan_names
@@ -25,6 +26,7 @@ from tfcollective.tensorflow.plan import (
     plan_buckets,
     signature,
 )
+from tfcollective.tensorflow.readiness import ready_order
 
 __all__ = ["GradientOptions", "reduce_gradients", "variable_key", "variable_name"]
 
@@ -154,7 +156,8 @@ def reduce_gradients(
         reduced[index] = tf.convert_to_tensor(gradients[index])
     if options.adasum:
         return _adasum(reduced, dense, sparse, [f"{scope}/{index}/{name}" for index, name in enumerate(names)], members)
-    pending = _start_dense(reduced, dense, names, variables, scope, options, members)
+    order = _order([gradients[index] for index in dense])
+    pending = _start_dense(reduced, dense, names, variables, order, scope, options, members)
     for index in sparse:
         slices = f"{scope}/{index}/{names[index]}"
         reduced[index] = _reduce_slices(gradients[index], slices, options, members)
@@ -237,6 +240,7 @@ def _start_dense(
     indices: Sequence[int],
     names: Sequence[str],
     variables: Sequence[Any],
+    order: Sequence[int] | None,
     scope: str,
     options: GradientOptions,
     members: Members,
@@ -246,7 +250,7 @@ def _start_dense(
     wires, contexts = zip(*(options.compression.compress(tensors[index]) for index in indices), strict=True)
     specs = [_spec(names[index], wire) for index, wire in zip(indices, wires, strict=True)]
     specs = _grouped(specs, [variables[index] for index in indices], options)
-    pending = _Pending(_plan(specs, scope, options, members), indices, options.compression)
+    pending = _Pending(_plan(specs, order, scope, options, members), indices, options.compression)
     for number, bucket in enumerate(pending._plan.buckets):
         pending.start(number, [wires[m] for m in bucket.members], [contexts[m] for m in bucket.members])
     return pending
@@ -257,9 +261,29 @@ def _spec(name: str, wire: Any) -> GradientSpec:
     return GradientSpec(name, shape, wire.dtype.name, wire.dtype.size)
 
 
-def _plan(specs: Sequence[GradientSpec], scope: str, options: GradientOptions, members: Members) -> BucketPlan:
+def _order(gradients: Sequence[Any]) -> list[int] | None:
+    """What the traced function says, unless somebody has fixed the buckets: then from the last to the first."""
+    return ready_order(gradients) if runtime.settings().bucket_bytes is None else None
+
+
+def _sizes(members: Members) -> BucketSizes:
+    """The limits of a plan; equal on all ranks, as what was measured of the network is."""
+    asked = runtime.settings().bucket_bytes
+    if asked is not None:
+        return fixed_sizes(asked)
+    info = runtime.communicator_of_world(members.world).info()
+    return sizes_for_network(members.size, info.link_latency, info.link_bandwidth)
+
+
+def _plan(
+    specs: Sequence[GradientSpec],
+    order: Sequence[int] | None,
+    scope: str,
+    options: GradientOptions,
+    members: Members,
+) -> BucketPlan:
     reduction = options.reduction()
-    buckets = plan_buckets(specs, bucket_bytes=runtime.settings().bucket_bytes)
+    buckets = plan_buckets(specs, _sizes(members), order)
     text = signature(specs, buckets, reduction)
     names = plan_names(members.world)
     name = names.name(scope, text)

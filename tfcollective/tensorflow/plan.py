@@ -1,7 +1,8 @@
 """Bucket plans: which gradients are reduced together, and in which order. Pure: no TensorFlow, no I/O.
 
-Gradients become ready from the last layer to the first, so buckets are filled in reverse order; the first bucket is
-small so that reduction starts early, as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020).
+Buckets are filled in the order in which gradients become ready: from the last layer to the first, or as the traced
+function computes them; the first bucket is small so that reduction starts early, as in PyTorch's
+DistributedDataParallel (Li et al., VLDB 2020).
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfcollective.communicator import Op
+from tfcollective.tensorflow.bucket_sizes import BucketSizes
 
 __all__ = ["Bucket", "BucketPlan", "GradientSpec", "PlanNames", "Reduction", "plan_buckets", "signature"]
 
-FIRST_BUCKET_BYTES = 1 << 20
 #: How many plans a process gives native channels to; a world has 61. Buckets of later ones are negotiated instead.
 MAX_NATIVE_PLANS = 56
 
@@ -90,15 +91,17 @@ class BucketPlan:
 
 
 def plan_buckets(
-    gradients: Sequence[GradientSpec], *, bucket_bytes: int, first_bucket_bytes: int = FIRST_BUCKET_BYTES
+    gradients: Sequence[GradientSpec], sizes: BucketSizes, order: Sequence[int] | None = None
 ) -> tuple[Bucket, ...]:
-    """Buckets in the order in which they become full while gradients become ready from last to first.
+    """Buckets in the order in which they become full while gradients become ready.
 
-    A bucket holds one dtype and at most `bucket_bytes` (the first one `first_bucket_bytes`), unless a single
-    gradient is larger: that one has a bucket of its own.
+    A bucket holds one dtype and at most as many bytes as `sizes` says, unless a single gradient is larger: that one has
+    a bucket of its own, or one with what would be too small without it. `order` holds the gradients' places, the first
+    to be ready in front; from last to first if None.
     """
-    planner = _Planner(bucket_bytes, min(first_bucket_bytes, bucket_bytes))
-    for index in reversed(range(len(gradients))):
+    ready = reversed(range(len(gradients))) if order is None else order
+    planner = _Planner(sizes)
+    for index in ready:
         planner.add(index, gradients[index])
     return planner.finish()
 
@@ -106,19 +109,20 @@ def plan_buckets(
 class _Planner:
     """Fills one open bucket a (dtype, group) at a time."""
 
-    def __init__(self, bucket_bytes: int, first_bucket_bytes: int) -> None:
-        self._limit = bucket_bytes
-        self._first_limit = first_bucket_bytes
+    def __init__(self, sizes: BucketSizes) -> None:
+        self._sizes = sizes
         self._open: dict[tuple[str, int | None], list[int]] = {}
         self._bytes: dict[tuple[str, int | None], int] = {}
         self._closed: list[Bucket] = []
+        self._turns: dict[int, int] = {}
 
     def add(self, index: int, gradient: GradientSpec) -> None:
         key = (gradient.dtype, gradient.group)
-        limit = self._limit if self._closed else self._first_limit
+        limit = self._sizes.other if self._closed else self._sizes.first
         held = self._bytes.get(key, 0)
-        if held and gradient.group is None and held + gradient.nbytes > limit:
+        if held and held >= self._sizes.least and gradient.group is None and held + gradient.nbytes > limit:
             self._close(key)
+        self._turns[index] = len(self._turns)
         self._open.setdefault(key, []).append(index)
         self._bytes[key] = self._bytes.get(key, 0) + gradient.nbytes
 
@@ -126,7 +130,7 @@ class _Planner:
         for key in list(self._open):
             self._close(key)
         # Ready when the last member is: started in that order, whatever the order of closing.
-        return tuple(sorted(self._closed, key=lambda bucket: -min(bucket.members)))
+        return tuple(sorted(self._closed, key=lambda bucket: self._turns[bucket.members[-1]]))
 
     def _close(self, key: tuple[str, int | None]) -> None:
         self._closed.append(Bucket(key[0], tuple(self._open.pop(key))))

@@ -57,6 +57,7 @@ def test_horovodruns_names():
     assert (spec.stall_warning, spec.op_timeout, spec.timeline, spec.log_dir) == (7.0, 8.0, "/t", "/o")
     assert spec.network_interfaces == ("eth0", "ib1")
     assert spec.env == {"TFCOLLECTIVE_BUCKET_BYTES": str(16 << 20)}
+    assert parsed("-np", "2", "--bucket-mb", "auto")[1].env == {"TFCOLLECTIVE_BUCKET_BYTES": "auto"}
     assert (spec.timestamps, spec.log_level) == (True, "debug")
     assert parsed("-np", "2", "--no-stall-check")[1].stall_warning == 0
 
@@ -130,7 +131,8 @@ def test_files_that_mean_nothing(tmp_path, text, message, capsys):
         (["--hostfile", "/no/such/file"], "--hostfile: "),
         (["-H", "h.invalid:1", "--ssh-options", "'"], "--ssh-options"),
         (["-H", "h.invalid:1", "--emit-tf-config"], "TF_CONFIG"),
-        (["-np", "2", "--fusion-threshold-mb", "0"], "above 0"),
+        (["-np", "2", "--bucket-mb", "0"], "above 0"),
+        (["-np", "2", "--bucket-mb", "many"], "--bucket-mb is a number of MiB or auto, not 'many'"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys):

@@ -54,6 +54,14 @@ def test_horovods_variables_count_where_ours_are_not_set():
     assert Settings.load({"HOROVOD_TIMELINE": "DYNAMIC"}).timeline is None
 
 
+def test_buckets_suit_the_link_unless_somebody_fixes_them():
+    assert Settings.load({}).bucket_bytes is None
+    assert Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "Auto", "HOROVOD_FUSION_THRESHOLD": "7"}).bucket_bytes is None
+    assert Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "4096"}).bucket_bytes == 4096
+    with pytest.raises(ConfigError, match="TFCOLLECTIVE_BUCKET_BYTES='lots' cannot be used"):
+        Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "lots"})
+
+
 def test_horovods_values_that_cannot_be_used_are_reported(caplog):
     with caplog.at_level(logging.WARNING, "tfcollective"):
         assert Settings.load({"HOROVOD_START_TIMEOUT": "soon"}).start_timeout == 120.0

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from tfcollective.communicator import Average, Sum
+from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes
 from tfcollective.tensorflow.plan import Bucket, GradientSpec, PlanNames, Reduction, plan_buckets, signature
 
 pytestmark = pytest.mark.tensorflow
@@ -23,31 +24,46 @@ def members(*args: object, **kwargs: object) -> list[tuple[int, ...]]:
 
 
 def test_reverse_order_and_small_first_bucket() -> None:
-    got = members(specs(4, 4, 4, 4, 4, 4), bucket_bytes=12 * KIB, first_bucket_bytes=4 * KIB)
+    got = members(specs(4, 4, 4, 4, 4, 4), BucketSizes(first=4 * KIB, other=12 * KIB))
     assert got == [(5,), (4, 3, 2), (1, 0)]
 
 
 def test_a_gradient_above_the_limit_is_alone() -> None:
-    assert members(specs(4, 100, 4), bucket_bytes=8 * KIB, first_bucket_bytes=8 * KIB) == [(2,), (1,), (0,)]
+    assert members(specs(4, 100, 4), fixed_sizes(8 * KIB)) == [(2,), (1,), (0,)]
+
+
+def test_buckets_are_filled_in_the_order_that_is_given() -> None:
+    got = members(specs(4, 4, 4, 4, 4, 4), BucketSizes(first=4 * KIB, other=8 * KIB), [2, 5, 0, 1, 4, 3])
+    assert got == [(2,), (5, 0), (1, 4), (3,)]
+
+
+def test_with_an_order_of_its_own_a_bucket_still_starts_when_its_last_member_is_ready() -> None:
+    mixed = [GradientSpec(f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b"])]
+    assert plan_buckets(mixed, fixed_sizes(KIB), [1, 0, 2, 3]) == (Bucket("a", (0, 2)), Bucket("b", (1, 3)))
+
+
+def test_what_is_too_small_for_a_bucket_goes_with_the_next() -> None:
+    sizes = BucketSizes(first=8 * KIB, other=8 * KIB, least=2 * KIB)
+    assert members(specs(100, 1, 100, 2, 1), sizes) == [(4, 3), (2,), (1, 0)]
 
 
 def test_nothing_to_reduce_is_no_bucket() -> None:
-    assert plan_buckets([], bucket_bytes=KIB) == ()
+    assert plan_buckets([], fixed_sizes(KIB)) == ()
 
 
 def test_every_gradient_is_in_exactly_one_bucket() -> None:
-    got = members(specs(*range(1, 40)), bucket_bytes=32 * KIB, first_bucket_bytes=KIB)
+    got = members(specs(*range(1, 40)), BucketSizes(first=KIB, other=32 * KIB))
     assert sorted(index for bucket in got for index in bucket) == list(range(39))
     assert all(sum(range(1, 40)[i] for i in bucket) <= 32 or len(bucket) == 1 for bucket in got)
 
 
 def test_one_dtype_a_bucket_started_when_the_last_member_is_ready() -> None:
     mixed = [GradientSpec(f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b", "a"])]
-    assert plan_buckets(mixed, bucket_bytes=KIB) == (Bucket("b", (3, 1)), Bucket("a", (4, 2, 0)))
+    assert plan_buckets(mixed, fixed_sizes(KIB)) == (Bucket("b", (3, 1)), Bucket("a", (4, 2, 0)))
 
 
 def test_groups_are_kept_together_whatever_their_size() -> None:
-    assert members(specs(4, 4, 4, 4, group=7), bucket_bytes=4 * KIB) == [(3, 2, 1, 0)]
+    assert members(specs(4, 4, 4, 4, group=7), fixed_sizes(4 * KIB)) == [(3, 2, 1, 0)]
 
 
 def test_unknown_dimensions_do_not_count() -> None:
@@ -56,7 +72,7 @@ def test_unknown_dimensions_do_not_count() -> None:
 
 def test_signature_has_a_line_a_gradient() -> None:
     gradients = [GradientSpec("dense/kernel", (None, 3), "float32", 4), GradientSpec("dense/bias", (), "float16", 2)]
-    buckets = plan_buckets(gradients, bucket_bytes=KIB)
+    buckets = plan_buckets(gradients, fixed_sizes(KIB))
     assert signature(gradients, buckets, Reduction(Average, 0.5, 2.0)).splitlines() == [
         "bucket 0: dense/bias [] float16 average prescale=0.5 postscale=2.0",
         "bucket 1: dense/kernel [?,3] float32 average prescale=0.5 postscale=2.0",
@@ -73,5 +89,5 @@ def test_a_plan_is_named_by_scope_and_content() -> None:
 
 def test_reduction_is_part_of_the_content() -> None:
     gradients = specs(1)
-    buckets = plan_buckets(gradients, bucket_bytes=KIB)
+    buckets = plan_buckets(gradients, fixed_sizes(KIB))
     assert signature(gradients, buckets, Reduction(Sum)) != signature(gradients, buckets, Reduction(Average))
