@@ -132,6 +132,38 @@ def test_mpi_ranks_that_fail_end_the_others(tmp_path: Path) -> None:
     assert "ValueError: the disk is on fire" in done.stderr
 
 
+def test_mpi_does_not_write_to_what_was_freed_when_an_operation_is_left(tmp_path: Path) -> None:
+    """Rank 0 leaves an all-reduce that MPI still carries out, because rank 1 comes late; the result is whole there."""
+    program = (
+        "import time, numpy as np\n"
+        "from tfcollective.communicator import Sum\n"
+        "from tfcollective.engines.mpi import MpiCommunicator\n"
+        "from tfcollective.errors import CollectiveTimeoutError\n"
+        "world = MpiCommunicator.open(60.0)\n"
+        "reduce = world._reduce\n"
+        "def late(array, op, deadline):\n"
+        "    time.sleep(10 * world.rank)\n"
+        "    return reduce(array, op, deadline)\n"
+        "world._reduce = late\n"
+        "if world.rank == 1:\n"
+        "    assert (world.allreduce(np.full(100, 7.0), Sum) == 8.0).all()\n"
+        "else:\n"
+        "    try:\n"
+        "        world.allreduce(np.ones(100), Sum, timeout=5)\n"
+        "    except CollectiveTimeoutError:\n"
+        "        pass\n"
+        "    mine = [np.full(100, -1.0) for _ in range(200)]\n"
+        "    end = time.monotonic() + 8\n"
+        "    while time.monotonic() < end:\n"
+        "        world._comm.Iprobe()\n"
+        "        time.sleep(0.01)\n"
+        "    assert all((one == -1.0).all() for one in mine)\n"
+        "print('whole', flush=True)\n"
+    )
+    done = mpirun(tmp_path, 2, "-c", program)
+    assert done.stdout.count("whole") == 2, done.stderr
+
+
 def test_mpi_waits_end_by_the_operation_timeout(tmp_path: Path) -> None:
     program = (
         "import time, numpy as np, tfcollective as tfc\n"

@@ -10,15 +10,19 @@ import abc
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tfcollective._native import buffers
+from tfcollective.clock import Deadline
 from tfcollective.communicator import Average, Communicator, CommunicatorInfo, Listener, Op
 from tfcollective.engines.numbers import Array, finished, on_the_wire, wire_op
 from tfcollective.errors import (
+    CollectiveCancelledError,
     CollectiveError,
     CollectiveMismatchError,
+    CollectiveTimeoutError,
     InvalidArgumentError,
     StateError,
     UnsupportedError,
@@ -54,19 +58,19 @@ class ForeignCommunicator(Communicator, abc.ABC):
     # ---- what an engine brings -------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _reduce(self, array: Array, op: Op, timeout: float) -> Array:
+    def _reduce(self, array: Array, op: Op, deadline: Deadline) -> Array:
         """The element-wise Sum, Min, Max or Product; uint8, int32, int64, float32 and float64."""
 
     @abc.abstractmethod
-    def _gather(self, data: bytes, timeout: float) -> list[bytes]:
+    def _gather(self, data: bytes, deadline: Deadline) -> list[bytes]:
         """Every rank's bytes, as many as each likes, in rank order."""
 
     @abc.abstractmethod
-    def _exchange(self, parts: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _exchange(self, parts: Sequence[bytes], deadline: Deadline) -> list[bytes]:
         """Sends one part to each rank, and gives what came from each."""
 
     @abc.abstractmethod
-    def _send_to_all(self, array: Array, root: int, timeout: float) -> Array:
+    def _send_to_all(self, array: Array, root: int, deadline: Deadline) -> Array:
         """The root's array; uint8 and contiguous."""
 
     @abc.abstractmethod
@@ -94,8 +98,8 @@ class ForeignCommunicator(Communicator, abc.ABC):
         op = _checked(op)
         reduction = wire_op(op, source.dtype.name)
         view = f"allreduce '{name or ''}' {_typed(source)} {op.name.lower()} prescale {prescale} postscale {postscale}"
-        with self._operation(view, timeout) as seconds:
-            reduced = self._reduce(on_the_wire(source, prescale), reduction, seconds)
+        with self._operation(view, timeout) as deadline:
+            reduced = self._reduce(on_the_wire(source, prescale), reduction, deadline)
         result[...] = finished(reduced, source.dtype, postscale, self.size if op == Average else 1)
         return result
 
@@ -129,8 +133,8 @@ class ForeignCommunicator(Communicator, abc.ABC):
         _check_stream(stream)
         source = buffers.as_input(array, "array")
         source = source.reshape(1) if source.ndim == 0 else source
-        with self._operation(f"allgather '{name or ''}' {_typed_rows(source)}", timeout) as seconds:
-            return _joined(self._gather(source.tobytes(), seconds), source)
+        with self._operation(f"allgather '{name or ''}' {_typed_rows(source)}", timeout) as deadline:
+            return _joined(self._gather(source.tobytes(), deadline), source)
 
     def broadcast(
         self,
@@ -150,9 +154,9 @@ class ForeignCommunicator(Communicator, abc.ABC):
             raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
-        with self._operation(f"broadcast '{name or ''}' {_typed(source)} from rank {root}", timeout) as seconds:
+        with self._operation(f"broadcast '{name or ''}' {_typed(source)} from rank {root}", timeout) as deadline:
             wire = np.frombuffer(source.tobytes(), np.uint8)
-            sent = self._send_to_all(wire, root, seconds)
+            sent = self._send_to_all(wire, root, deadline)
         result[...] = np.frombuffer(sent.tobytes(), source.dtype).reshape(source.shape)
         return result
 
@@ -177,10 +181,10 @@ class ForeignCommunicator(Communicator, abc.ABC):
         for count in counts:
             parts.append(source[begin : begin + count].tobytes())
             begin += count
-        with self._operation(f"alltoall '{name or ''}' {_typed_rows(source)}", timeout) as seconds:
+        with self._operation(f"alltoall '{name or ''}' {_typed_rows(source)}", timeout) as deadline:
             # Rows of no bytes cannot be counted by their bytes.
-            received = self._gather(_numbers(counts), seconds)
-            data = self._exchange(parts, seconds)
+            received = self._gather(_numbers(counts), deadline)
+            data = self._exchange(parts, deadline)
         rows = [_read_numbers(text)[self.rank] for text in received]
         result = _joined(data, source) if source[:1].nbytes else buffers.empty((sum(rows), *source.shape[1:]), source)
         return result, rows
@@ -250,20 +254,54 @@ class ForeignCommunicator(Communicator, abc.ABC):
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _operation(self, view: str, timeout: float | None) -> _Turn:
+    @contextmanager
+    def _operation(self, view: str, timeout: float | None) -> Iterator[Deadline]:
+        """One operation at a time, and only when all ranks agree on it; gives the moment by which it has to be over.
+
+        Whatever ends it in the middle, but a mismatch that all ranks see, ends the communicator: other ranks would meet
+        what is left of it in their next operation.
+        """
         if timeout is not None and timeout <= 0:
             raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
-        self._check_usable()
-        if self._failure is not None:
-            raise self._failure
-        return _Turn(self, view, timeout or self._timeout)
+        seconds = timeout or self._timeout
+        deadline = Deadline.after(seconds)
+        with self._turn_by(deadline, view, seconds):
+            self._check_usable()
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._agree(view, deadline)
+                yield deadline
+            except CollectiveMismatchError:
+                raise
+            except CollectiveTimeoutError as error:
+                self._failure = CollectiveTimeoutError(f"{view}, after {seconds:g} s: {error}")
+                raise self._failure from error
+            except CollectiveError as error:
+                self._failure = error
+                raise
+            except BaseException as error:
+                self._failure = CollectiveCancelledError(f"{view} was left in the middle: {error!r}")
+                raise
+            self._completed += 1
 
-    def _agree(self, view: str, timeout: float) -> None:
+    @contextmanager
+    def _turn_by(self, deadline: Deadline, view: str, seconds: float) -> Iterator[None]:
+        if not self._turn.acquire(timeout=deadline.remaining()):
+            raise CollectiveTimeoutError(f"{view} timed out after {seconds:g} s behind this rank's own operations")
+        self._pending += 1
+        try:
+            yield
+        finally:
+            self._pending -= 1
+            self._turn.release()
+
+    def _agree(self, view: str, deadline: Deadline) -> None:
         """Waits for all ranks; CollectiveMismatchError on all of them if they are not about the same thing."""
-        digests = self._gather(hashlib.sha256(view.encode()).digest(), timeout)
+        digests = self._gather(hashlib.sha256(view.encode()).digest(), deadline)
         if len(set(digests)) == 1:
             return
-        views = [text.decode("utf-8", "replace") for text in self._gather(view.encode(), timeout)]
+        views = [text.decode("utf-8", "replace") for text in self._gather(view.encode(), deadline)]
         text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(views))
         raise CollectiveMismatchError(f"the ranks disagree: {text}")
 
@@ -282,37 +320,6 @@ class NoListener(Listener):
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-class _Turn:
-    """One operation at a time, and only when all ranks agree on it; gives the seconds it may take."""
-
-    def __init__(self, owner: ForeignCommunicator, view: str, timeout: float) -> None:
-        self._owner = owner
-        self._view = view
-        self._timeout = timeout
-
-    def __enter__(self) -> float:
-        owner = self._owner
-        owner._pending += 1
-        owner._turn.acquire()
-        try:
-            owner._agree(self._view, self._timeout)
-        except BaseException as error:
-            self._end(error)
-            raise
-        return self._timeout
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        owner = self._owner
-        if isinstance(error, CollectiveError) and not isinstance(error, CollectiveMismatchError):
-            owner._failure = error
-        owner._completed += error is None
-        owner._pending -= 1
-        owner._turn.release()
 
 
 def _check_stream(stream: object) -> None:

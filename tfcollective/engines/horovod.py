@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from tfcollective.clock import Deadline
 from tfcollective.communicator import Op
 from tfcollective.engines.foreign import ForeignCommunicator
 from tfcollective.engines.numbers import Array
@@ -61,11 +62,11 @@ class HorovodCommunicator(ForeignCommunicator):
             self._closed = True
             self._hvd.shutdown()
 
-    def _reduce(self, array: Array, op: Op, timeout: float) -> Array:
+    def _reduce(self, array: Array, op: Op, deadline: Deadline) -> Array:
         reduced: Array = self._call(lambda: self._hvd.allreduce(array, op=int(op)).numpy()).reshape(array.shape)
         return reduced
 
-    def _gather(self, data: bytes, timeout: float) -> list[bytes]:
+    def _gather(self, data: bytes, deadline: Deadline) -> list[bytes]:
         import numpy as np
 
         sizes = self._call(lambda: self._hvd.allgather(np.array([len(data)], np.int64)).numpy())
@@ -73,7 +74,7 @@ class HorovodCommunicator(ForeignCommunicator):
         ends = np.cumsum(sizes)
         return [everything[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
 
-    def _exchange(self, parts: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _exchange(self, parts: Sequence[bytes], deadline: Deadline) -> list[bytes]:
         import numpy as np
 
         sent = np.frombuffer(b"".join(parts), np.uint8)
@@ -82,7 +83,7 @@ class HorovodCommunicator(ForeignCommunicator):
         ends = np.cumsum(sizes)
         return [data[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
 
-    def _send_to_all(self, array: Array, root: int, timeout: float) -> Array:
+    def _send_to_all(self, array: Array, root: int, deadline: Deadline) -> Array:
         sent: Array = self._call(lambda: self._hvd.broadcast(array, root_rank=root).numpy())
         return sent
 

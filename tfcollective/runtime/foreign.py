@@ -28,6 +28,7 @@ def open_foreign_session(settings: Settings, environ: dict[str, str]) -> Session
     if launched and not identity.task.is_trainer:
         return Session(settings, identity, None)
     client, world = join_coordinator(settings, identity) if launched else (None, None)
+    communicator = None
     try:
         communicator = open_engine(settings.engine, settings.op_timeout)
         place = communicator.placement
@@ -40,6 +41,8 @@ def open_foreign_session(settings: Settings, environ: dict[str, str]) -> Session
             sizes = communicator.allgather([place.local_size], name="ranks of each node")
             session.homogeneous = len(set(sizes.tolist())) == 1
     except BaseException:
+        if communicator is not None:
+            communicator.close()
         if client is not None:
             client.close()
         raise
