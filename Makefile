@@ -209,7 +209,7 @@ test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hos
 	@tools/make_venv.sh "$(PYTHON_$*)" $(VENV)/yarn-$*
 	@folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	  $(VENV)/$*/bin/python -c "$$folder" >"$$($(VENV)/yarn-$*/bin/python -c "$$folder")/$*.pth"
-	@$(VENV)/yarn-$*/bin/python tools/requirements.py yarn hdfs s3 | \
+	@$(VENV)/yarn-$*/bin/python tools/requirements.py yarn hdfs webhdfs s3 | \
 	  $(VENV)/yarn-$*/bin/python $(PIP_INSTALL) -r /dev/stdin 'moto[server]'
 	@touch $@
 

@@ -1,5 +1,6 @@
 """A real YARN, brought up by `make test-yarn`; every test leaves it empty."""
 
+import getpass
 import json
 import os
 import shutil
@@ -25,6 +26,11 @@ class Yarn:
 
     web: str
     file_system: str
+    file_system_web: str
+
+    def over_http(self, url):
+        """The same place on HDFS, for WebHDFS."""
+        return url.replace(self.file_system, f"webhdfs://{getpass.getuser()}@{self.file_system_web}")
 
     def apps(self, states=ALIVE):
         """The applications in these states."""
@@ -71,7 +77,8 @@ def cluster():
     if shutil.which("yarn") is None or "HADOOP_CONF_DIR" not in os.environ:
         pytest.fail("there is no cluster: run `make test-yarn`")
     web = _property("yarn-site.xml", "yarn.resourcemanager.webapp.address")
-    return Yarn(web, _property("core-site.xml", "fs.defaultFS"))
+    hdfs = _property("core-site.xml", "fs.defaultFS")
+    return Yarn(web, hdfs, _property("hdfs-site.xml", "dfs.namenode.http-address"))
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def run_on_yarn(
     pre_script_hook: str | None = None,
     cuda_runtime_hdfs_path: str | None = None,
     python: str | None = None,
+    pack: Mapping[str, Any] | None = None,
     allocation_timeout: float = 600.0,
     launcher: str = _YARN,
     **options: Any,
@@ -93,6 +94,7 @@ def run_on_yarn(
         cuda_runtime_hdfs_path: refused: install TensorFlow with CUDA into the environment instead.
         python: an interpreter that is there on every node, in place of ``pyenv_zip_path``. Without either, the running
             environment is packed by cluster-pack.
+        pack: more arguments of ``cluster_pack.upload_env`` for that.
         allocation_timeout: how long (s) to wait for all containers.
         launcher: the platform; with ``"local"`` the same call runs on this machine, and what is YARN's is ignored.
         **options: as for :func:`tfcollective.run`.
@@ -110,6 +112,7 @@ def run_on_yarn(
         "name": name,
         "python": python,
         "archive": pyenv_zip_path,
+        "pack": pack,
         "files": files,
         "acls": acls,
         "file_systems": file_systems,

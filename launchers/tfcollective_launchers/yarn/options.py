@@ -26,6 +26,7 @@ class YarnOptions:
         archive: a packed environment, here or on a file system that YARN knows: ``.pex``, ``.pex.zip``, ``.zip`` or
             ``.tar.gz``; a mapping gives nodes of different labels different ones. None and no ``python``: the running
             environment is packed by cluster-pack.
+        pack: more arguments of ``cluster_pack.upload_env``, for example ``{"additional_indexes": ["/here/wheels"]}``.
         files: more files for every container: what they are called there, and where they are. A directory is packed.
         acls: who may do what, as skein's ACLs or a mapping of its fields; None: the owner alone.
         file_systems: further file systems that the job needs tokens for.
@@ -41,6 +42,7 @@ class YarnOptions:
     name: str = "tfcollective"
     python: str | None = None
     archive: str | Mapping[str, str] | None = None
+    pack: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     acls: Any = None
     file_systems: tuple[str, ...] = ()
@@ -67,6 +69,8 @@ class YarnOptions:
                 raise ConfigError(f"yarn: {name}: a text, not {getattr(self, name)!r}")
         if self.python is not None and self.archive is not None:
             raise ConfigError("yarn: give python, a path on the nodes, or archive, a packed environment, not both")
+        if self.pack and (self.python is not None or self.archive is not None):
+            raise ConfigError("yarn: pack: nothing is packed where python or archive is given")
         seconds = self.allocation_timeout
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ConfigError(f"yarn: allocation_timeout: a number of seconds above 0, not {seconds!r}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.settings import environ_snapshot
 from tfcollective_launchers.yarn.options import YarnOptions
 
 __all__ = ["archives_of", "pack_directories"]
@@ -46,7 +50,7 @@ def archives_of(options: YarnOptions) -> dict[str, str]:
         return {"": _local(options.archive)}
     if options.archive is not None:
         return {str(getattr(label, "value", label)): _local(path) for label, path in options.archive.items()}
-    return {"": _pack_environment()}
+    return {"": _pack_environment(options.pack)}
 
 
 def _local(source: str) -> str:
@@ -58,7 +62,11 @@ def _local(source: str) -> str:
     return str(path)
 
 
-def _pack_environment() -> str:
+def _pack_environment(more: Mapping[str, Any]) -> str:
+    """Packs it into this user's cache, where it stays as long as the environment has the same packages.
+
+    Not onto HDFS, where cluster-pack would put it: that takes libraries of Hadoop's, and skein sends the file anyway.
+    """
     try:
         import cluster_pack
     except ImportError as error:
@@ -67,9 +75,22 @@ def _pack_environment() -> str:
             f"environment, cannot be used ({error}): give one, or pip install 'tfcollective[yarn]'"
         ) from error
     try:
-        place, _ = cluster_pack.upload_env()
+        # With its tools, a pex can make a virtual environment of itself, which containers ask it for.
+        place, _ = cluster_pack.upload_env(**{"package_path": str(_cache_file()), "include_pex_tools": True, **more})
     except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise LaunchError(
-            f"cluster-pack could not pack this environment ({error}): give a packed one, or a python on the nodes"
+            f"cluster-pack could not pack this environment ({lines[-1].strip()}): give a packed one, or a python on "
+            "the nodes; wheels that no package index has: pack={'additional_indexes': [THEIR DIRECTORY]}"
         ) from error
     return str(place)
+
+
+def _cache_file() -> Path:
+    environ = environ_snapshot()
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfcollective" / "environments"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"the environment cannot be packed into {cache}: {error}") from error
+    return cache / f"{hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]}.pex"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.packing import archives_of, pack_directories
 from tfcollective_launchers.yarn.table import render_table
 
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted import ContainerRow, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
@@ -163,6 +165,42 @@ def test_a_directory_is_packed_without_its_own_name(tmp_path):
     assert packed["far"] == "hdfs:///a"
     with pytest.raises(ConfigError, match="there is no"):
         pack_directories({"a": str(tmp_path / "missing")}, tmp_path)
+
+
+@pytest.fixture
+def cluster_pack(monkeypatch, tmp_path):
+    """A stand-in that notes what it is asked for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    module = types.ModuleType("cluster_pack")
+    module.asked, module.error = [], None
+
+    def upload_env(**arguments):
+        module.asked.append(arguments)
+        if module.error is not None:
+            raise module.error
+        return arguments["package_path"], "name"
+
+    module.upload_env = upload_env
+    monkeypatch.setitem(sys.modules, "cluster_pack", module)
+    return module
+
+
+def test_without_an_environment_the_running_one_is_packed_once_for_all_jobs(cluster_pack, tmp_path):
+    pack = {"additional_indexes": ["/wheels"]}
+    (first,) = archives_of(YarnOptions(pack=pack)).values()
+    assert archives_of(YarnOptions()) == {"": first}  # cluster-pack itself sees whether it is up to date
+    assert Path(first).parent == tmp_path / "cache/tfcollective/environments"
+    assert first.endswith(".pex")
+    assert cluster_pack.asked[0] == {"package_path": first, "include_pex_tools": True, **pack}
+    assert archives_of(YarnOptions(python="/python")) == {}
+    with pytest.raises(ConfigError, match="nothing is packed where python or archive is given"):
+        YarnOptions(python="/python", pack=pack)
+
+
+def test_an_environment_that_cannot_be_packed_says_why_and_what_to_give(cluster_pack):
+    cluster_pack.error = RuntimeError("pip: trying\n  ERROR: No matching distribution found for tfcollective==1.0\n")
+    with pytest.raises(LaunchError, match=r"\(ERROR: No matching distribution found .*==1.0\).*additional_"):
+        archives_of(YarnOptions())
 
 
 def node(name, memory, vcores, labels=(), used=0, gpus=0):

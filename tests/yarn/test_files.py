@@ -1,4 +1,4 @@
-"""Files on S3, as moto's server has it: it needs no cluster, but packages that only this suite installs."""
+"""Files on the real HDFS, by both its clients, and on S3 as moto's server has it."""
 
 import pytest
 
@@ -35,26 +35,37 @@ def write(place, data):
         path.write_bytes(data)
 
 
-def test_files_are_replaced_listed_and_removed(bucket, tmp_path):
+@pytest.fixture(params=["hdfs", "webhdfs", "s3"])
+def place(request, tmp_path):
+    if request.param == "s3":
+        return request.getfixturevalue("bucket")
+    url = request.getfixturevalue("hdfs").url
+    return url if request.param == "hdfs" else request.getfixturevalue("cluster").over_http(url)
+
+
+def test_files_are_replaced_listed_and_removed(place, tmp_path):
     for data in (b"one", b"three"):
-        write(f"{bucket}/run/x.json", data)
-        with files.local_copy(f"{bucket}/run/x.json") as path:
+        write(f"{place}/run/x.json", data)
+        with files.local_copy(f"{place}/run/x.json") as path:
             assert path.read_bytes() == data
-    facts = files.list_files(f"{bucket}/run")["x.json"]
+    facts = files.list_files(f"{place}/run")["x.json"]
     assert facts.size == 5
     assert facts.modified_ns > 10**18
-    assert list(files.find_files(bucket)) == ["run/x.json"]
-    files.append_tail(f"{bucket}/run/x.json", 5, tmp_path / "tail")
-    write(f"{bucket}/run/x.json", b"three four")
-    files.append_tail(f"{bucket}/run/x.json", 10, tmp_path / "tail")
+    assert list(files.find_files(place)) == ["run/x.json"]
+    files.append_tail(f"{place}/run/x.json", 5, tmp_path / "tail")
+    write(f"{place}/run/x.json", b"three four")
+    files.append_tail(f"{place}/run/x.json", 10, tmp_path / "tail")
     assert (tmp_path / "tail").read_bytes() == b"three four"
-    files.delete(f"{bucket}/run/x.json")
-    assert files.list_files(f"{bucket}/run") == files.list_files(f"{bucket}/never") == {}
+    files.delete(f"{place}/run/x.json")
+    assert files.list_files(f"{place}/run") == files.list_files(f"{place}/never") == {}
     with (
-        pytest.raises(FileNotFoundError, match=r"cannot read s3://bucket/.*/run/x\.json"),
-        files.local_copy(f"{bucket}/run/x.json"),
+        pytest.raises(FileNotFoundError, match=rf"cannot read {place}/run/x\.json"),
+        files.local_copy(f"{place}/run/x.json"),
     ):
         pass
+
+
+def test_what_cannot_be_written_to_s3_is_named(bucket):
     with pytest.raises(OSError, match="cannot write s3://nosuch/x: "):
         write("s3://nosuch/x", b"")
 
