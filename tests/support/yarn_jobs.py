@@ -109,8 +109,9 @@ def train(steps=20):
     return float(model.evaluate(x, y, verbose=0))
 
 
-def experiment(model_dir, epochs):
-    """A Keras experiment whose data come in the same order in every epoch, also in one that is started again."""
+def experiment(model_dir, epochs, waits_in=None):
+    """A Keras experiment whose data come in the same order in every epoch, also in one that is started again. The first
+    time it waits in an epoch for somebody to kill it."""
     import numpy
     import tensorflow as tf
 
@@ -127,12 +128,20 @@ def experiment(model_dir, epochs):
         made.compile(tfc.DistributedOptimizer(tf.keras.optimizers.Adam(0.01)), "mse")
         return made
 
-    # Slow enough to be met in the middle.
-    slowly = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.5))
+    def wait(epoch, logs):
+        if epoch == waits_in and tfc.rank() == 0 and os.environ["TFCOLLECTIVE_RESTARTS"] == "0":
+            time.sleep(LONG_S)
+
     return tfc.KerasExperiment(
         model=model,
         model_dir=model_dir,
-        train_params={"epochs": epochs, "batch_size": 8, "shuffle": False, "verbose": 0, "callbacks": [slowly]},
+        train_params={
+            "epochs": epochs,
+            "batch_size": 8,
+            "shuffle": False,
+            "verbose": 0,
+            "callbacks": [tf.keras.callbacks.LambdaCallback(on_epoch_begin=wait)],
+        },
         input_data_fn=lambda: x[tfc.rank() :: tfc.size()],
         target_data_fn=lambda: y[tfc.rank() :: tfc.size()],
     )

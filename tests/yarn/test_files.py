@@ -1,8 +1,12 @@
 """Files on the real HDFS, by both its clients, and on S3 as moto's server has it."""
 
+import os
+import sys
+
 import pytest
 
 from tfcollective import files
+from tfcollective.processes import spawn
 from tfcollective.side_tasks.checkpoints import fetched, find_checkpoints
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(120)]
@@ -63,6 +67,13 @@ def test_files_are_replaced_listed_and_removed(place, tmp_path):
         files.local_copy(f"{place}/run/x.json"),
     ):
         pass
+
+
+def test_processes_are_started_where_a_file_system_was_used(place):
+    write(f"{place}/x", b"x")
+    process = spawn([sys.executable, "-c", "print('here')"], dict(os.environ), None)
+    said, _ = process.communicate(timeout=60)
+    assert said == b"here\n"
 
 
 def test_what_cannot_be_written_to_s3_is_named(bucket):

@@ -100,14 +100,14 @@ def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(y
         yarn.until(lambda: "checkpoint-0002.weights.h5" in files.list_files(hdfs.url), "the second epoch is saved", 400)
         os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
 
-    def start(model_dir, **arguments):
-        experiment = functools.partial(yarn_jobs.experiment, model_dir, 12)
-        env = {"env": on_yarn()["env"], "start_timeout": 300}
+    def start(model_dir, launcher, **arguments):
+        experiment = functools.partial(yarn_jobs.experiment, model_dir, 12, 3 if launcher == "yarn" else None)
+        env = {"env": on_yarn()["env"], "start_timeout": 300, "launcher": launcher}
         return tfcollective.run_on_yarn(experiment, specs, **env, **arguments).results[0]["loss"]
 
     threading.Thread(target=kill, daemon=True).start()
-    killed = start(hdfs.url, python=sys.executable, nb_retries=1)
+    killed = start(hdfs.url, "yarn", python=sys.executable, nb_retries=1)
     assert "all ranks are started again" in capfd.readouterr().err
-    undisturbed = start(str(tmp_path / "undisturbed"), launcher="local")
+    undisturbed = start(str(tmp_path / "undisturbed"), "local")
     assert len(killed) < len(undisturbed)  # it has not begun at the beginning
     assert killed[-1] == pytest.approx(undisturbed[-1], rel=1e-6)

@@ -31,6 +31,9 @@ _TIMES = {
     "LastModified": 10**9,
     "created": 10**9,
 }
+# In a forked process fsspec forgets its file systems. One that ends there may wait for ever for threads that were not
+# forked, as hdfs-native does: ours are kept.
+_kept: set[Any] = set()
 
 
 def upload(local: Path, url: str) -> None:
@@ -132,6 +135,7 @@ def _resolve(url: str) -> tuple[Any, str]:
     except Exception as error:
         # Arrow's client of HDFS, which is there where hdfs-native is not, needs libraries of Hadoop's.
         raise OSError(f"cannot reach {url}: {_first_line(error)} ({remedy})") from error
+    _kept.add(fs)
     return fs, str(path)
 
 
