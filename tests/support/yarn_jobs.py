@@ -129,7 +129,7 @@ def experiment(model_dir, epochs, waits_in=None):
         return made
 
     def wait(epoch, logs):
-        if epoch == waits_in and tfc.rank() == 0 and os.environ["TFCOLLECTIVE_RESTARTS"] == "0":
+        if epoch == waits_in and tfc.rank() == 0 and os.environ.get("TFCOLLECTIVE_RESTARTS", "0") == "0":
             time.sleep(LONG_S)
 
     return tfc.KerasExperiment(
