@@ -130,7 +130,7 @@ def hdfs(cluster, tmp_path):
         url = f"{cluster.file_system}/{tmp_path.name}"
 
         def __call__(self, *words):
-            subprocess.run(["hdfs", *words], check=True, capture_output=True, timeout=120)
+            subprocess.run(["hdfs", *words], check=True, capture_output=True, timeout=300)
 
     hdfs = Hdfs()
     hdfs("dfs", "-mkdir", "-p", hdfs.url)

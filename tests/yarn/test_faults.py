@@ -13,7 +13,7 @@ import yarn_jobs
 import tfcollective
 from tfcollective import LaunchError, TaskSpec, WorkerFailedError, files
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(1200)]
 
 PAIR = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1)}
 HADOOP = Path(__file__).resolve().parents[2] / "tools" / "hadoop" / "cluster.py"
@@ -48,7 +48,7 @@ def test_hdfs_is_read_only_when_the_job_is_sent(yarn, on_yarn, read_only):
 def test_the_resource_manager_is_started_again_and_the_job_goes_on(yarn, on_yarn, when_all_run, tmp_path):
     def restart(app_id):
         command = [sys.executable, str(HADOOP), "restart", "resourcemanager", "--state", os.environ["HADOOP_HOME"]]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        subprocess.run(command, check=True, capture_output=True, timeout=700)
         (tmp_path / "go").touch()
 
     thread = when_all_run(restart)

@@ -9,7 +9,7 @@ from tfcollective import files
 from tfcollective.processes import spawn
 from tfcollective.side_tasks.checkpoints import fetched, find_checkpoints
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ VERSION = "3.4.3"
 HEAP = "256m"
 # Below the range from which Linux gives out ports by itself.
 PORT_BASES = range(28000, 32000, 200)
-START_S = 180.0
+START_S = 600.0
 END_S = 20.0
 MARK = "-Dtfcollective.hadoop="
 PACKAGE = "org.apache.hadoop"
