@@ -97,12 +97,19 @@ def bad_arguments() -> None:
 
 
 def process_sets() -> None:
-    if ENGINE == "horovod":
-        raises(tfcollective.CollectiveError, lambda: tfcollective.add_process_set([0, size - 1]), "native and mpi")
-        return
     ends = tfcollective.add_process_set([0, size - 1])
     if ends.included():
-        equal(tfcollective.get_communicator(ends).allreduce([rank], tfcollective.Sum), [size - 1])
+        members = tfcollective.get_communicator(ends)
+        assert (members.rank, members.size) == (int(rank > 0), 2)
+        equal(members.allreduce([rank], tfcollective.Sum), [size - 1])
+        equal(members.allgather(np.full(members.rank + 1, rank)), [0, size - 1, size - 1])
+        equal(members.broadcast([rank], 1), [size - 1])
+        equal(members.alltoall([10 * rank, 10 * rank + 1])[0], [members.rank, 10 * (size - 1) + members.rank])
+    equal(world.allreduce([1], tfcollective.Sum), [size])
+    assert tfcollective.remove_process_set(ends)
+    alone = tfcollective.add_process_set([1])
+    if alone.included():
+        equal(tfcollective.get_communicator(alone).allreduce([7], tfcollective.Sum), [7])
     equal(world.allreduce([1], tfcollective.Sum), [size])
 
 

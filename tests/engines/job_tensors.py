@@ -109,6 +109,30 @@ def training() -> None:
     np.testing.assert_allclose(everywhere[0], [1, 2, 3], atol=0.1)
 
 
+def process_sets() -> None:
+    some = hvd.add_process_set([1, 2])
+    if not some.included():
+        return
+    two = {"process_set": some}
+    equal(hvd.allreduce(mine(), op=hvd.Sum, **two), 2 * np.arange(5) + 3)
+    equal(hvd.allreduce(tf.constant([rank, 2 * rank + 1]), **two), [1, 4])
+    equal(hvd.allgather(tf.fill([rank], rank), **two), [1, 2, 2])
+    equal(hvd.broadcast(tf.constant(rank), 2, **two), 2)
+    equal(hvd.alltoall(tf.constant([rank, 10 * rank]), **two), [[1, 2], [10, 20]][rank - 1])
+    equal(hvd.reducescatter(tf.constant([1, 2, 3]), op=hvd.Sum, **two), [[2, 4], [6]][rank - 1])
+    one, two_ = tf.function(lambda: hvd.grouped_allreduce([mine(), 2 * mine()], op=hvd.Sum, **two))()
+    equal(two_, 2 * one)
+    x = tf.Variable([1.0])
+    with hvd.DistributedGradientTape(tf.GradientTape(), **two) as tape:
+        loss = tf.reduce_sum(x * float(rank))
+    equal(tape.gradient(loss, [x])[0], [1.5])
+
+
+def what_is_built() -> None:
+    assert (hvd.mpi_enabled(), hvd.gloo_enabled()) == (ENGINE == "mpi", ENGINE == "horovod")
+    assert (hvd.mpi_built(), hvd.gloo_built()) == (ENGINE == "mpi", ENGINE == "horovod")
+
+
 def disagreement() -> None:
     try:
         hvd.allreduce(tf.ones(2 + rank), name="uneven")
@@ -118,7 +142,7 @@ def disagreement() -> None:
         assert "3" in str(error)
 
 
-CHECKS = [types, collectives, function, graph, gradients, training, disagreement]
+CHECKS = [types, collectives, function, graph, gradients, training, process_sets, what_is_built, disagreement]
 for check in CHECKS:
     check()
     os.write(1, f"ok {check.__name__}\n".encode())  # at once: several ranks share one pipe

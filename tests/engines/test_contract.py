@@ -43,7 +43,7 @@ def test_numpy_arrays(engine: str, ranks: int, tmp_path: Path) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_tensors(engine: str, tmp_path: Path) -> None:
-    assert run(engine, tmp_path, 2, HERE / "job_tensors.py").count("ok") == 7 * 2
+    assert run(engine, tmp_path, 3, HERE / "job_tensors.py").count("ok") == 9 * 3
 
 
 @pytest.mark.tensorflow
@@ -54,12 +54,11 @@ def test_the_digits_example_trains(engine: str, tmp_path: Path) -> None:
     assert float(accuracy) > 0.95
 
 
-@pytest.mark.tensorflow
-def test_tensors_under_mpirun_alone(tmp_path: Path) -> None:
-    expected = {"EXPECTED_SIZE": "2", "EXPECTED_ENGINE": "mpi", "TFCOLLECTIVE_ENGINE": "mpi"}
-    done = mpirun(tmp_path, 2, str(HERE / "job_tensors.py"), **expected)
+def test_numpy_arrays_under_mpirun_alone(tmp_path: Path) -> None:
+    expected = {"EXPECTED_SIZE": "3", "EXPECTED_ENGINE": "mpi", "TFCOLLECTIVE_ENGINE": "mpi"}
+    done = mpirun(tmp_path, 3, str(HERE / "job_contract.py"), **expected)
     assert done.returncode == 0, done.stderr[-6000:]
-    assert done.stdout.count("ok") == 7 * 2
+    assert done.stdout.count("ok") == 7 * 3
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from foreign import path_with_mpi4py, python_with_horovod
 from launching import JOIN, Run, until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
@@ -91,6 +92,80 @@ print(tfcollective.run(moved.where, ("at ",), launcher="ssh", hosts={hosts.liste
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
     assert done.stdout == f"{[f'at {address}' for address in hosts.addresses]}\n", done.stderr
+
+
+def test_a_tf_config_for_several_hosts(hosts):
+    program = """
+import json, os, socket
+config = json.loads(os.environ["TF_CONFIG"])
+host, port = config["cluster"]["worker"][config["task"]["index"]].rsplit(":", 1)
+socket.create_server((host, int(port)))
+print(config["task"]["index"], host == os.environ["TFCOLLECTIVE_BIND_HOST"], len(set(config["cluster"]["worker"])))
+"""
+    code, out, err = hosts.finish("--emit-tf-config", "-H", hosts.listed(slots=2, count=2), *python(program))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [f"[{rank}]<stdout>: {rank} True 4" for rank in range(4)]
+
+
+# Two hosts, the second with two ranks: MPI's and Horovod's own worlds.
+TOPOLOGY = "{rank} 3 {local} {locals} {cross} {crosses} 6.0"
+EXPECTED = [
+    TOPOLOGY.format(rank=0, local=0, locals=1, cross=0, crosses=2),
+    TOPOLOGY.format(rank=1, local=0, locals=2, cross=1, crosses=2),
+    TOPOLOGY.format(rank=2, local=1, locals=2, cross=0, crosses=1),
+]
+PLACES = "hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()"
+
+
+def placed(hosts):
+    return f"{hosts.addresses[2]}:1,{hosts.addresses[0]}:2"
+
+
+def seen_from(out):
+    return [line.partition(": ")[2] for line in sorted(out.splitlines()) if "<stdout>" in line]
+
+
+def test_the_engine_mpi_on_several_hosts(hosts, tmp_path):
+    program = f"""
+import numpy, tfcollective as hvd
+hvd.init()
+total = hvd.get_communicator().allreduce(numpy.full(3, hvd.rank() + 1.0), hvd.Sum)
+print({PLACES}, total[0])
+"""
+    arguments = ("--engine", "mpi", "-H", placed(hosts), *python(program))
+    code, out, err = hosts.finish(*arguments, env=path_with_mpi4py(tmp_path), timeout=120)
+    assert code == 0, err
+    assert seen_from(out) == EXPECTED, (out, err)
+
+
+def test_a_rank_of_mpi_that_fails_is_named_with_its_host(hosts, tmp_path):
+    program = """
+import os, numpy, tfcollective as tfc
+tfc.init()
+world = tfc.get_communicator()
+world.allreduce(numpy.ones(3))
+if world.rank == 2: os._exit(7)
+world.allreduce(numpy.ones(3))
+"""
+    arguments = ("--engine", "mpi", "-H", placed(hosts), *python(program))
+    with hosts.run(*arguments, env=path_with_mpi4py(tmp_path)) as one:
+        code, _, err = one.finish(120)
+        one.wait_until_gone(10.0)
+    assert code == 7, err
+    assert re.search(r"rank 2 \(worker:2, pid \d+ on .*, slot 1\) exited with code 7", err), err
+
+
+def test_the_engine_horovod_on_several_hosts(hosts):
+    program = f"""
+import horovod.tensorflow as hvd, numpy
+hvd.init()
+total = hvd.allreduce(numpy.full(3, hvd.rank() + 1.0), op=hvd.Sum)
+print({PLACES}, total[0].numpy())
+"""
+    arguments = ("--engine", "horovod", "-H", placed(hosts), python_with_horovod(), "-c", program)
+    code, out, err = hosts.finish("--env", "TF_CPP_MIN_LOG_LEVEL=3", *arguments, timeout=170)
+    assert code == 0, err
+    assert seen_from(out) == EXPECTED, (out, err)
 
 
 @pytest.mark.tensorflow

@@ -77,6 +77,12 @@ class ForeignCommunicator(Communicator, abc.ABC):
     def subset(self, ranks: Sequence[int]) -> ForeignCommunicator:
         """A communicator of these ranks; they all call this, and others do not."""
 
+    def announce(self, ranks: Sequence[int]) -> None:
+        """All ranks of the world call this before the members of a set call :meth:`subset`."""
+
+    def dismiss(self, ranks: Sequence[int]) -> None:
+        """All ranks of the world call this when a set has ended."""
+
     # ---- collectives -----------------------------------------------------------------------------------------------
 
     def allreduce(

@@ -15,7 +15,6 @@ from tfcollective.errors import (
     ConfigError,
     InvalidArgumentError,
     PeerLostError,
-    UnsupportedError,
 )
 from tfcollective.topology import Placement
 
@@ -28,9 +27,12 @@ _ERRORS = {"FailedPreconditionError": CollectiveMismatchError, "InvalidArgumentE
 class HorovodCommunicator(ForeignCommunicator):
     """Horovod's world. Its waits end by Horovod's own deadlines, which our launcher sets to the operation timeout."""
 
-    def __init__(self, hvd: Any, placement: Placement, timeout: float) -> None:
+    def __init__(self, hvd: Any, placement: Placement, timeout: float, process_set: Any = None) -> None:
         super().__init__(placement, timeout)
         self._hvd = hvd
+        self._announced: dict[tuple[int, ...], Any] = {}
+        #: Horovod's, of the ranks of this communicator.
+        self.process_set = hvd.global_process_set if process_set is None else process_set
 
     @classmethod
     def open(cls, timeout: float) -> HorovodCommunicator:
@@ -43,34 +45,53 @@ class HorovodCommunicator(ForeignCommunicator):
                 "2.15 or older: HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation "
                 "horovod==0.28.1"
             ) from error
-        hvd.init()
+        hvd.init(process_sets="dynamic")  # so that sets can be added later
         place = Placement(
             hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
         )
         return cls(hvd, place, timeout)
 
+    def announce(self, ranks: Sequence[int]) -> None:
+        """Horovod registers a process set on all ranks at once."""
+        self._announced[tuple(ranks)] = self._call(lambda: self._hvd.add_process_set(list(ranks)))
+
+    def dismiss(self, ranks: Sequence[int]) -> None:
+        """As it was registered."""
+        process_set = self._announced.pop(tuple(ranks), None)
+        if process_set is not None:
+            self._call(lambda: self._hvd.remove_process_set(process_set))
+
     def subset(self, ranks: Sequence[int]) -> HorovodCommunicator:
-        """Horovod's process sets are registered by all ranks at once, ours by their members: not together."""
-        raise UnsupportedError("process sets: with the engines native and mpi only")
+        """See :class:`ForeignCommunicator`; the set is announced already."""
+        place = list(ranks).index(self.rank)
+        placement = Placement(place, len(ranks), place, len(ranks), 0, 1)
+        return HorovodCommunicator(self._hvd, placement, self._timeout, self._announced[tuple(ranks)])
+
+    def world_rank(self, rank: int) -> int:
+        """The rank in Horovod's world, by which it names a root, of one of this communicator's."""
+        return rank if self.process_set is self._hvd.global_process_set else int(self.process_set.ranks[rank])
 
     def abort(self, cause: str) -> None:
         """The other ranks see that this process ends."""
 
     def close(self, timeout: float = 10.0) -> None:
         """See :class:`Communicator`."""
-        if not self._closed:
-            self._closed = True
+        whole = self.process_set is self._hvd.global_process_set
+        if not self._closed and whole:
             self._hvd.shutdown()
+        self._closed = True
 
     def _reduce(self, array: Array, op: Op, deadline: Deadline) -> Array:
-        reduced: Array = self._call(lambda: self._hvd.allreduce(array, op=int(op)).numpy()).reshape(array.shape)
+        reduced: Array = self._call(lambda: self._hvd.allreduce(array, op=int(op), **self._where()).numpy()).reshape(
+            array.shape
+        )
         return reduced
 
     def _gather(self, data: bytes, deadline: Deadline) -> list[bytes]:
         import numpy as np
 
-        sizes = self._call(lambda: self._hvd.allgather(np.array([len(data)], np.int64)).numpy())
-        everything = self._call(lambda: self._hvd.allgather(np.frombuffer(data, np.uint8)).numpy())
+        sizes = self._call(lambda: self._hvd.allgather(np.array([len(data)], np.int64), **self._where()).numpy())
+        everything = self._call(lambda: self._hvd.allgather(np.frombuffer(data, np.uint8), **self._where()).numpy())
         ends = np.cumsum(sizes)
         return [everything[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
 
@@ -79,13 +100,17 @@ class HorovodCommunicator(ForeignCommunicator):
 
         sent = np.frombuffer(b"".join(parts), np.uint8)
         counts = np.array([len(part) for part in parts], np.int32)
-        data, sizes = self._call(lambda: [one.numpy() for one in self._hvd.alltoall(sent, splits=counts)])
+        both = self._call(lambda: self._hvd.alltoall(sent, splits=counts, **self._where()))
+        data, sizes = (one.numpy() for one in both)
         ends = np.cumsum(sizes)
         return [data[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
 
     def _send_to_all(self, array: Array, root: int, deadline: Deadline) -> Array:
-        sent: Array = self._call(lambda: self._hvd.broadcast(array, root_rank=root).numpy())
+        sent: Array = self._call(lambda: self._hvd.broadcast(array, self.world_rank(root), **self._where()).numpy())
         return sent
+
+    def _where(self) -> dict[str, Any]:
+        return {"process_set": self.process_set}
 
     def _call(self, work: Callable[[], _T]) -> _T:
         try:

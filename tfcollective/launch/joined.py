@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.errors import ConfigError, RendezvousError
+from tfcollective.errors import ConfigError, RendezvousError, UnsupportedError
 from tfcollective.launch.hosts import Host, Share, share_out
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
@@ -55,6 +55,8 @@ class JoinedLauncher(Launcher):
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. Which hosts they are is not known before they are there."""
         options = _Options.from_platform(spec.platform)
+        if spec.emit_tf_config:
+            raise UnsupportedError("a TF_CONFIG names ports: with -H or --hostfile, or on this machine only")
         names = [f"agent {number}" for number in range(options.agents)]
         return plan_hosts(spec, deal_to(names, [None] * options.agents, spec), environ_snapshot())
 

@@ -11,7 +11,7 @@ import psutil
 from tfcollective.errors import ConfigError
 from tfcollective.identity.addresses import is_own_host, route_address
 
-__all__ = ["choose_address", "interface_addresses", "is_this_machine", "own_address"]
+__all__ = ["choose_address", "interface_addresses", "is_this_machine", "own_address", "route_address"]
 
 # Documentation's own networks (RFC 5737, RFC 3849): nothing is sent there, but the default route leads there.
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")

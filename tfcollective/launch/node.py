@@ -42,6 +42,7 @@ from tfcollective.launch.node_protocol import BEAT_S, LOST_S, NodeSettings, beat
 from tfcollective.launch.planner import thread_variables
 from tfcollective.launch.signals import forward_signals
 from tfcollective.launch.sweep import end_processes_of
+from tfcollective.launch.tf_config import free_ports
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK
@@ -171,6 +172,7 @@ def _enroll(client: CoordinatorClient, settings: NodeSettings, address: str) -> 
         "executable": settings.executable or sys.executable,
         "packages": str(PACKAGES),
         "slots": settings.slots,
+        "ports": free_ports(address, settings.ports),
         "rank": None if settings.mpi is None else settings.mpi[0],
     }
     token = secrets.token_hex(16)

@@ -27,6 +27,7 @@ class NodeSettings:
         slots: how many ranks it takes; None: the launcher decides.
         patience: how long (s) to try to reach the coordinator, and then to wait for the first order.
         executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
+        ports: how many free ports it is to name, for a TF_CONFIG.
         mpi: where MPI has started one agent for each rank: the rank, its place on this host, and how many are here.
     """
 
@@ -37,6 +38,7 @@ class NodeSettings:
     slots: int | None = None
     patience: float = 120.0
     executable: str | None = None
+    ports: int = 0
     mpi: tuple[int, int, int] | None = None
 
     def to_line(self) -> bytes:

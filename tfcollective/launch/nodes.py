@@ -33,7 +33,8 @@ _STOP_LIMIT_S = 25.0  # longer than a node's own limit for its agent
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node has said of itself; ``number`` is the order of enrolment, ``rank`` what MPI has given it, if any."""
+    """What a node has said of itself; ``number`` is the order of enrolment, ``rank`` what MPI has given it, if any,
+    ``ports`` are free ones."""
 
     number: int
     name: str
@@ -45,6 +46,7 @@ class Facts:
     packages: str
     slots: int | None
     rank: int | None = None
+    ports: tuple[int, ...] = ()
 
     @classmethod
     def from_json(cls, number: int, document: Mapping[str, object]) -> Facts:
@@ -53,11 +55,12 @@ class Facts:
             key: str(document.get(key, ""))
             for key in ("name", "host", "address", "version", "python", "executable", "packages")
         }
-        slots, rank = document.get("slots"), document.get("rank")
+        slots, rank, ports = (document.get(name) for name in ("slots", "rank", "ports"))
         return cls(
             number=number,
             slots=slots if isinstance(slots, int) else None,
             rank=rank if isinstance(rank, int) else None,
+            ports=tuple(ports) if isinstance(ports, list) else (),
             **texts,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfcollective.launch.gpus import gpu_variables
 from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
@@ -18,7 +18,16 @@ from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variabl
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = ["THREAD_VARIABLES", "Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "thread_variables"]
+__all__ = [
+    "THREAD_VARIABLES",
+    "Plan",
+    "WorkerPlan",
+    "describe",
+    "plan_hosts",
+    "plan_local",
+    "thread_variables",
+    "with_tf_config",
+]
 
 # The variables by which numeric libraries and TensorFlow size their thread pools.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -140,6 +149,17 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
             plans.append(WorkerPlan(task, place.rank, slot, spec.command, {**common, **added}, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
     return Plan(tuple(plans), _side_plans(spec, common, None, first))
+
+
+def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:
+    """The same processes, of which ranks and evaluators get a TF_CONFIG that says ``endpoints``."""
+
+    def told(worker: WorkerPlan) -> WorkerPlan:
+        if worker.rank == NO_RANK and worker.task.type != EVALUATOR:
+            return worker
+        return replace(worker, env={**worker.env, TF_CONFIG: tf_config(worker.task, endpoints)})
+
+    return Plan(tuple(map(told, plan.workers)), tuple(map(told, plan.side_tasks)))
 
 
 def _side_plans(

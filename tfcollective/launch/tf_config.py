@@ -7,6 +7,7 @@ itself, where nobody gets one by accident between our choice and the server's st
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import socket
@@ -16,7 +17,7 @@ from tfcollective.errors import LaunchError
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
-__all__ = ["choose_endpoints", "tf_config"]
+__all__ = ["choose_endpoints", "free_ports", "tf_config"]
 
 _PORTS = range(20000, 32000)
 
@@ -36,16 +37,20 @@ def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpo
 
     Raises LaunchError when there are not enough.
     """
-    ports = iter(random.sample(_PORTS, len(_PORTS)))  # not always the same ones: jobs start side by side
-    free = (port for port in ports if _is_free(host, port))
-    try:
-        return {task: Endpoint(host, next(free)) for task in tasks}
-    except (StopIteration, RuntimeError) as error:
-        raise LaunchError(f"there are no {len(tasks)} free ports on {host} for TF_CONFIG") from error
+    return {task: Endpoint(host, port) for task, port in zip(tasks, free_ports(host, len(tasks)), strict=True)}
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """So many ports of ``host``, an address of this machine, that are free now. Raises LaunchError."""
+    ports = random.sample(_PORTS, len(_PORTS))  # not always the same ones: jobs start side by side
+    found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))
+    if len(found) < count:
+        raise LaunchError(f"there are no {count} free ports on {host} for TF_CONFIG")
+    return found
 
 
 def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         try:
             probe.bind((host, port))
         except OSError:

@@ -1,4 +1,4 @@
-"""What this installation can do, in Horovod's questions. The answers are those of the native engine."""
+"""What this installation can do, in Horovod's questions. The answers are those of the engine in use."""
 
 from __future__ import annotations
 
@@ -16,29 +16,36 @@ __all__ = [
 ]
 
 
+def _engine() -> str:
+    """The engine in use; before ``init()`` the native one."""
+    from tfcollective import runtime  # the room around this module
+
+    return runtime.settings().engine if runtime.is_initialized() else "native"
+
+
 def mpi_threads_supported() -> bool:
-    """False: no MPI is used."""
+    """Whether MPI may be called by several threads at once: False, as one operation after the other is."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """False: no MPI is used."""
-    return False
+    """Whether MPI moves the data: with the engine mpi."""
+    return _engine() == "mpi"
 
 
 def mpi_built() -> bool:
-    """False: no MPI is used."""
-    return False
+    """See :func:`mpi_enabled`."""
+    return mpi_enabled()
 
 
 def gloo_enabled() -> bool:
-    """False: ranks talk over tfcollective's own transports, not over Gloo."""
-    return False
+    """Whether Gloo moves the data: with the engine horovod. Otherwise tfcollective's own transports do."""
+    return _engine() == "horovod"
 
 
 def gloo_built() -> bool:
-    """False: ranks talk over tfcollective's own transports, not over Gloo."""
-    return False
+    """See :func:`gloo_enabled`."""
+    return gloo_enabled()
 
 
 def nccl_built() -> int:

@@ -136,6 +136,8 @@ class ProcessSets:
         world: gives the world's communicator.
         listen: opens a listener for this process's peers.
         connect: makes the communicator of these members, given their addresses; one alone has no listener.
+        announce: what all ranks do before that, members or not.
+        dismiss: what all ranks do when a set has been removed.
     """
 
     def __init__(
@@ -143,7 +145,11 @@ class ProcessSets:
         world: Callable[[], Communicator],
         listen: Callable[[], Listener],
         connect: Callable[[Listener | None, Members, Sequence[str]], Communicator],
+        announce: Callable[[Members], None] = lambda members: None,
+        dismiss: Callable[[Members], None] = lambda members: None,
     ) -> None:
+        self._announce = announce
+        self._dismiss = dismiss
         self._world = world
         self._listen = listen
         self._connect = connect
@@ -179,6 +185,8 @@ class ProcessSets:
             if size > 1:
                 _agreed(_exchange(self._world(), _view("remove", entry.members)))
             self._end(self._sets.pop(entry.members.world), 10.0)
+            if entry.members.size > 1:
+                self._dismiss(entry.members)
             return True
 
     def members(self, process_set: ProcessSet) -> Members:
@@ -240,6 +248,8 @@ class ProcessSets:
             if listener is not None:
                 listener.close()
             raise
+        if members.size > 1:
+            self._announce(members)
         communicator, failure = None, None
         if members.included:
             try:

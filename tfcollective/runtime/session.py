@@ -63,7 +63,9 @@ class Session:
         self._client = client
         self._generation = world.generation if world is not None else 0
         self.homogeneous = world is None or world.homogeneous
-        self.process_sets = ProcessSets(self.communicator, self._listen, self._connect_set)
+        self.process_sets = ProcessSets(
+            self.communicator, self._listen, self._connect_set, self._announce, self._dismiss
+        )
         self._crash = CrashHook(settings.failure_file, self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
         self._published: dict[str, object] = {}
@@ -210,6 +212,16 @@ class Session:
 
             return NoListener()
         return Listener(self.settings.bind_host or _LOOPBACK, self.identity.node_id, library=_library(self.settings))
+
+    def _announce(self, members: Members) -> None:
+        foreign = self._foreign()
+        if foreign is not None:
+            foreign.announce(members.ranks)
+
+    def _dismiss(self, members: Members) -> None:
+        foreign = self._foreign()
+        if foreign is not None:
+            foreign.dismiss(members.ranks)
 
     def _connect_set(self, listener: Listener | None, members: Members, addresses: Sequence[str]) -> Communicator:
         if listener is None:

@@ -194,6 +194,10 @@ def tensorflow_error(error: CollectiveError) -> Exception:
 # ---- Horovod ---------------------------------------------------------------------------------------------------------
 
 
+def _where(world: int) -> dict[str, Any]:
+    return {"process_set": _communicator(world).process_set}
+
+
 def _node_name(name: str) -> str:
     """Horovod names the node of the graph so, and matches by that."""
     return "tfcollective_" + re.sub(r"\W", "_", name)
@@ -210,7 +214,7 @@ _WIDER = {
 
 
 class HorovodOps:
-    """Horovod's ops, for the world of all ranks. Types that it does not reduce travel as wider ones."""
+    """Horovod's ops. Types that it does not reduce travel as wider ones."""
 
     def __init__(self) -> None:
         import horovod.tensorflow as hvd
@@ -234,35 +238,39 @@ class HorovodOps:
         # Horovod divides integers by multiplying with a fraction: the division is ours.
         divides = op == Average and not dtype.is_floating
         wire = [tf.cast(tensor, _WIDER.get(dtype, dtype)) for tensor in tensors]
-        factors = {"prescale_factor": prescale, "postscale_factor": postscale}
+        process_set = _communicator(world).process_set
+        factors = {"prescale_factor": prescale, "postscale_factor": postscale, "process_set": process_set}
         reduction = int(Sum) if divides else int(op)
         if len(wire) == 1:
             reduced = [self._hvd.allreduce(wire[0], op=reduction, name=_node_name(tensor_name), **factors)]
         else:
             reduced = self._hvd.grouped_allreduce(wire, op=reduction, **factors)
         if divides:
-            reduced = [tf.cast(tf.truncatediv(one, tf.cast(self._hvd.size(), one.dtype)), one.dtype) for one in reduced]
+            count = process_set.size()
+            reduced = [tf.cast(tf.truncatediv(one, tf.cast(count, one.dtype)), one.dtype) for one in reduced]
         return [tf.cast(one, dtype) for one in reduced]
 
     def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
         """All ranks' rows."""
         wire = _WIDER.get(tensor.dtype, tensor.dtype)
-        return tf.cast(self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name)), tensor.dtype)
+        gathered = self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name), **_where(world))
+        return tf.cast(gathered, tensor.dtype)
 
     def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
         """The root's tensor."""
         wire = _WIDER.get(tensor.dtype, tensor.dtype)
-        return tf.cast(
-            self._hvd.broadcast(tf.cast(tensor, wire), root_rank, name=_node_name(tensor_name)), tensor.dtype
-        )
+        root = _communicator(world).world_rank(root_rank)
+        sent = self._hvd.broadcast(tf.cast(tensor, wire), root, name=_node_name(tensor_name), **_where(world))
+        return tf.cast(sent, tensor.dtype)
 
     def tfcollective_reducescatter(
         self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
     ) -> Any:
         """This rank's rows of the reduced tensor."""
         whole = self.tfcollective_allreduce(tensor, op, prescale, postscale, tensor_name, world)
-        each, more = tf.shape(tensor)[0] // self._hvd.size(), tf.shape(tensor)[0] % self._hvd.size()
-        rank = self._hvd.rank()
+        members = _communicator(world)
+        each, more = tf.shape(tensor)[0] // members.size, tf.shape(tensor)[0] % members.size
+        rank = members.rank
         begin = rank * each + tf.minimum(rank, more)
         return whole[begin : begin + each + tf.cast(rank < more, tf.int32)]
 
@@ -270,12 +278,14 @@ class HorovodOps:
         """Rows from all ranks, and how many came from each."""
         wire = _WIDER.get(tensor.dtype, tensor.dtype)
         counts = tf.cast(splits, tf.int32)
-        rows, received = self._hvd.alltoall(tf.cast(tensor, wire), splits=counts, name=_node_name(tensor_name))
+        rows, received = self._hvd.alltoall(
+            tf.cast(tensor, wire), splits=counts, name=_node_name(tensor_name), **_where(world)
+        )
         return tf.cast(rows, tensor.dtype), tf.cast(received, tf.int64)
 
     def tfcollective_barrier(self, tensor_name: str, world: int = 0) -> Any:
         """Horovod has none for TensorFlow: a sum of nothing."""
-        done = self._hvd.allreduce(tf.constant(0), op=int(Sum), name=_node_name(tensor_name))
+        done = self._hvd.allreduce(tf.constant(0), op=int(Sum), name=_node_name(tensor_name), **_where(world))
         return None if tf.executing_eagerly() else done.op
 
     def tfcollective_join(self) -> Any:

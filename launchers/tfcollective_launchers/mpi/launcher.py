@@ -19,7 +19,7 @@ from tfcollective.launch.agents import Agents
 from tfcollective.launch.hosts import Host, share_out
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.network import is_this_machine, own_address
+from tfcollective.launch.network import is_this_machine, own_address, route_address
 from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, gather, version_problem
 from tfcollective.launch.planner import Plan, plan_hosts
 from tfcollective.launch.signals import forward_signals
@@ -59,10 +59,8 @@ class MpiLauncher(Launcher):
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
         _check_mpirun()
-        here = all(is_this_machine(host.name) for host in spec.hosts)
-        bind_host = _LOOPBACK if here and not spec.network_interfaces else own_address(spec.network_interfaces)
         with (
-            Job(spec, plan, bind_host=bind_host, observer=self.observer) as job,
+            Job(spec, plan, bind_host=_bind_host(spec), observer=self.observer) as job,
             client_of(job, spec.num_proc) as client,
             _mpirun(_command(job, spec, options), job) as process,
         ):
@@ -82,12 +80,22 @@ def placed(plan: Plan, by_rank: Sequence[Facts], *, named: bool) -> Plan:
         by_rank: the agents, in the order of MPI's ranks.
         named: whether reports are to name the hosts.
     """
-    hosts = [one.host for one in by_rank]
+    nodes = [(one.host, one.address) for one in by_rank]  # containers may share a name
     workers = [
-        replace(worker, host=host if named else "", local_rank=hosts[:rank].count(host))
-        for rank, (worker, host) in enumerate(zip(plan.workers, hosts, strict=True))
+        replace(worker, host=node[0] if named else "", local_rank=nodes[:rank].count(node))
+        for rank, (worker, node) in enumerate(zip(plan.workers, nodes, strict=True))
     ]
     return Plan(tuple(workers))
+
+
+def _bind_host(spec: JobSpec) -> str:
+    """Where the coordinator listens: on the interface that is wanted, else on the one that leads to the hosts."""
+    if spec.network_interfaces:
+        return own_address(spec.network_interfaces)
+    others = [host.name for host in spec.hosts if not is_this_machine(host.name)]
+    if not others:
+        return _LOOPBACK
+    return route_address(others[0].rpartition("@")[2]) or own_address(())
 
 
 def _in_rank_order(facts: Sequence[Facts]) -> list[Facts]:

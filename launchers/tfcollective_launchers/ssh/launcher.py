@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tfcollective.errors import ConfigError, LaunchError, UnsupportedError
+from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.hosts import share_out
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.network import choose_address, interface_addresses, is_this_machine, own_address
 from tfcollective.launch.node_protocol import NodeSettings
 from tfcollective.launch.nodes import Facts, Node, client_of, enrolled, run_on_nodes
-from tfcollective.launch.planner import Plan, plan_hosts
+from tfcollective.launch.planner import Plan, plan_hosts, with_tf_config
 from tfcollective.launch.spec import JobSpec
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
 from tfcollective_launchers.ssh.command import SshOptions, ssh_command
 from tfcollective_launchers.ssh.node_process import NodeProcess
 from tfcollective_launchers.ssh.preflight import Visitor, ask_all
@@ -41,10 +43,6 @@ class SshLauncher(Launcher):
         """See :class:`Launcher`."""
         if not spec.hosts:
             raise ConfigError("the launcher 'ssh' needs hosts, for example host1:4,host2:4")
-        if spec.emit_tf_config:
-            raise UnsupportedError(
-                "a TF_CONFIG names ports, and only on this machine can free ones be found: use it without hosts"
-            )
         return plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
@@ -59,13 +57,16 @@ class SshLauncher(Launcher):
         with (
             Job(spec, plan, bind_host=bind_host, observer=self.observer) as job,
             client_of(job, len(commands)) as client,
-            _started(commands, job, spec) as processes,
+            _started(commands, job, plan, spec) as processes,
         ):
             found = _gather(lambda have: enrolled(client, _POLL_S, have), processes, _patience(spec))
             facts = {one.name: one for one in found}
             nodes = {
                 host: Node(facts[host], client, process.write, process.kill) for host, process in processes.items()
             }
+            if spec.emit_tf_config:
+                plan = with_tf_config(plan, _endpoints(plan, facts))
+                job.replace_plan(plan)
             return run_on_nodes(job, plan, nodes, sys.executable, stop_signals)
 
 
@@ -87,6 +88,12 @@ def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequen
     return seen
 
 
+def _endpoints(plan: Plan, facts: Mapping[str, Facts]) -> dict[TaskKey, Endpoint]:
+    """Where each process may listen: on its host's address, at one of the ports that the host has named."""
+    free = {host: iter(facts[host].ports) for host in plan.hosts}
+    return {one.task: Endpoint(facts[one.host].address, next(free[one.host])) for one in plan.processes}
+
+
 def _command(host: str, options: SshOptions) -> tuple[str, ...]:
     if is_this_machine(host):
         return (sys.executable, *_AGENT)
@@ -94,14 +101,21 @@ def _command(host: str, options: SshOptions) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _started(commands: Mapping[str, Sequence[str]], job: Job, spec: JobSpec) -> Iterator[dict[str, NodeProcess]]:
+def _started(
+    commands: Mapping[str, Sequence[str]], job: Job, plan: Plan, spec: JobSpec
+) -> Iterator[dict[str, NodeProcess]]:
     """An agent on every host, while the block runs; none afterwards."""
     processes: dict[str, NodeProcess] = {}
     try:
         for host, command in commands.items():
             processes[host] = NodeProcess.start(command)
             settings = NodeSettings(
-                job.coordinator, job.key.hex(), host, spec.network_interfaces, patience=_patience(spec)
+                job.coordinator,
+                job.key.hex(),
+                host,
+                spec.network_interfaces,
+                patience=_patience(spec),
+                ports=len(plan.on(host)) if spec.emit_tf_config else 0,
             )
             processes[host].write(settings.to_line())
         yield processes

@@ -1,15 +1,19 @@
 import json
 import socket
+from dataclasses import replace
 
 import pytest
 
-from tfcollective.errors import LaunchError
+from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.identity import discover
 from tfcollective.launch import tf_config as module
-from tfcollective.launch.planner import plan_local
+from tfcollective.launch.hosts import parse_hosts, share_out
+from tfcollective.launch.joined import JoinedLauncher
+from tfcollective.launch.planner import plan_hosts, plan_local, with_tf_config
 from tfcollective.launch.spec import JobSpec
 from tfcollective.launch.tf_config import choose_endpoints, tf_config
 from tfcollective.settings import Settings
+from tfcollective.task_specs import allreduce_topology, trainers_of
 from tfcollective.tasks import TaskKey, trainers, workers
 from tfcollective.topology import Endpoint
 
@@ -38,6 +42,24 @@ def test_ports_that_are_taken_are_not_given(monkeypatch):
         monkeypatch.setattr(module, "_PORTS", range(port, port + 1))
         with pytest.raises(LaunchError, match="no 1 free ports on"):
             choose_endpoints(workers(1), "127.0.0.1")
+
+
+def test_ranks_on_several_hosts_have_it_too():
+    specs = allreduce_topology(nb_workers=1)
+    specs["tensorboard"] = replace(specs["tensorboard"], tb_model_dir="/m")
+    tasks = trainers_of(specs)
+    spec = JobSpec(("true",), 2, hosts=parse_hosts("a:1,b:1"), tasks=tasks, task_specs=specs)
+    plan = plan_hosts(spec, share_out(spec.hosts, 2), {})
+    endpoints = {one.task: Endpoint(one.host, 20000 + place) for place, one in enumerate(plan.processes)}
+    told = {str(one.task): one.env.get("TF_CONFIG") for one in with_tf_config(plan, endpoints).processes}
+    assert json.loads(told["worker:0"])["cluster"] == {"chief": ["a:20000"], "worker": ["b:20001"]}
+    assert json.loads(told["evaluator:0"])["task"] == {"type": "evaluator", "index": 0}
+    assert told["tensorboard:0"] is None
+
+
+def test_agents_that_others_start_get_none():
+    with pytest.raises(UnsupportedError, match="TF_CONFIG"):
+        JoinedLauncher().plan(JobSpec(("true",), 2, platform={"agents": 2}, emit_tf_config=True))
 
 
 def test_the_plan_has_it_only_on_request():
