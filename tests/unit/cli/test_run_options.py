@@ -130,7 +130,6 @@ def test_files_that_mean_nothing(tmp_path, text, message, capsys):
         (["-H", "a:2", "--hostfile", "f"], "not with both"),
         (["--hostfile", "/no/such/file"], "--hostfile: "),
         (["-H", "h.invalid:1", "--ssh-options", "'"], "--ssh-options"),
-        (["-H", "h.invalid:1", "--emit-tf-config"], "TF_CONFIG"),
         (["-np", "2", "--bucket-mb", "0"], "above 0"),
         (["-np", "2", "--bucket-mb", "many"], "--bucket-mb is a number of MiB or auto, not 'many'"),
     ],
