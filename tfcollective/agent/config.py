@@ -60,6 +60,8 @@ class AgentConfig:
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.
         node_id: overrides the node id.
         log_level: what the agent logs.
+        lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
+            the end of the launcher ends the agent's stdin, too.
     """
 
     job_id: str
@@ -74,6 +76,7 @@ class AgentConfig:
     size: int = 1
     node_id: str | None = None
     log_level: str = "warning"
+    lost_after: float | None = None
 
     def to_line(self) -> bytes:
         """One line of JSON that :meth:`from_line` reads."""

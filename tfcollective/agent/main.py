@@ -1,7 +1,8 @@
-"""The agent's process: reads its configuration, then reacts to its processes, its launcher and signals."""
+"""The agent's process: reads its configuration, then reacts to its processes, launcher, coordinator and signals."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from tfcollective import log
 from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
 from tfcollective.agent.policy import StopCause
+from tfcollective.agent.pulse import CoordinatorWatch, Pulse
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK
@@ -31,10 +33,13 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READ_BYTES = 1 << 16
 _REPORT_S = 5.0
 _DRAIN_S = 1.0
+_REPLY_S = 3.0
+_LOST = 0  # among the numbers of signals: the coordinator is gone
 
 
 def main() -> int:
-    """Runs the agent that stdin describes; returns 0 when all its processes have ended, whatever their results."""
+    """Runs the agent that stdin describes; returns 0 when all its processes have ended, whatever their results, and
+    ``ExitCode.LOST`` when it has ended them because the coordinator was gone."""
     lines = _LineReader(_STDIN)
     first = lines.first()
     if lines.ended and not first:
@@ -57,11 +62,23 @@ def main() -> int:
     with _WakeUp() as wake_up:
         supervisor.start()
         reporter.start()
+        Pulse(_STDIN).start()
+        _watch_coordinator(config, wake_up)
         _supervise(supervisor, lines, wake_up)
     end_descendants()
     supervisor.drain(_DRAIN_S)
     reporter.close(_REPORT_S)
-    return 0
+    return ExitCode.LOST if wake_up.lost else 0
+
+
+def _watch_coordinator(config: AgentConfig, wake_up: _WakeUp) -> None:
+    """Where the launcher's end is not the end of our stdin: whoever holds that may have been stopped."""
+    if config.lost_after is None:
+        return
+    client = CoordinatorClient(
+        Endpoint.parse(config.coordinator), bytes.fromhex(config.key), reply_timeout=_REPLY_S, connections=1
+    )
+    CoordinatorWatch(client, config.lost_after, wake_up.coordinator_lost).start()
 
 
 def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:
@@ -123,6 +140,8 @@ def _react(supervisor: Supervisor, wake_up: _WakeUp) -> None:
     for number in wake_up.read():
         if number in _STOP_SIGNALS:
             supervisor.stop(StopCause.REQUEST, number)
+        elif number == _LOST:
+            supervisor.stop(StopCause.ABANDONED)
     supervisor.reap()
 
 
@@ -148,13 +167,20 @@ class _LineReader:
 
     def fill(self) -> None:
         """Reads once; sets ``ended`` at the end of the stream."""
-        data = os.read(self._descriptor, _READ_BYTES)
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except ConnectionError:  # the launcher has died before it had read all of our signs of life
+            data = b""
         self.ended = not data
         self._rest += data
 
 
 class _WakeUp:
-    """Signals as bytes on a descriptor: children that ended, and requests to stop."""
+    """Signals as bytes on a descriptor: children that ended, requests to stop, and the loss of the coordinator."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        """Whether the coordinator is gone."""
 
     def __enter__(self) -> _WakeUp:
         self._reader, self._writer = socket.socketpair()
@@ -169,6 +195,12 @@ class _WakeUp:
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()
+
+    def coordinator_lost(self) -> None:
+        """From another thread."""
+        self.lost = True
+        with contextlib.suppress(OSError):  # the agent has ended meanwhile
+            self._writer.send(bytes([_LOST]))
 
     def fileno(self) -> int:
         """What to wait on."""

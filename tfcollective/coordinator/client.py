@@ -144,6 +144,10 @@ class CoordinatorClient:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
         return self._call("/v1/status", {})
 
+    def ping(self) -> None:
+        """Nothing when the coordinator answers."""
+        self._call("/v1/clock", {})
+
     def clock_offset(self, samples: int) -> int:
         """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,12 +13,17 @@ from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
 from tfcollective.errors import LaunchError
+from tfcollective.launch.line_writer import LineWriter
 
 __all__ = ["AgentProcess"]
 
 # An agent that was asked to stop needs 13 s at worst: its processes, their children, output and reports.
 _STOP_LIMIT_S = 20.0
 _STOP_AGAIN_LIMIT_S = 5.0
+_BEGIN_LIMIT_S = 120.0  # until its first sign of life: Python and the modules may come from a slow file system
+_SILENCE_LIMIT_S = 20.0  # it gives one every second, from a thread that does nothing else
+_LOOK_S = 1.0
+_READ_BYTES = 1 << 12
 
 
 def _start_program() -> str:
@@ -27,10 +33,17 @@ def _start_program() -> str:
 
 
 class AgentProcess:
-    """A child that runs :mod:`tfcollective.agent`; its stdin stays open as long as this process lives."""
+    """A child that runs :mod:`tfcollective.agent`; its stdin stays open as long as this process lives.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    Args:
+        process: the child.
+        channel: the other end of the socket that is its stdin: orders go there, signs of life come back.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
         self._process = process
+        self._channel = channel
+        self._orders = LineWriter(os.dup(channel.fileno())).start()
         self._limits: list[threading.Timer] = []
 
     @classmethod
@@ -40,13 +53,17 @@ class AgentProcess:
         ``inside`` is a command that runs another in some surroundings, such as a namespace, and becomes it: the pid
         stays.
         """
+        ours, theirs = socket.socketpair()
         try:
             command = [*inside, sys.executable, "-c", _start_program(), "tfcollective.agent"]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+            process = subprocess.Popen(command, stdin=theirs.fileno(), bufsize=0, start_new_session=True)
         except OSError as error:
+            ours.close()
             raise LaunchError(f"cannot start the agent: {error}") from error
-        agent = cls(process)
-        agent._write(config.to_line())
+        finally:
+            theirs.close()
+        agent = cls(process, ours)
+        agent._orders.write(config.to_line())
         return agent
 
     @property
@@ -56,7 +73,7 @@ class AgentProcess:
 
     def send(self, command: Command) -> None:
         """Tells it what to do. May be called from a signal handler and from any thread."""
-        self._write(command_to_line(command))
+        self._orders.write(command_to_line(command))
 
     def stop(self, number: int) -> None:
         """Asks it to end its processes, with this signal first; for signal handlers. An agent that is still there a
@@ -68,21 +85,44 @@ class AgentProcess:
         limit.start()
 
     def wait(self) -> str | None:
-        """Blocks until it has ended; what happened when it did not end its work in order, else None."""
+        """Blocks until it has ended; what happened when it did not end its work in order, else None.
+
+        One that gives no sign of life any more is killed.
+        """
+        silent = self._watch()
+        if silent is not None:
+            self._process.kill()
         code = self._process.wait()
         for limit in self._limits:
             limit.cancel()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        if code == 0:
+        self._orders.close()
+        self._channel.close()
+        if silent is not None:
+            how = f"gave no sign of life for {silent:g} s (stopped?) and was killed"
+        elif code == 0:
             return None
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         return f"the agent (pid {self._process.pid}) {how}; its processes have been ended"
 
-    def _write(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        # One bare write for a command: a handler may run in the middle of anything. An agent that is gone needs no
-        # telling, nor does one for which wait() has seen the end (ValueError).
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            while line:
-                line = line[os.write(self._process.stdin.fileno(), line) :]
+    def _watch(self) -> float | None:
+        """Until it has ended (None), or has been silent for too long: for how long (s)."""
+        looks, limit = 0, _BEGIN_LIMIT_S
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        while self._process.poll() is None:
+            if not poll.poll(_LOOK_S * 1000):
+                looks += 1  # not the clock: while we were stopped ourselves, it may have been, too
+            elif self._hears():
+                looks, limit = 0, _SILENCE_LIMIT_S
+            else:
+                return None  # it has closed its end
+            if looks * _LOOK_S >= limit:
+                return limit
+        return None
+
+    def _hears(self) -> bool:
+        try:
+            return bool(self._channel.recv(_READ_BYTES))
+        except ConnectionError:  # it has ended with an order unread
+            return False

@@ -53,6 +53,7 @@ __all__ = ["serve", "serve_stdin", "wait_for_key"]
 _LOG = log.get_logger(__name__)
 _REPLY_S = 3.0
 _RETRY_S = 0.5
+_AGENT_LOST_S = LOST_S + 2.0  # this process finds out first, unless it was stopped
 _POLL_S = 20.0
 _STDIN = 0
 _READ_BYTES = 1 << 16
@@ -127,6 +128,7 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
                 coordinator=settings.coordinator,
                 key=settings.key,
                 scratch_dir=str(directory.path),
+                lost_after=_AGENT_LOST_S,
                 workers=tuple(_placed(worker, config, address, settings.mpi) for worker in config.workers),
             )
         )

@@ -1,13 +1,15 @@
 """What the local launcher makes of an agent that does not do its work to the end."""
 
+import os
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 from patience import within
 
-from tfcollective.agent.config import command_from_line
+from tfcollective.agent.config import KillCommand, command_from_line
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
@@ -19,12 +21,19 @@ from tfcollective.launch.report import exit_code, render
 from tfcollective.tasks import TaskKey
 
 
+def held(*command, **options):
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return AgentProcess(subprocess.Popen(command, stdin=theirs.fileno(), bufsize=0, **options), ours)
+
+
 @pytest.fixture
 def deaf():
     """An agent that reads nothing, as one that was stopped by a signal does."""
-    process = subprocess.Popen(["sleep", "100"], stdin=subprocess.PIPE, bufsize=0)
-    yield AgentProcess(process)
-    process.kill()
+    agent = held("sleep", "100")
+    yield agent
+    agent._process.kill()
+    agent._process.wait()
 
 
 def test_an_agent_that_does_not_stop_when_asked_is_killed(deaf, monkeypatch):
@@ -44,11 +53,41 @@ def test_a_second_request_leaves_it_less_time(deaf, monkeypatch):
 
 def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
     monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", 0.2)
-    process = subprocess.Popen(["head", "-n", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    agent = AgentProcess(process)
+    agent = held("head", "-n", "1", stdout=subprocess.PIPE)
     agent.stop(signal.SIGTERM)
     assert agent.wait() is None
-    assert command_from_line(process.stdout.read()).signal == signal.SIGTERM
+    with agent._process.stdout as said:
+        assert command_from_line(said.read()).signal == signal.SIGTERM
+
+
+def test_an_agent_that_never_gives_a_sign_of_life_is_killed(deaf, monkeypatch):
+    monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
+    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 0.3)
+    assert deaf.wait() == (
+        f"the agent (pid {deaf.pid}) gave no sign of life for 0.3 s (stopped?) and was killed; "
+        "its processes have been ended"
+    )
+
+
+def test_an_agent_that_falls_silent_is_killed(monkeypatch):
+    monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
+    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 0.3)
+    said = held("sh", "-c", "echo . >&0; kill -STOP $$").wait()
+    assert "gave no sign of life for 0.3 s" in said
+
+
+def test_signs_of_life_keep_an_agent(monkeypatch):
+    monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
+    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 20.0)
+    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 20.0)
+    assert held("sh", "-c", "echo . >&0; sleep 0.5; echo . >&0; sleep 0.5").wait() is None
+
+
+def test_orders_that_do_not_fit_hold_up_nobody(deaf):
+    for _ in range(100):
+        deaf.send(KillCommand("worker:0", "x" * 65536))
+    os.kill(deaf.pid, signal.SIGKILL)
+    assert "was killed by SIGKILL" in deaf.wait()
 
 
 def view(*codes):

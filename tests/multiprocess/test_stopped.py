@@ -1,0 +1,85 @@
+"""Processes of the launching side that were stopped by a signal: they hold up nobody, and nothing outlives the job."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+from launching import until
+from patience import within
+
+from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.coordinator.auth import new_key
+from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.launch import agent_process
+from tfcollective.launch.local import LocalLauncher
+from tfcollective.launch.spec import JobSpec
+from tfcollective.tasks import workers
+
+pytestmark = pytest.mark.multiprocess
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
+
+
+def agents():
+    return [one for one in psutil.Process().children() if "tfcollective.agent" in one.cmdline()]
+
+
+def gone(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE  # whoever adopts it takes note some time
+    return True
+
+
+def test_the_launcher_ends_a_job_whose_agent_was_stopped(monkeypatch):
+    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 3.0)
+    outcomes = []
+    job = threading.Thread(target=lambda: outcomes.append(LocalLauncher().run(JobSpec(SLEEP, 2))), daemon=True)
+    job.start()
+    until(lambda: agents() and len(agents()[0].children()) == 2, 60)
+    (agent,) = agents()
+    ranks = agent.children()
+    agent.suspend()
+    job.join(within(60))
+    assert f"the agent (pid {agent.pid}) gave no sign of life for 3 s (stopped?)" in outcomes[0].agent_failure
+    until(lambda: all(map(gone, ranks)))
+
+
+def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone(tmp_path):
+    """Its stdin stays open: who holds that may have been stopped."""
+    key = new_key()
+    worker = WorkerConfig("worker:0", 0, SLEEP, {})
+    with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
+        config = AgentConfig("job", str(server.endpoint), key.hex(), (worker,), str(tmp_path), lost_after=0.5)
+        agent = subprocess.Popen([sys.executable, "-m", "tfcollective.agent"], stdin=subprocess.PIPE, bufsize=0)
+        agent.stdin.write(config.to_line())
+        until(lambda: psutil.Process(agent.pid).children())
+        (rank,) = psutil.Process(agent.pid).children()
+    try:
+        assert agent.wait(within(60)) == 75
+        until(lambda: gone(rank))
+    finally:
+        agent.kill()
+        agent.stdin.close()
+
+
+def test_an_agent_ends_when_its_launcher_is_gone_that_has_not_heard_it(tmp_path):
+    """A launcher that was stopped has signs of life unread when it is killed."""
+    worker = WorkerConfig("worker:0", 0, SLEEP, {})
+    config = AgentConfig("job", "127.0.0.1:9", "ab" * 32, (worker,), str(tmp_path))
+    launcher, theirs = socket.socketpair()
+    with launcher:
+        agent = subprocess.Popen([sys.executable, "-m", "tfcollective.agent"], stdin=theirs.fileno(), bufsize=0)
+        theirs.close()
+        launcher.sendall(config.to_line())
+        launcher.settimeout(within(60))
+        assert launcher.recv(1, socket.MSG_PEEK) == b"."
+        (rank,) = psutil.Process(agent.pid).children()
+    try:
+        assert agent.wait(within(60)) == 0
+        until(lambda: gone(rank))
+    finally:
+        agent.kill()
