@@ -71,5 +71,6 @@ def agent(
             slots=slots,
             patience=patience,
             mpi=open_mpi_place(environ_snapshot()) if mpi else None,
-        )
+        ),
+        None if key_file is None else Path(key_file),
     )

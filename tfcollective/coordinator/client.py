@@ -26,6 +26,7 @@ __all__ = [
     "TRAINING_ENDED",
     "CoordinatorClient",
     "CoordinatorUnreachableError",
+    "UnprovenReplyError",
     "experiment_key",
 ]
 
@@ -50,6 +51,10 @@ class CoordinatorUnreachableError(CoordinatorError):
     """Nobody answers there (yet)."""
 
 
+class UnprovenReplyError(CoordinatorError):
+    """Who answers there does not hold our job key."""
+
+
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
@@ -72,6 +77,7 @@ class CoordinatorClient:
 
         self._endpoint = endpoint
         self._reply_timeout = reply_timeout
+        self._closed = False
         self._signer = Signer.from_job_key(key)
         # A pool of its own, so that neither proxy variables nor a user's global pool come into it.
         self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPConnectionPool(
@@ -88,7 +94,13 @@ class CoordinatorClient:
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""
+        self._closed = True
         self._pool.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner has closed it: threads that go on after errors end then."""
+        return self._closed
 
     # ---- membership ------------------------------------------------------------------------------------------------
 
@@ -267,7 +279,7 @@ class CoordinatorClient:
             self._signer.check_reply(nonce, response.status, reply, response.headers.get(SIGNATURE, ""))
         except Unauthenticated as error:
             text = f"{self._endpoint} answered with status {response.status}, but {error}"
-            raise CoordinatorError(f"{text}: is it another job's coordinator?") from error
+            raise UnprovenReplyError(f"{text}: is it another job's coordinator?") from error
 
 
 def _document(data: bytes) -> Mapping[str, object]:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tfcollective import log
 from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, WorkerConfig, command_from_line
 from tfcollective.clock import Deadline
-from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError
+from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.coordinator.records import JobDirectory
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import ExitCode
@@ -80,26 +81,30 @@ def serve_stdin() -> int:
     first = orders.get()
     if first is None:
         return ExitCode.LOST  # the launcher has died before it could say anything
-    return _serve(NodeSettings.from_line(first), orders, lambda number: None)
+    return _serve(NodeSettings.from_line(first), orders, lambda settings, number: None, None)
 
 
-def serve(settings: NodeSettings) -> int:
-    """Started by anybody: orders come from the coordinator. Returns the exit code."""
+def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
+    """Started by anybody: orders come from the coordinator. Returns the exit code.
+
+    ``key_file`` is where the key comes from: it is read again when the coordinator has another one, because the file
+    may be what a launcher has left that was killed, and the next launcher puts its own there.
+    """
     orders: _Orders = queue.SimpleQueue()
 
-    def listen(number: int) -> None:
+    def listen(settings: NodeSettings, number: int) -> None:
         threading.Thread(target=_poll_orders, args=(settings, number, orders), daemon=True).start()
 
-    return _serve(settings, orders, listen)
+    return _serve(settings, orders, listen, key_file)
 
 
-def _serve(settings: NodeSettings, orders: _Orders, listen: Callable[[int], None]) -> int:
-    client = CoordinatorClient(
-        Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), reply_timeout=_REPLY_S
-    )
+def _serve(
+    settings: NodeSettings, orders: _Orders, listen: Callable[[NodeSettings, int], None], key_file: Path | None
+) -> int:
     address = _address(settings)
-    number = _enroll(client, settings, address)
-    listen(number)
+    settings, number = _enroll(settings, address, key_file)
+    client = _client(settings)
+    listen(settings, number)
     pulse = _Pulse(client, number, lambda: orders.put(None))
     pulse.start()
     try:
@@ -108,12 +113,25 @@ def _serve(settings: NodeSettings, orders: _Orders, listen: Callable[[int], None
         raise CoordinatorError(f"the launcher has given no orders within {settings.patience:g} s") from None
     if first is None:
         raise CoordinatorError("the launcher is gone")
-    document = json.loads(first)
-    if "refused" in document:
-        raise ConfigError(str(document["refused"]))
-    failure = _run(AgentConfig.from_line(first), settings, address, number, orders)
+    try:
+        failure = _run(_accepted(first), settings, address, number, orders)
+    except Exception as error:
+        pulse.end(str(error) or repr(error))  # else the launcher learns of our silence only, and not of its reason
+        raise
     pulse.end(failure)
     return ExitCode.OK if failure is None else ExitCode.INTERNAL
+
+
+def _client(settings: NodeSettings) -> CoordinatorClient:
+    return CoordinatorClient(Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), reply_timeout=_REPLY_S)
+
+
+def _accepted(order: bytes) -> AgentConfig:
+    """What the first order asks for; ConfigError when it is to go away."""
+    document = json.loads(order)
+    if "refused" in document:
+        raise ConfigError(str(document["refused"]))
+    return AgentConfig.from_line(order)
 
 
 def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int, orders: _Orders) -> str | None:
@@ -163,8 +181,9 @@ def _address(settings: NodeSettings) -> str:
     return found
 
 
-def _enroll(client: CoordinatorClient, settings: NodeSettings, address: str) -> int:
-    """Says what this node is like, until the coordinator hears it; returns the node's number."""
+def _enroll(settings: NodeSettings, address: str, key_file: Path | None) -> tuple[NodeSettings, int]:
+    """Says what this node is like, until the coordinator hears it; returns the node's number, and the settings with
+    the key that the coordinator has."""
     facts = {
         "name": settings.name,
         "host": socket.gethostname(),
@@ -179,13 +198,30 @@ def _enroll(client: CoordinatorClient, settings: NodeSettings, address: str) -> 
     }
     token = secrets.token_hex(16)
     deadline = Deadline.after(settings.patience)
+    warned = False
     while True:
         try:
-            return client.enroll(token, facts)
+            with _client(settings) as client:
+                return settings, client.enroll(token, facts)
         except CoordinatorUnreachableError:
             if deadline.expired():
                 raise
-        time.sleep(_RETRY_S)  # a coordinator that does not listen yet gives no notice
+        except UnprovenReplyError as error:
+            if key_file is None or deadline.expired():
+                raise
+            if not warned:
+                _LOG.warning("%s Waiting for another key in %s", error, key_file)
+            warned = True
+        time.sleep(_RETRY_S)  # a coordinator that does not listen yet gives no notice, nor does a file
+        settings = replace(settings, key=_newest_key(key_file, settings.key))
+
+
+def _newest_key(key_file: Path | None, known: str) -> str:
+    if key_file is not None:
+        with suppress(ConfigError):  # gone with its launcher, until the next one comes
+            key = read_key(Settings(key_file=str(key_file)))
+            return known if key is None else key.hex()
+    return known
 
 
 class _Pulse:
@@ -258,9 +294,7 @@ def _read_lines(descriptor: int, orders: _Orders) -> None:
 
 def _poll_orders(settings: NodeSettings, number: int, orders: _Orders) -> None:
     """A connection of its own: it waits long."""
-    client = CoordinatorClient(
-        Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), reply_timeout=_REPLY_S
-    )
+    client = _client(settings)
     version, seen = 0, 0
     while True:
         try:
