@@ -24,6 +24,7 @@ __all__ = ["HostedClient", "ask_status"]
 
 _LOG = get_logger(__name__)
 _BEAT_S = 2.0
+_RETRY_S = 0.5
 _WAIT_S = 5.0
 _LAST_OUTPUT_S = 3.0
 _REPLY_S = 15.0
@@ -70,7 +71,13 @@ class HostedClient:
         self._signals.put(number)
 
     def follow(
-        self, plan: Plan, gone: Callable[[], str | None], stop_signals: Sequence[int], *, results: bool
+        self,
+        plan: Plan,
+        gone: Callable[[], str | None],
+        stop_signals: Sequence[int],
+        *,
+        results: bool,
+        earlier: Sequence[int] = (),
     ) -> HostedOutcome:
         """Blocks until the job has ended.
 
@@ -79,8 +86,12 @@ class HostedClient:
             gone: why the platform says that the job is no more, or None; asked while the coordinator is silent, too.
             stop_signals: each asks the job to end.
             results: whether to fetch what the function has returned.
+            earlier: such signals that came before.
         """
         with forward_signals(stop_signals, self.stop) as received:
+            received[:0] = earlier
+            for number in earlier:
+                self.stop(number)
             ended, why = self._ask(), None
             while ended is None and why is None:
                 why = gone()
@@ -135,8 +146,13 @@ class HostedClient:
         numbers: list[int] = []
         while True:
             numbers.append(self._signals.get())
-            with suppress(CoordinatorError):
-                self._client.put(STOP, numbers)
+            while not self._ended.is_set():
+                try:
+                    self._client.put(STOP, numbers)
+                    break
+                except CoordinatorError as error:
+                    _LOG.info("launcher: %s", error)
+                self._ended.wait(_RETRY_S)
 
     def _read(self) -> None:
         position = 0

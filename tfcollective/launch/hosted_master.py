@@ -15,7 +15,7 @@ from tfcollective.launch.hosted import DONE, LEASE, LEASE_S, OUTCOME, STOP, Cont
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, StartFailure
 from tfcollective.launch.node import serve
-from tfcollective.launch.node_protocol import NodeSettings
+from tfcollective.launch.node_protocol import NodeSettings, refusal_line
 from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
 from tfcollective.launch.output_relay import OutputRelay
 from tfcollective.launch.signals import forward_signals
@@ -62,25 +62,28 @@ def serve_job(hosted: HostedJob, bind_host: str, platform: HostedPlatform) -> Ho
 
     Raises CoordinatorError or ConfigError when the job cannot even begin.
     """
-    with Job(hosted.spec, hosted.plan, bind_host=bind_host, job_id=hosted.job_id, key=hosted.key) as job:
+    with (
+        Job(hosted.spec, hosted.plan, bind_host=bind_host, job_id=hosted.job_id, key=hosted.key) as job,
+        # From before the submitter can send one to the end of the report: no signal ends this process without it.
+        forward_signals(_ENDS, lambda number: None) as received,
+    ):
         platform.announce(job.coordinator)
         with client_of(job, len(hosted.plan.hosts) + 1) as client:
             _listen_to_submitter(client, followed=hosted.followed)
-            ended = _run(hosted, job, client, platform)
-            with forward_signals(_ENDS, lambda number: None):  # there is nothing left to end
-                _tell(client, ended, followed=hosted.followed)
+            ended = _run(hosted, job, client, platform, received)
+            _tell(client, ended, followed=hosted.followed)
     return ended
 
 
-def _run(hosted: HostedJob, job: Job, client: CoordinatorClient, platform: HostedPlatform) -> HostedOutcome:
-    received: list[int] = []
-    with forward_signals(_ENDS, received.append):
-        nodes, problem = _gather(hosted, client, platform, received)
+def _run(
+    hosted: HostedJob, job: Job, client: CoordinatorClient, platform: HostedPlatform, received: Sequence[int]
+) -> HostedOutcome:
+    nodes, problem = _gather(hosted, client, platform, received)
     if problem is not None or received:
         for node in nodes.values():
             node.refuse(problem.message if problem is not None else "the job was stopped before it began")
         return HostedOutcome(_not_begun(problem, received), _rows(hosted, nodes, platform))
-    outcome = run_on_nodes(job, hosted.plan, nodes, hosted.python, _ENDS)
+    outcome = run_on_nodes(job, hosted.plan, nodes, hosted.python, _ENDS, received)
     began = min((node.began for node in nodes.values()), default=0.0)
     training = max((node.ended or node.began for node in nodes.values()), default=0.0) - began
     return HostedOutcome(outcome, _rows(hosted, nodes, platform), training)
@@ -116,17 +119,25 @@ class _HostedNode(Node):
 def _gather(
     hosted: HostedJob, client: CoordinatorClient, platform: HostedPlatform, received: Sequence[int]
 ) -> tuple[dict[str, _HostedNode], StartFailure | None]:
-    """The agents of all containers, by name, as far as they have come; and why they have not all come."""
+    """The agents of all containers, by name, as far as they have come; and why they have not all come.
+
+    Whoever has another name, or one that has come already, is told to go.
+    """
     wanted = hosted.plan.hosts
     deadline = time.monotonic() + hosted.allocation_timeout
     nodes: dict[str, _HostedNode] = {}
+    seen = 0
     while not received:
-        for facts in enrolled(client, _POLL_S, len(nodes)):
-            problem = version_problem(facts)
-            if problem is not None:
-                return nodes, StartFailure(problem, timed_out=False)
-            if facts.name not in nodes:
-                nodes[facts.name] = _HostedNode(facts, client, platform.explain)
+        found = enrolled(client, _POLL_S, seen)
+        for facts in found[seen:]:
+            if facts.name not in wanted or facts.name in nodes:
+                _refuse(facts, client, "has come already" if facts.name in nodes else "is none of this job's")
+                continue
+            other = version_problem(facts)
+            if other is not None:
+                return nodes, StartFailure(other, timed_out=False)
+            nodes[facts.name] = _HostedNode(facts, client, platform.explain)
+        seen = len(found)
         missing = [name for name in wanted if name not in nodes]
         if not missing:
             return nodes, None
@@ -138,6 +149,11 @@ def _gather(
             what = platform.describe_missing(missing)
             return nodes, StartFailure(f"{have} {hosted.allocation_timeout:g} s; missing: {what}", timed_out=True)
     return nodes, None
+
+
+def _refuse(facts: Facts, client: CoordinatorClient, why: str) -> None:
+    _LOG.warning("refused an agent on %s: a container called %s %s", facts.host, facts.name, why)
+    Mailbox(client, facts.number).write(refusal_line(f"a container called {facts.name} {why}"))
 
 
 def _rows(hosted: HostedJob, nodes: Mapping[str, _HostedNode], platform: HostedPlatform) -> tuple[ContainerRow, ...]:
@@ -156,7 +172,7 @@ def _rows(hosted: HostedJob, nodes: Mapping[str, _HostedNode], platform: HostedP
 
 
 def _listen_to_submitter(client: CoordinatorClient, *, followed: bool) -> None:
-    """Signals that it gets become ours, and its end ends the job if it is to."""
+    """Signals that it gets become ours, and its end ends the job if it is to. Until ``client`` is closed."""
     threading.Thread(target=_relay_signals, args=(client,), name="tfc-stop", daemon=True).start()
     if followed:
         threading.Thread(target=_keep_lease, args=(client,), name="tfc-lease", daemon=True).start()
@@ -164,11 +180,13 @@ def _listen_to_submitter(client: CoordinatorClient, *, followed: bool) -> None:
 
 def _relay_signals(client: CoordinatorClient) -> None:
     seen, version = 0, 0
-    while True:
+    while not client.closed:
         try:
             entry = client.wait(STOP, timeout=_POLL_S * 20, newer_than=version)
-        except CoordinatorError:
-            return  # it ends with the job
+        except CoordinatorError as error:
+            _LOG.info("master: %s", error)
+            time.sleep(_POLL_S)
+            continue
         if entry is not None and isinstance(entry.value, list):
             for number in entry.value[seen:]:
                 if number in _ENDS:
@@ -181,7 +199,13 @@ def _keep_lease(client: CoordinatorClient) -> None:
     while True:
         try:
             entry = client.wait(LEASE, timeout=limit, newer_than=version)
-        except CoordinatorError:
+        except CoordinatorError as error:
+            if client.closed:
+                return
+            _LOG.info("master: %s", error)
+            time.sleep(_POLL_S)  # the coordinator is our own: what it did not answer is not the submitter's silence
+            continue
+        if client.closed:
             return
         if entry is None:
             _LOG.error("nothing heard of the submitter for %.0f s: ending the job", limit)

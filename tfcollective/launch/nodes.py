@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import queue
 import threading
@@ -28,6 +29,7 @@ __all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "gather", "run_o
 
 _LOG = get_logger(__name__)
 _GATHER_S = 0.5
+_RETRY_S = 0.5
 _STOP_LIMIT_S = 25.0  # longer than a node's own limit for its agent
 
 
@@ -190,7 +192,10 @@ class Node:
 
 
 class Mailbox:
-    """Orders for a node that the launcher has not started: kept with the coordinator, which the node asks for them."""
+    """Orders for a node that the launcher has not started: kept with the coordinator, which the node asks for them.
+
+    ``client`` is closed when the job has ended; until then, what could not be left there is tried again.
+    """
 
     def __init__(self, client: CoordinatorClient, number: int) -> None:
         self._client = client
@@ -204,27 +209,39 @@ class Mailbox:
         self._queue.put(line)
 
     def _deliver(self) -> None:
+        level = logging.WARNING
         while True:
             self._lines.append(self._queue.get().decode().rstrip("\n"))
-            try:
-                self._client.put(self._key, self._lines)
-            except CoordinatorError as error:
-                _LOG.info("launcher: %s", error)
-                return
+            while not self._client.closed:
+                try:
+                    self._client.put(self._key, self._lines)
+                    break
+                except CoordinatorError as error:
+                    _LOG.log(level, "launcher: an order is left once more: %s", error)
+                    level = logging.DEBUG
+                time.sleep(_RETRY_S)
 
 
 def run_on_nodes(
-    job: Job, plan: Plan, nodes: Mapping[str, Node], python: str, stop_signals: Sequence[int]
+    job: Job,
+    plan: Plan,
+    nodes: Mapping[str, Node],
+    python: str,
+    stop_signals: Sequence[int],
+    earlier: Sequence[int] = (),
 ) -> JobOutcome:
     """Gives every host of the plan its part, waits for all of them, and says how the job ended.
 
-    ``python`` is the launcher's interpreter, for which each host takes its own.
+    ``python`` is the launcher's interpreter, for which each host takes its own; ``earlier`` are the signals that came
+    before there was anybody to tell.
     """
     side = [host for host in plan.hosts if all(one.rank == NO_RANK for one in plan.on(host))]
     agents = Agents([nodes[host] for host in plan.hosts if host not in side], [nodes[host] for host in side])
     with forward_signals(stop_signals, agents.stop) as received:
         for host in plan.hosts:
             nodes[host].begin(job, plan.on(host), python)
+        for number in earlier:
+            agents.stop(number)
         failures = agents.wait(lambda: job.failed)
     lost = any(nodes[host].lost for host in plan.hosts if host not in side)
-    return job.outcome(received, failures[0] if failures else None, host_lost=lost)
+    return job.outcome([*earlier, *received], failures[0] if failures else None, host_lost=lost)

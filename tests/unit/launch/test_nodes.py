@@ -2,10 +2,13 @@
 
 import json
 import platform
+import queue
 import signal
+import threading
 from dataclasses import replace
 
 import pytest
+from patience import within
 
 from tfcollective._version import __version__
 from tfcollective.agent.config import StopCommand, command_from_line
@@ -76,6 +79,32 @@ def test_a_node_that_does_not_end_when_asked(monkeypatch):
 
 def test_a_coordinator_that_is_gone():
     assert node(CoordinatorError("no answer")).wait() == "h2: no answer"
+
+
+class Postbox:
+    """Takes what is put there from the third time on, until it is closed."""
+
+    def __init__(self, refusals):
+        self.refusals, self.closed = refusals, False
+        self.tried, self.left = threading.Event(), queue.SimpleQueue()
+
+    def put(self, key, value):
+        self.tried.set()
+        if self.refusals:
+            self.refusals -= 1
+            raise CoordinatorError("one slow answer")
+        self.left.put((key, list(value)))
+
+
+def test_an_order_that_could_not_be_left_is_left_later(monkeypatch):
+    monkeypatch.setattr(nodes, "_RETRY_S", 0.01)
+    box = Postbox(refusals=2)
+    mailbox = nodes.Mailbox(box, 3)
+    mailbox.write(b"one\n")
+    assert box.left.get(timeout=within(20)) == ("node/3/orders", ["one"])
+    mailbox.write(b"two\n")
+    assert box.left.get(timeout=within(20)) == ("node/3/orders", ["one", "two"])
+    box.closed = True
 
 
 def test_when_one_node_is_lost_the_others_are_stopped():
