@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.errors import ConfigError, RendezvousError, UnsupportedError
+from tfcollective.coordinator.store import Entry
+from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, UnsupportedError
 from tfcollective.launch.hosts import Host, Share, share_out
 from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.network import own_address
-from tfcollective.launch.node_protocol import refusal_line
+from tfcollective.launch.node_protocol import LOST_S, beat_key, refusal_line
 from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
 from tfcollective.launch.planner import Plan, plan_hosts
 from tfcollective.launch.secret_file import write_secret
 from tfcollective.launch.spec import JobSpec
+from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 
-__all__ = ["JoinedLauncher", "deal_to"]
+__all__ = ["Attendance", "JoinedLauncher", "deal_to"]
 
+_LOG = get_logger(__name__)
 _POLL_S = 1.0
 _TELL_S = 15.0
+_LOOK_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,10 @@ class JoinedLauncher(Launcher):
             with write_secret(key_file, job.key.hex()):
                 _tell(job, options, key_file)
                 with client_of(job, options.agents) as client:
-                    facts = sorted(_gather(client, options.agents, spec.start_timeout), key=lambda one: one.host)
+                    refused: set[int] = set()
+                    found = _gather(client, options.agents, spec.start_timeout, refused)
+                    _turn_away(client, refused | {one.number for one in found})
+                    facts = sorted(found, key=lambda one: one.host)
                     nodes = _name(facts, client)
                     slots = [one.slots for one in facts]
                     plan = plan_hosts(spec, deal_to(list(nodes), slots, spec), environ_snapshot())
@@ -100,31 +108,93 @@ def _tell(job: Job, options: _Options, key_file: str) -> None:
     sys.stderr.flush()
 
 
-def _gather(client: CoordinatorClient, count: int, timeout: float) -> tuple[Facts, ...]:
-    """The agents, once there are enough that can take part. Raises RendezvousError."""
+class Attendance:
+    """Which agents are still there, by their signs of life: pure; times are those of one monotonic clock in seconds."""
+
+    def __init__(self) -> None:
+        self._moved: dict[int, tuple[int, float]] = {}
+        self._ended: set[int] = set()
+
+    def note(self, number: int, beat: Entry | None, now: float) -> None:
+        """The newest sign of life of an agent; None when it has given none since it came."""
+        version = 0 if beat is None else beat.version
+        known = self._moved.get(number)
+        if known is None or version > known[0]:
+            self._moved[number] = (version, now)
+        if beat is not None and isinstance(beat.value, dict) and beat.value.get("ended"):
+            self._ended.add(number)
+
+    def here(self, number: int, now: float) -> bool:
+        """Whether it lives, as far as one can know."""
+        return number not in self._ended and now - self._moved[number][1] < LOST_S
+
+    def knows(self, number: int) -> bool:
+        """Whether anything has been noted of it."""
+        return number in self._moved
+
+
+def _gather(client: CoordinatorClient, count: int, timeout: float, refused: set[int]) -> tuple[Facts, ...]:
+    """The agents, once there are enough that can take part and still live; adds to ``refused`` whom it has told to go.
+    Raises RendezvousError."""
     deadline = time.monotonic() + timeout
     tell_at = time.monotonic() + _TELL_S
     have = 0
-    refused: set[int] = set()
+    attendance, looked = Attendance(), time.monotonic()
     while True:
         found = enrolled(client, _POLL_S, have)
         have = len(found)
-        for one in found:
-            problem = version_problem(one)
-            if problem is not None and one.number not in refused:
-                refused.add(one.number)
-                Mailbox(client, one.number).write(refusal_line(problem))
-                sys.stderr.write(f"tfcollective: refused an agent: {problem}\n")
-        good = tuple(one for one in found if one.number not in refused)
+        _refuse_others(client, found, refused)
+        agents = [one for one in found if one.number not in refused]
+        look = time.monotonic() - looked >= _LOOK_S  # not whenever one more has come: there may be a thousand
+        _take_note(client, agents if look else [one for one in agents if not attendance.knows(one.number)], attendance)
+        now = time.monotonic()
+        looked = now if look else looked
+        good = tuple(one for one in agents if attendance.here(one.number, now))
         if len(good) >= count:
             return good[:count]
-        now = time.monotonic()
+        gone = [one for one in agents if one not in good]
         here = ", ".join(one.host for one in good) or "none"
+        left = f"; gone again: {', '.join(one.host for one in gone)}" if gone else ""
         if now > deadline:
-            raise RendezvousError(f"{len(good)} of {count} agents came within {timeout:g} s: {here}")
+            raise RendezvousError(f"{len(good)} of {count} agents came within {timeout:g} s: {here}{left}")
         if now > tell_at:
-            sys.stderr.write(f"tfcollective: waiting for {count - len(good)} more agents; here: {here}\n")
+            sys.stderr.write(f"tfcollective: waiting for {count - len(good)} more agents; here: {here}{left}\n")
             tell_at = now + _TELL_S
+
+
+def _refuse_others(client: CoordinatorClient, found: Sequence[Facts], refused: set[int]) -> None:
+    for one in found:
+        problem = version_problem(one)
+        if problem is not None and one.number not in refused:
+            refused.add(one.number)
+            Mailbox(client, one.number).write(refusal_line(problem))
+            sys.stderr.write(f"tfcollective: refused an agent: {problem}\n")
+
+
+def _take_note(client: CoordinatorClient, agents: Sequence[Facts], attendance: Attendance) -> None:
+    for one in agents:
+        attendance.note(one.number, client.get(beat_key(one.number)), time.monotonic())
+
+
+def _turn_away(client: CoordinatorClient, known: set[int]) -> None:
+    """From now on, until ``client`` is closed, whoever is not among the known is told to go."""
+    threading.Thread(target=_keep_turning_away, args=(client, set(known)), name="tfc-door", daemon=True).start()
+
+
+def _keep_turning_away(client: CoordinatorClient, known: set[int]) -> None:
+    have = 0
+    while not client.closed:
+        try:
+            found = enrolled(client, _TELL_S, have)
+        except CoordinatorError as error:
+            _LOG.info("launcher: %s", error)
+            time.sleep(_POLL_S)
+            continue
+        have = len(found)
+        for one in found:
+            if one.number not in known:
+                known.add(one.number)
+                Mailbox(client, one.number).write(refusal_line("the job has its agents: this one is not needed"))
 
 
 def _name(facts: Sequence[Facts], client: CoordinatorClient) -> dict[str, Node]:
