@@ -205,28 +205,40 @@ class _Submitted:
 
     def run(self, document: Mapping[str, Any], stop_signals: Sequence[int]) -> Submission:
         """To its end, or until it runs by itself. Whatever goes wrong here, the application does not stay."""
-        received: list[int] = []
-        with forward_signals(stop_signals, received.append):
+        with forward_signals(stop_signals, lambda number: None) as received:
             self._app_id, self._security = self._yarn.submit(document)
             _say(f"{self._app_id} in the queue {self._options.queue}: submitted")
             with self._ended_on_error():
                 coordinator = self._find_coordinator(received)
+                if coordinator is None:
+                    return self._stopped(received)
+                records.remember(self._app_id, coordinator, self._hosted.key)
+                if self._options.detach:
+                    return self._stopped(received) if received else self._left()
+                ended = self._follow(coordinator, stop_signals, received)
         with self._ended_on_error():
-            if coordinator is None:
-                self._yarn.kill(self._app_id)
-                state = self._yarn.wait_for_end(self._app_id, _END_S)
-                outcome = JobOutcome((), initialised=True, stopped_by=received[0])
-                return Submission(self._app_id, HostedOutcome(outcome, ()), state)
-            records.remember(self._app_id, coordinator, self._hosted.key)
-            if self._options.detach:
-                _say(f"{self._app_id} runs by itself: tfcollective status|logs|kill {self._app_id}")
-                return Submission(self._app_id, HostedOutcome(JobOutcome((), initialised=True), ()), None)
-            return self._follow(coordinator, stop_signals)
+            return self._described(ended)
 
-    def _follow(self, coordinator: str, stop_signals: Sequence[int]) -> Submission:
+    def _left(self) -> Submission:
+        """It goes on without us."""
+        _say(f"{self._app_id} runs by itself: tfcollective status|logs|kill {self._app_id}")
+        return Submission(self._app_id, HostedOutcome(JobOutcome((), initialised=True), ()), None)
+
+    def _stopped(self, received: Sequence[int]) -> Submission:
+        """It has been asked to stop before it was followed."""
+        records.forget(self._app_id)
+        self._yarn.kill(self._app_id)
+        state = self._yarn.wait_for_end(self._app_id, _END_S)
+        outcome = JobOutcome((), initialised=True, stopped_by=received[0])
+        return Submission(self._app_id, HostedOutcome(outcome, ()), state)
+
+    def _follow(self, coordinator: str, stop_signals: Sequence[int], received: Sequence[int]) -> HostedOutcome:
         hosted = self._hosted
         with HostedClient(coordinator, hosted.key) as client:
-            ended = client.follow(hosted.plan, self._gone, stop_signals, results=hosted.spec.call is not None)
+            results = hosted.spec.call is not None
+            return client.follow(hosted.plan, self._gone, stop_signals, results=results, earlier=received)
+
+    def _described(self, ended: HostedOutcome) -> Submission:
         state = self._yarn.wait_for_end(self._app_id, _END_S)
         if not state.ended:
             _LOG.warning("%s is still %s after its job: killing it", self._app_id, state.state)
@@ -253,7 +265,7 @@ class _Submitted:
                 deadline = running_by = running_by or time.monotonic() + _MASTER_S
                 found = self._yarn.endpoint(self._app_id, self._security)
                 if found is not None:
-                    return found
+                    return None if received else found
             if time.monotonic() > deadline:
                 raise RendezvousError(self._describe_wait(state))
             time.sleep(_POLL_S)  # YARN has no call that waits
