@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from collections.abc import Sequence
 
 from tfcollective.errors import LaunchError
+from tfcollective.launch.line_writer import LineWriter
 
 __all__ = ["NodeProcess"]
 
@@ -19,7 +19,10 @@ class NodeProcess:
     """ssh, or on this machine the agent itself. Its output is ours; its stdin stays open as long as we live."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
         self._process = process
+        self._orders = LineWriter(os.dup(process.stdin.fileno())).start()
+        process.stdin.close()
 
     @classmethod
     def start(cls, command: Sequence[str]) -> NodeProcess:
@@ -37,15 +40,11 @@ class NodeProcess:
 
     def write(self, line: bytes) -> None:
         """Hands on a line; from any thread, and from signal handlers. One that is gone needs no telling."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # ValueError: closed by us
-            while line:
-                line = line[os.write(self._process.stdin.fileno(), line) :]
+        self._orders.write(line)
 
     def close(self) -> None:
         """Lets go of it: the agent ends what it has started, and then itself."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._orders.close()
 
     def kill(self) -> None:
         """For one that does not answer any more."""

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tfcollective._version import __version__
@@ -52,11 +53,12 @@ class Answer:
 
     @property
     def facts(self) -> Mapping[str, object] | None:
-        """What the program has said; a login shell may say more."""
+        """What the program has said; a login shell may say more. None when it has not, or not to the end."""
         for line in self.stdout.splitlines():
             if line.startswith(_MARK):
-                found = json.loads(line[len(_MARK) :])
-                return found if isinstance(found, dict) else None
+                with suppress(ValueError):
+                    found = json.loads(line[len(_MARK) :])
+                    return found if isinstance(found, dict) else None
         return None
 
 

@@ -3,11 +3,14 @@
 import json
 import platform
 import shlex
+import sys
 import time
 
 import pytest
+from patience import within
 from tfcollective_launchers.ssh.command import SshOptions, ssh_command
 from tfcollective_launchers.ssh.launcher import SshLauncher, meeting_address
+from tfcollective_launchers.ssh.node_process import NodeProcess
 from tfcollective_launchers.ssh.preflight import Answer, Visitor, diagnose
 
 from tfcollective._version import __version__
@@ -70,6 +73,7 @@ def test_a_good_answer_among_other_words():
         (said(time=time.time() + 400), "its clock differs from ours by 400 s", "NTP"),
         (Answer(None, "", "", 0.0), "no answer within", "ssh h true"),
         (Answer(127, "", "sh: /opt/py: not found", 0.0), "there is no /opt/py", "--remote-python"),
+        (Answer(0, "tfcollective-preflight {\n", "", 0.0), "does not run as a Python does", "--remote-python"),
         (Answer(0, "hello", "", 0.0), "does not run as a Python does", "--remote-python"),
         (Answer(255, "", "ann@h: Permission denied (publickey).", 0.0), "ssh is refused", "ssh-copy-id h"),
         (
@@ -134,3 +138,20 @@ def test_horovods_variables_count_hosts():
     names = ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     found = [tuple(int(w.env[f"HOROVOD_{name}"]) for name in names) for w in SshLauncher().plan(spec).workers]
     assert found == [(0, 0, 2, 0, 2), (1, 1, 2, 0, 1), (2, 0, 1, 1, 2)]
+
+
+def test_orders_to_a_stopped_node_hold_up_nobody():
+    node = NodeProcess.start(("sleep", "100"))  # reads as little as a node that was stopped
+    node.write(b"x" * (1 << 20))
+    node.close()
+    node.kill()
+    node.wait()
+    assert node.ended
+
+
+def test_a_node_gets_all_orders_before_the_end():
+    node = NodeProcess.start((sys.executable, "-c", "import sys; sys.exit(len(sys.stdin.read()) != (1 << 20) + 4)"))
+    node.write(b"x" * (1 << 20))
+    node.write(b"end\n")
+    node.close()
+    assert node._process.wait(within(60)) == 0
