@@ -22,6 +22,7 @@ from tfcollective.clock import Deadline
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, first_cause
@@ -74,6 +75,7 @@ class Cluster:
         self._specs, self._np, self._launcher, self._options = task_specs, np, launcher, dict(options)
         self._tasks = _tasks(task_specs, np)
         self._calls = 0
+        self._calling = threading.Lock()  # the processes make one call at a time
         self._broken = False
         self._open = ExitStack()
         self._job: threading.Thread | None = None
@@ -107,12 +109,17 @@ class Cluster:
         """Calls ``fn(*args, **kwargs)`` in every process; the results in rank order.
 
         What the function returns may be an experiment, as for :func:`tfcollective.run`. Ctrl-C ends the processes.
+        May be called from several threads: one call is made after the other.
 
         Raises:
             WorkerFailedError: it raised on a rank; the message holds that rank's traceback.
             StateError: the processes have ended.
             InvalidArgumentError: the function cannot be pickled.
         """
+        with self._calling:
+            return self._call(fn, args, kwargs)
+
+    def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         if self._job is None or not self._job.is_alive():
             raise StateError("the cluster's processes have ended") from self._error
         self._calls += 1
@@ -205,29 +212,49 @@ def serve_calls(coordinator: str, key: str) -> int:
     with CoordinatorClient(Endpoint.parse(coordinator), bytes.fromhex(key)) as client:
         threading.Thread(target=_watch_for_end, args=(client,), name="tfc-end", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")
-        calls = 0
-        while (order := _next_order(client, calls)) is not None:
-            calls += 1
+        orders = _Orders(client)
+        while (order := orders.next()) is not None:
             _follow(client, order, task)
-    return calls
+    return orders.count
 
 
-def _next_order(client: CoordinatorClient, made: int) -> Mapping[str, Any] | None:
-    """The next call; None when there are no more. Raises CoordinatorError when the submitter is gone."""
+class _Orders:
+    """The calls to make, each once: an order may come twice, because whoever did not hear that it was stored stores it
+    again."""
+
+    def __init__(self, client: CoordinatorClient) -> None:
+        self._client = client
+        self._version = 0
+        self._number = 0
+        self.count = 0
+        """How many there were."""
+
+    def next(self) -> Mapping[str, Any] | None:
+        """The next one; None when there are no more. Raises CoordinatorError when the submitter is gone."""
+        while (entry := _newer_order(self._client, self._version)) is not None:
+            self._version = entry.version
+            if isinstance(entry.value, dict) and entry.value["number"] > self._number:
+                self._number = entry.value["number"]
+                self.count += 1
+                return entry.value
+        return None
+
+
+def _newer_order(client: CoordinatorClient, version: int) -> Entry | None:
     silent_since = time.monotonic()
     while True:
         try:
             if client.get(_END) is not None:
                 return None
-            entry = client.wait(_ORDER, timeout=_LOOK_S, newer_than=made)
+            entry = client.wait(_ORDER, timeout=_LOOK_S, newer_than=version)
             silent_since = time.monotonic()
         except CoordinatorError:
             if time.monotonic() - silent_since > _LOST_S:
                 raise
             time.sleep(_LOOK_S)  # it may come back
             continue
-        if entry is not None and isinstance(entry.value, dict):
-            return entry.value
+        if entry is not None:
+            return entry
 
 
 def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str) -> None:

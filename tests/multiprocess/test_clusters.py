@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from patience import within
 
 import tfcollective
 from tfcollective import ConfigError, StateError, TaskSpec, WorkerFailedError, cluster
@@ -55,6 +56,19 @@ def test_the_same_processes_make_one_call_after_the_other():
         assert kept.run(total, value=1) == [3.0, 3.0]
     with pytest.raises(StateError, match="have ended"):
         kept.run(total, 1)
+
+
+def test_several_threads_get_the_results_of_their_own_calls():
+    with cluster(np=1) as kept:
+        found = {}
+        threads = [
+            threading.Thread(target=lambda n=n: found.setdefault(n, kept.run(abs, -n)), daemon=True) for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(within(60))
+    assert found == {n: [n] for n in range(4)}
 
 
 def test_a_process_that_dies_ends_the_cluster():

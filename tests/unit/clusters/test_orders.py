@@ -1,0 +1,62 @@
+"""Which calls a process of a cluster makes, and in which order several threads' calls are made; without processes."""
+
+import threading
+
+from patience import within
+
+from tfcollective import clusters
+from tfcollective.clusters import Cluster, _Orders
+from tfcollective.coordinator.store import Entry
+
+
+class Client:
+    """Has stored one order after the other, then the end."""
+
+    def __init__(self, *entries):
+        self.entries = list(entries)
+        self.asked = []
+
+    def get(self, key):
+        return None if self.entries else Entry(True, 1)
+
+    def wait(self, key, *, timeout, newer_than):
+        self.asked.append(newer_than)
+        return self.entries.pop(0)
+
+
+def test_an_order_that_was_stored_twice_is_followed_once():
+    one, two = {"number": 1}, {"number": 2}
+    client = Client(Entry(one, 1), Entry(one, 2), None, Entry(two, 3), Entry(two, 5))
+    orders = _Orders(client)
+    assert [orders.next() for _ in range(3)] == [one, two, None]
+    assert orders.count == 2
+    assert client.asked == [0, 1, 2, 2, 3]
+
+
+def test_a_process_that_comes_later_begins_with_the_newest():
+    orders = _Orders(Client(Entry({"number": 7}, 9)))
+    assert orders.next() == {"number": 7}
+
+
+def test_calls_of_several_threads_are_made_one_after_the_other(monkeypatch):
+    made, together, inside = [], [], threading.Lock()
+
+    def call(self, fn, args, kwargs):
+        together.append(inside.acquire(blocking=False))
+        self._calls += 1
+        made.append((args, self._calls))
+        inside.release()
+        return [args[0]]
+
+    monkeypatch.setattr(clusters.Cluster, "_call", call)
+    cluster = Cluster(None, 1, "local", {})
+    answers = {}
+    threads = [
+        threading.Thread(target=lambda n=n: answers.setdefault(n, cluster.run(abs, n)), daemon=True) for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(within(20))
+    assert answers == {n: [n] for n in range(20)}
+    assert all(together)
