@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
@@ -45,6 +46,8 @@ class AgentProcess:
         self._channel = channel
         self._orders = LineWriter(os.dup(channel.fileno())).start()
         self._limits: list[threading.Timer] = []
+        # A launcher that fails before it waits lets go of the agent, too, which ends at the end of its stdin.
+        weakref.finalize(self, self._orders.close)
 
     @classmethod
     def start(cls, config: AgentConfig, inside: Sequence[str] = ()) -> AgentProcess:
@@ -89,14 +92,16 @@ class AgentProcess:
 
         One that gives no sign of life any more is killed.
         """
-        silent = self._watch()
-        if silent is not None:
-            self._process.kill()
-        code = self._process.wait()
-        for limit in self._limits:
-            limit.cancel()
-        self._orders.close()
-        self._channel.close()
+        try:
+            silent = self._watch()
+            if silent is not None:
+                self._process.kill()
+            code = self._process.wait()
+        finally:
+            for limit in self._limits:
+                limit.cancel()
+            self._orders.close()
+            self._channel.close()
         if silent is not None:
             how = f"gave no sign of life for {silent:g} s (stopped?) and was killed"
         elif code == 0:

@@ -1,5 +1,6 @@
 """What the local launcher makes of an agent that does not do its work to the end."""
 
+import gc
 import os
 import signal
 import socket
@@ -81,6 +82,14 @@ def test_signs_of_life_keep_an_agent(monkeypatch):
     monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 20.0)
     monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 20.0)
     assert held("sh", "-c", "echo . >&0; sleep 0.5; echo . >&0; sleep 0.5").wait() is None
+
+
+def test_an_agent_that_nobody_holds_any_more_may_go():
+    agent = held("cat")
+    process = agent._process
+    del agent
+    gc.collect()
+    assert process.wait(within(20)) == 0
 
 
 def test_orders_that_do_not_fit_hold_up_nobody(deaf):
