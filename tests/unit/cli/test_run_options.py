@@ -128,6 +128,8 @@ def test_files_that_mean_nothing(tmp_path, text, message, capsys):
         (["-np", "5", "-H", "a:2,b:2"], "5 processes do not fit into the 4 slots of a:2, b:2"),
         (["-H", "a:2,a:2"], "a stands there twice"),
         (["-H", "a:2", "--hostfile", "f"], "not with both"),
+        (["-np", "2", "--engine", "nccl"], "'nccl' is not one of 'native', 'horovod', 'mpi'"),
+        (["-H", "a:2,a:1"], "a stands there twice"),
         (["--hostfile", "/no/such/file"], "--hostfile: "),
         (["-H", "h.invalid:1", "--ssh-options", "'"], "--ssh-options"),
         (["-np", "2", "--bucket-mb", "0"], "above 0"),
