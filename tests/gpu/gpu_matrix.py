@@ -93,38 +93,14 @@ def check_order(world: Communicator, cupy: Any) -> None:
     assert total == 200.0 * (1 << 22) * world.size, total
 
 
-def seconds_per_call(call: Callable[[], object], synchronize: Callable[[], object], calls: int) -> float:
-    """The median of nine rounds."""
-    rounds = []
-    for _ in range(9):
-        synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            call()
-        synchronize()
-        rounds.append((time.perf_counter() - begin) / calls)
-    return sorted(rounds)[len(rounds) // 2]
-
-
-def measure(world: Communicator, cupy: Any) -> None:
+def measure(world: Communicator) -> None:
     """Our cost over NCCL's own, called from CuPy in this process, with one rank."""
-    from cupy.cuda import nccl
+    from tfcollective.bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
 
-    direct = nccl.NcclCommunicator(1, nccl.get_unique_id(), 0)
-    print(f"{'bytes':>12} {'NCCL us':>10} {'ours us':>10} {'more us':>10} {'more %':>8}")
-    for size in (4, 1 << 10, 1 << 20, 64 << 20, 256 << 20):
-        array = cupy.ones(size // 4, dtype=cupy.float32)
-        pointer, stream = array.data.ptr, cupy.cuda.get_current_stream()
-
-        def theirs(pointer: int = pointer, count: int = size // 4, stream: Any = stream) -> None:
-            direct.allReduce(pointer, pointer, count, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream.ptr)
-
-        def ours(array: Any = array) -> None:
-            world.allreduce(array, Sum, out=array)
-
-        calls = 200 if size <= 1 << 20 else 20
-        plain, own = (seconds_per_call(call, stream.synchronize, calls) * 1e6 for call in (theirs, ours))
-        print(f"{size:>12} {plain:>10.2f} {own:>10.2f} {own - plain:>10.2f} {100 * (own / plain - 1):>8.2f}")
+    device = CupyDevice()
+    sizes = (4, 1 << 10, 1 << 20, 64 << 20, 256 << 20)
+    rows = measure_device(world, device, sizes, dtype="float32", rounds=9, iterations=200)
+    print("\n".join([device.title, device_table(rows, "float32"), *overheads(rows)]))
 
 
 def run_pair(kill: bool) -> None:
@@ -189,7 +165,7 @@ def main() -> None:
         print(f"one rank: {check_matrix(world, cupy.asarray, cupy.asnumpy)} cases")
         check_order(world, cupy)
         print("order of streams: kept")
-        measure(world, cupy)
+        measure(world)
     if found.nccl_version < SHARED_FROM:
         print("two ranks on one GPU: skipped, this NCCL is older than 2.30.3")
         return

@@ -59,9 +59,18 @@ def interruptible() -> Iterator[None]:
 Examples:
   tfcollective bench allreduce -np 2 --quick
   tfcollective bench allreduce -np 2 --runners c,openmpi-c,op,horovod --rounds 7 --out results
-  tfcollective bench allreduce -np 2,4,8 --min 4K --max 64M --transport auto,tcp"""
+  tfcollective bench allreduce -np 2,4,8 --min 4K --max 64M --transport auto,tcp
+  tfcollective bench allreduce --device cuda
+  tfcollective run -np 4 --gpus-per-proc 1 tfcollective bench allreduce --device cuda"""
 )
 @click.option("-np", "--np", "ranks", metavar="N,...", default="2", show_default=True, help="Ranks; worlds: 2,4.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: one GPU, ours beside NCCL called from CuPy; inside a job, its ranks' GPUs.",
+)
 @click.option("--sizes", metavar="SIZE,...", help="Bytes of the buffers, for example 4,64K,16M.")
 @click.option("--min", "least", metavar="SIZE", help="Sizes from here to --max, each four times the last.")
 @click.option("--max", "most", metavar="SIZE", help="See --min.")
@@ -87,6 +96,7 @@ Examples:
 @click.option("--mpi-python", metavar="PATH", help="The interpreter of an environment that has mpi4py.")
 def allreduce(
     ranks: str,
+    device: str,
     sizes: str | None,
     least: str | None,
     most: str | None,
@@ -109,6 +119,10 @@ def allreduce(
 
     What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
     """
+    if device == "cuda":
+        _only_in_jobs("-np", click.get_current_context().get_parameter_source("ranks"))
+        turns = rounds if rounds is not None else _QUICK_ROUNDS if quick else 9
+        return _allreduce_on_gpus(_sizes(sizes, least, most, quick), dtype, turns, iterations, as_json)
     from tfcollective.bench.allreduce.analysis import overview, sections
     from tfcollective.bench.allreduce.options import AllreduceOptions
     from tfcollective.bench.allreduce.run import run_allreduce
@@ -134,6 +148,31 @@ def allreduce(
     _show(report, overview(report), as_json)
     _write(report, sections, out, "allreduce")
     return 0
+
+
+def _only_in_jobs(option: str, source: click.core.ParameterSource | None) -> None:
+    if source is click.core.ParameterSource.COMMANDLINE:
+        raise ConfigError(
+            f"{option} does not go with --device cuda, which measures the ranks of the job that it runs in, or one: "
+            "tfcollective run -np N --gpus-per-proc 1 tfcollective bench allreduce --device cuda"
+        )
+
+
+def _allreduce_on_gpus(sizes: Sequence[int], dtype: str, rounds: int, iterations: int, as_json: bool) -> int:
+    """Rank 0 prints; exit code 1 where results were wrong."""
+    from tfcollective.bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
+    from tfcollective.bench.allreduce.device_world import device_world
+
+    device = CupyDevice()
+    with device_world() as world:
+        rows = measure_device(world, device, sizes, dtype=dtype, rounds=rounds, iterations=iterations)
+        if world.rank == 0 and as_json:
+            click.echo(json.dumps({"device": device.title, "dtype": dtype, "rows": [row.to_json() for row in rows]}))
+        elif world.rank == 0:
+            click.echo(
+                "\n".join([device.title, device_table(rows, dtype), *(overheads(rows) if world.size == 1 else [])])
+            )
+    return 1 if any(row.wrong for row in rows) else 0
 
 
 @bench.command(
