@@ -106,6 +106,9 @@ Status Run(tfc::Session* session, const tfc_request& request, const tfc_device_c
   where.device = call.device;
   where.stream = static_cast<tfc::CUstream>(call.stream);
   where.by_name = call.by_name != 0;
+  where.through_host = call.through_host != 0;
+  where.agreement = call.agreement;
+  where.agreement_text = Text(call.agreement_text);
   if (where.by_name && call.launched == nullptr)
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a callback");
   if (where.by_name) where.launched = tfc::DoneOf(call.launched, call.user, session->world_ranks());

@@ -60,6 +60,10 @@ inline constexpr int kCudaComputeMinor = 76;
   F(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr * memory, size_t bytes))                                            \
   F(cuMemFree, "cuMemFree_v2", (CUdeviceptr memory))                                                              \
   F(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+  F(cuMemHostAlloc, "cuMemHostAlloc", (void** memory, size_t bytes, unsigned flags))                              \
+  F(cuMemFreeHost, "cuMemFreeHost", (void* memory))                                                               \
+  F(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void* to, CUdeviceptr from, size_t bytes, CUstream stream))       \
+  F(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void* from, size_t bytes, CUstream stream)) \
   F(cuPointerGetAttributes, "cuPointerGetAttributes", (unsigned count, int* which, void** values, CUdeviceptr pointer))
 
 struct CudaApi {

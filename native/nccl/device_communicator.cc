@@ -7,6 +7,7 @@
 
 #include "base/thread.h"
 #include "nccl/device_task.h"
+#include "nccl/host_detour.h"
 
 namespace tfc {
 namespace {
@@ -42,6 +43,7 @@ DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions
       table_(size_) {
   lanes_[kDirect].setup_key = "set-up of direct calls";
   lanes_[kByName].setup_key = "set-up of calls by name";
+  detour_ = std::make_unique<HostDetour>(engine_, options_.log, [this] { Signal(); });
 }
 
 DeviceCommunicator::~DeviceCommunicator() { Shutdown(0); }
@@ -104,13 +106,19 @@ Status DeviceCommunicator::OpenGpu(int device) {
     return Status(Code::kInvalidArgument, "it is on GPU " + std::to_string(device) + ", but rank " +
                                               std::to_string(rank_) + " works on " + gpu_->Title());
   }
-  auto nccl = LoadNccl(devices_);
-  if (!nccl.ok()) return nccl.status();
   auto gpu = Gpu::Open(cuda_, device);
   if (!gpu.ok()) return gpu.status();
   std::lock_guard<std::mutex> lock(mutex_);
-  nccl_ = nccl.Take();
   gpu_ = gpu.Take();
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::FindNccl() {
+  if (nccl_ != nullptr) return Status::Ok();
+  auto nccl = LoadNccl(devices_);
+  if (!nccl.ok()) return nccl.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  nccl_ = nccl.Take();
   return Status::Ok();
 }
 
@@ -144,16 +152,20 @@ Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& ca
   if (!driver.ok()) return Unable(driver, lane);
   const auto device = DeviceOf(operation, call);
   if (!device.ok()) return device.status();
+  const Status found = FindNccl();
+  if (!found.ok()) return Unable(found, lane);
   const bool first = gpu_ == nullptr;
   const Status opened = OpenGpu(device.value());
   if (!opened.ok()) return first ? Unable(opened, lane) : opened.WithContext(operation.Title());
-  if (first) TFC_RETURN_IF_ERROR(StartOwner());
+  TFC_RETURN_IF_ERROR(StartOwner());
   std::lock_guard<std::mutex> lock(mutex_);
   lane->wanted = true;
   return Status::Ok();
 }
 
 Status DeviceCommunicator::StartOwner() {
+  if (owner_.joinable()) return Status::Ok();
+  TFC_RETURN_IF_ERROR(Admit());  // after the end nobody would join it
   auto thread = StartThread("tfc-nccl", [this] { Own(); });
   if (!thread.ok()) {
     engine_->FailEverywhere(thread.status());
@@ -177,14 +189,7 @@ Status DeviceCommunicator::Unable(const Status& why, Lane* lane) {
   return lane->broken;
 }
 
-Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation operation, const DeviceCall& call,
-                                                              size_t lane_number) {
-  Lane& lane = lanes_[lane_number];
-  TFC_RETURN_IF_ERROR(operation.Check(size_));
-  TFC_RETURN_IF_ERROR(Admit());
-  if (operation.collective == Collective::kAllReduce || operation.collective == Collective::kReduceScatter)
-    if (const auto possible = ReductionOf(operation, size_); !possible.ok()) return possible.status();
-  TFC_RETURN_IF_ERROR(Open(operation, call, &lane));
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation& operation, const DeviceCall& call) {
   const Gpu::Current current(*gpu_);
   auto task = std::make_shared<Task>(gpu_);
   for (CUevent* event : {&task->before, &task->after}) {
@@ -194,17 +199,34 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation operatio
   }
   TFC_RETURN_IF_ERROR(
       gpu_->Check(gpu_->api().cuEventRecord(task->before, call.stream), operation.Title() + ": cuEventRecord"));
-  if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
   task->began = Deadline::Clock::now();
   task->deadline = Deadline::After(operation.timeout_s, task->began);
   task->launched = call.launched;
-  task->key = call.by_name ? kNamePrefix + operation.name : kDirectPrefix + std::to_string(++direct_sequence_);
-  task->operation = std::move(operation);
-  RoundEntry entry{task->key, task->operation.Signature(), task->operation.Describe(),
-                   RowsBlob(task->operation, size_)};
+  task->through_host = call.through_host;
+  return task;
+}
+
+// Takes the operation's memory over where it succeeds.
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const DeviceCall& call,
+                                                              size_t lane_number) {
+  Lane& lane = lanes_[lane_number];
+  TFC_RETURN_IF_ERROR(operation->Check(size_));
+  TFC_RETURN_IF_ERROR(Admit());
+  if (operation->collective == Collective::kAllReduce || operation->collective == Collective::kReduceScatter)
+    if (const auto possible = ReductionOf(*operation, size_); !possible.ok()) return possible.status();
+  TFC_RETURN_IF_ERROR(Open(*operation, call, &lane));
+  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  auto made = MakeTask(*operation, call);
+  if (!made.ok()) return made.status();
+  const TaskPtr task = made.Take();
+  task->key = call.by_name ? kNamePrefix + operation->name : kDirectPrefix + std::to_string(++direct_sequence_);
+  RoundEntry entry{task->key, operation->Signature() ^ call.agreement, operation->Describe(),
+                   RowsBlob(*operation, size_)};
+  if (!call.agreement_text.empty()) entry.view += " of\n" + call.agreement_text;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!lane.broken.ok()) return lane.broken;  // meanwhile, on all ranks
+    task->operation = std::move(*operation);
     task->ticket = ++tickets_ << 1 | lane_number;
     lane.open.emplace(task->ticket, task);
     lane.unagreed[task->key].push_back(task);
@@ -235,7 +257,7 @@ Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
 
 Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& call) {
   std::lock_guard<std::mutex> direct(direct_mutex_);
-  auto begun = Begin(std::move(operation), call, kDirect);
+  auto begun = Begin(&operation, call, kDirect);
   if (!begun.ok()) return begun.status();
   const TaskPtr task = begun.Take();
   if (IsRagged(task->operation)) TFC_RETURN_IF_ERROR(AllocateResult(task));
@@ -257,10 +279,40 @@ Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCal
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
   if (IsRagged(operation))
     return Status(Code::kUnimplemented, operation.Title() + " on GPUs cannot be matched by name");
-  auto begun = Begin(std::move(operation), call, kByName);
-  if (!begun.ok()) return begun.status();
-  Signal();
-  return begun.value()->ticket;
+  auto begun = Begin(&operation, call, kByName);
+  if (begun.ok()) {
+    Signal();
+    return begun.value()->ticket;
+  }
+  if (call.through_host && WithoutNccl()) return Detour(std::move(operation), call, begun.status());
+  return begun.status();
+}
+
+// All ranks come to the same answer, if not at the same time.
+bool DeviceCommunicator::WithoutNccl() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lanes_[kByName].broken.code() == Code::kUnimplemented && cuda_ != nullptr;
+}
+
+Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCall& call, const Status& why) {
+  {
+    std::lock_guard<std::mutex> opening(open_mutex_);
+    const auto device = DeviceOf(operation, call);
+    if (!device.ok()) return device.status();
+    TFC_RETURN_IF_ERROR(OpenGpu(device.value()));
+    TFC_RETURN_IF_ERROR(StartOwner());
+  }
+  if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
+  auto made = MakeTask(operation, call);
+  if (!made.ok()) return made.status();
+  const TaskPtr task = made.Take();
+  task->operation = std::move(operation);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    task->ticket = ++tickets_ << 1 | kByName;
+  }
+  detour_->Start(task, why);
+  return task->ticket;
 }
 
 DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const {
@@ -271,6 +323,7 @@ DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const 
 }
 
 Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
+  if (const auto joined = detour_->Join(ticket, stream)) return *joined;
   const TaskPtr task = FindOpen(ticket);
   if (task == nullptr) {  // complete, or lost
     std::lock_guard<std::mutex> lock(mutex_);
@@ -294,8 +347,10 @@ Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
     ++waiters_;
   }
   Signal();  // the owner looks more often while somebody waits
-  const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete",
-                                  [&] { return lane.open.empty() || lane.open.begin()->first > ticket; });
+  const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete", [&] {
+    const bool open = !lane.open.empty() && lane.open.begin()->first <= ticket;
+    return !open && detour_->Complete(ticket);
+  });
   std::lock_guard<std::mutex> lock(mutex_);
   --waiters_;
   return status.ok() && ticket >= lane.lost_from ? lane.lost : status;

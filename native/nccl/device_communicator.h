@@ -46,11 +46,20 @@ struct DeviceCall {
   int device = -1;            // ordinal; -1: that of the memory
   CUstream stream = nullptr;  // the operation comes after what this stream has been given before
   bool by_name = false;
-  Done launched;  // by name: called once, when the operation is on the GPU or will never be
+  // By name only:
+  Done launched;               // called once, when the operation is on the GPU or will never be
+  bool through_host = false;   // goes through the host's memory where a rank has no NCCL
+  uint64_t agreement = 0;      // what else the ranks must agree on; 0: nothing
+  std::string agreement_text;  // the same for people
 };
+
+class HostDetour;
 
 class DeviceCommunicator {
  public:
+  struct Task;  // opaque outside this room
+  using TaskPtr = std::shared_ptr<Task>;
+
   // `engine` must outlive the last call of Shutdown; its notes and its failure are to be passed on here.
   DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options);
   ~DeviceCommunicator();
@@ -81,8 +90,6 @@ class DeviceCommunicator {
   bool OnOwnThread() const;
 
  private:
-  struct Task;
-  using TaskPtr = std::shared_ptr<Task>;
   struct Lane {
     std::string setup_key;
     bool wanted = false;
@@ -108,10 +115,14 @@ class DeviceCommunicator {
   Status Open(const Operation& operation, const DeviceCall& call, Lane* lane);
   Status LoadDriver();
   Status OpenGpu(int device);
+  Status FindNccl();
   Status StartOwner();
   Status Unable(const Status& why, Lane* lane);
   Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
-  Result<TaskPtr> Begin(Operation operation, const DeviceCall& call, size_t lane);
+  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t lane);
+  Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
+  bool WithoutNccl() const;
+  Result<uint64_t> Detour(Operation operation, const DeviceCall& call, const Status& why);
   Status AllocateResult(const TaskPtr& task);
   TaskPtr FindOpen(uint64_t ticket) const;
 
@@ -170,6 +181,7 @@ class DeviceCommunicator {
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<Gpu> memory_gpu_;  // needs no NCCL
   std::array<Lane, 2> lanes_;
+  std::unique_ptr<HostDetour> detour_;
   uint64_t tickets_ = 0;
   int waiters_ = 0;
   std::optional<Deadline::Clock::time_point> root_left_;

@@ -1,9 +1,11 @@
 // The half that runs on the owner's thread: set-up, launching, watching, abort.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "nccl/device_communicator.h"
 #include "nccl/device_task.h"
+#include "nccl/host_detour.h"
 
 namespace tfc {
 namespace {
@@ -53,6 +55,7 @@ bool DeviceCommunicator::Step() {
     while (LaunchNext(&lane)) launched = true;
     Poll(&lane);
   }
+  detour_->Poll();
   CheckDeadlines();
   return launched;
 }
@@ -65,8 +68,10 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
   }
   if (now < active_ + microseconds(options_.spin_us)) return;
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool flying = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return !l.in_flight.empty(); });
-  const bool open = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return !l.open.empty(); });
+  const auto in_flight = [](const Lane& lane) { return !lane.in_flight.empty(); };
+  const auto is_open = [](const Lane& lane) { return !lane.open.empty(); };
+  const bool flying = std::any_of(lanes_.begin(), lanes_.end(), in_flight) || detour_->busy();
+  const bool open = std::any_of(lanes_.begin(), lanes_.end(), is_open) || !detour_->empty();
   const auto changed = [&] { return signals_.load(std::memory_order_relaxed) != seen; };
   if (!open) return changed_.wait(lock, changed);
   interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
@@ -149,12 +154,19 @@ Status DeviceCommunicator::Settle(const NcclChannel& channel, ncclResult_t resul
 // All ranks have come to the same end: the lane cannot be used, the communicator lives on.
 void DeviceCommunicator::BreakLane(Lane* lane, const Status& status) {
   std::vector<Done> waiting;
+  std::vector<TaskPtr> detoured;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     lane->broken = status;
+    for (auto one = lane->open.begin(); one != lane->open.end();) {
+      const bool detour = one->second->through_host && status.code() == Code::kUnimplemented;
+      if (detour) detoured.push_back(one->second);
+      one = detour ? lane->open.erase(one) : std::next(one);
+    }
     LoseOpen(lane, status, &waiting);
   }
   Signal();
+  for (const TaskPtr& task : detoured) detour_->Start(task, status);
   for (const Done& done : waiting) done(status);
 }
 
@@ -308,6 +320,7 @@ void DeviceCommunicator::AbortLanes() {
   }
   if (!waiting.empty()) Signal();
   for (const Done& done : waiting) done(failure);
+  detour_->Abort(failure);
 }
 
 void DeviceCommunicator::LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting) {
@@ -338,7 +351,8 @@ void DeviceCommunicator::FinishFlights() {
       Poll(&lane);
       flying = flying || !lane.in_flight.empty();
     }
-    if (!flying) return;
+    detour_->Poll();
+    if (!flying && detour_->empty()) return;
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, kLongestLook);
   }

@@ -40,6 +40,7 @@ struct DeviceCommunicator::Task {
   Deadline deadline = Deadline::After(0);
   Done launched;
   std::vector<int64_t> rows;
+  bool through_host = false;  // rather than not at all
   bool agreed = false;
   bool ended = false;
   Status outcome;

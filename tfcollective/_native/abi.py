@@ -265,6 +265,9 @@ class DeviceCall(ctypes.Structure):
         ("stream", c_void_p),
         ("launched", DoneFn),
         ("user", c_void_p),
+        ("through_host", c_int32),
+        ("agreement", c_uint64),
+        ("agreement_text", c_char_p),
     )
 
 

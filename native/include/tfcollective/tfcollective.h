@@ -302,6 +302,11 @@ typedef struct tfc_device_call {
   /* by_name: called exactly once if TFC_OK is returned, when the operation is on the GPU (or will never be). */
   tfc_done_fn launched;
   void* user;
+  /* by_name: 1: where a rank has no NCCL, all of them go through the host's memory, instead of TFC_UNIMPLEMENTED. The
+   * same on all ranks. */
+  int32_t through_host;
+  uint64_t agreement;         /* by_name: what else the ranks must agree on, as a number; 0: nothing ... */
+  const char* agreement_text; /* ... and for people, shown on a mismatch; may be NULL */
 } tfc_device_call;
 
 /* Runs one collective on device memory, after what `stream` holds so far. Every pointer of the request (and what

@@ -220,45 +220,6 @@ TEST_F(GpuCollectivesTest, AllToAllWithSplits) {
   });
 }
 
-struct Launched {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int count = 0;
-  std::vector<int> codes;
-
-  static void Note(void* user, const tfc_error* error) {
-    auto* self = static_cast<Launched*>(user);
-    std::lock_guard<std::mutex> lock(self->mutex);
-    self->codes.push_back(error == nullptr ? TFC_OK : error->code);
-    ++self->count;
-    self->changed.notify_all();
-  }
-  void WaitFor(int wanted) {
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [&] { return count >= wanted; });
-  }
-};
-
-uint64_t SubmitByName(const GpuRank& self, const char* name, const OnGpu<float>& buffer, int64_t count,
-                      Launched* launched) {
-  tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, name);
-  const tfc_span span{buffer.data(), buffer.data(), count};
-  request.spans = &span;
-  request.num_spans = 1;
-  tfc_device_call call{};
-  call.struct_size = sizeof(call);
-  call.device = -1;
-  call.by_name = 1;
-  call.stream = self.stream;
-  call.launched = Launched::Note;
-  call.user = launched;
-  uint64_t ticket = 0;
-  tfc_error error{};
-  error.struct_size = sizeof(error);
-  EXPECT_EQ(tfc_device_run(self.communicator, &request, &call, &ticket, &error), TFC_OK) << error.message;
-  return ticket;
-}
-
 TEST_F(GpuCollectivesTest, CallsByNameMayComeInAnyOrder) {
   RunGpuWorld(3, [](GpuRank& self) {
     OnGpu<float> a(self.rank, std::vector<float>(4, 1.0f));

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,7 @@ struct GpuRank {
   tfc_communicator* communicator;
   CUstream stream = nullptr;  // the caller's
   int device = -1;
+  bool through_host = false;  // calls by name, where there is no NCCL
 
   CallResult Run(const tfc_request& request, uint64_t* ticket = nullptr) const {
     tfc_device_call call{};
@@ -84,6 +87,53 @@ struct GpuRank {
     return Run(request, ticket);
   }
 };
+
+// What has been told to the callbacks of calls by name.
+struct Launched {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int count = 0;
+  std::vector<int> codes;
+
+  static void Note(void* user, const tfc_error* error) {
+    auto* self = static_cast<Launched*>(user);
+    std::lock_guard<std::mutex> lock(self->mutex);
+    self->codes.push_back(error == nullptr ? TFC_OK : error->code);
+    ++self->count;
+    self->changed.notify_all();
+  }
+  void WaitFor(int wanted) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return count >= wanted; });
+  }
+};
+
+// Sums by name; the ticket. Where another rank may have ended the communicator before, `code` gets what came of it.
+inline uint64_t SubmitByName(const GpuRank& self, const char* name, const OnGpu<float>& buffer, int64_t count,
+                             Launched* launched, int* code = nullptr) {
+  tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, name);
+  const tfc_span span{buffer.data(), buffer.data(), count};
+  request.spans = &span;
+  request.num_spans = 1;
+  tfc_device_call call{};
+  call.struct_size = sizeof(call);
+  call.device = -1;
+  call.by_name = 1;
+  call.stream = self.stream;
+  call.launched = Launched::Note;
+  call.user = launched;
+  call.through_host = self.through_host ? 1 : 0;
+  uint64_t ticket = 0;
+  tfc_error error{};
+  error.struct_size = sizeof(error);
+  const int submitted = tfc_device_run(self.communicator, &request, &call, &ticket, &error);
+  if (code != nullptr) {
+    *code = submitted;
+  } else {
+    EXPECT_EQ(submitted, TFC_OK) << error.message;
+  }
+  return ticket;
+}
 
 class GpuTest : public ::testing::Test {
  protected:

@@ -137,6 +137,9 @@ void Give(CUstream given, std::function<void()> work) {
   stream->changed.notify_all();
 }
 
+// Who takes the host for a GPU computes on the thread that calls.
+bool IsHost(CUstream stream) { return stream == nullptr && standin_get("host_is_gpu", 0) != 0; }
+
 }  // namespace
 
 STANDIN_EXPORT long standin_get(const char* name, long otherwise) {
@@ -331,11 +334,12 @@ STANDIN_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     std::lock_guard<std::mutex> lock(event->mutex);
     mine = ++event->recorded;
   }
-  Give(stream, [event, mine] {
+  const auto reach = [event, mine] {
     std::lock_guard<std::mutex> lock(event->mutex);
     event->reached = std::max(event->reached, mine);
     event->changed.notify_all();
-  });
+  };
+  IsHost(stream) ? reach() : Give(stream, reach);
   return tfc::kCudaSuccess;
 }
 
@@ -345,10 +349,11 @@ STANDIN_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsign
     std::lock_guard<std::mutex> lock(event->mutex);
     wanted = event->recorded;
   }
-  Give(stream, [event, wanted] {
+  const auto wait = [event, wanted] {
     std::unique_lock<std::mutex> lock(event->mutex);
     event->changed.wait(lock, [&] { return event->reached >= wanted; });
-  });
+  };
+  IsHost(stream) ? wait() : Give(stream, wait);
   return Result("cuStreamWaitEvent");
 }
 
@@ -385,7 +390,28 @@ STANDIN_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, s
   return Result("cuMemcpyDtoDAsync_v2");
 }
 
+STANDIN_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = std::malloc(std::max<size_t>(bytes, 1));
+  return Result("cuMemHostAlloc");
+}
+
+STANDIN_EXPORT CUresult cuMemFreeHost(void* memory) {
+  std::free(memory);
+  return tfc::kCudaSuccess;
+}
+
+STANDIN_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  Give(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(static_cast<uintptr_t>(from)), bytes); });
+  return Result("cuMemcpyDtoHAsync_v2");
+}
+
+STANDIN_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  Give(stream, [=] { std::memcpy(reinterpret_cast<void*>(static_cast<uintptr_t>(to)), from, bytes); });
+  return Result("cuMemcpyHtoDAsync_v2");
+}
+
 STANDIN_EXPORT CUresult cuPointerGetAttributes(unsigned count, int* which, void** values, CUdeviceptr pointer) {
+  const bool host_is_gpu = standin_get("host_is_gpu", 0) != 0;
   World& world = TheWorld();
   std::lock_guard<std::mutex> lock(world.mutex);
   const auto address = static_cast<uintptr_t>(pointer);
@@ -394,9 +420,9 @@ STANDIN_EXPORT CUresult cuPointerGetAttributes(unsigned count, int* which, void*
       found != world.memory.begin() && (--found, address < found->first + std::max<size_t>(found->second.bytes, 1));
   for (unsigned i = 0; i < count; ++i) {
     if (which[i] == tfc::kCudaPointerMemoryType) {
-      *static_cast<unsigned*>(values[i]) = known ? tfc::kCudaMemoryTypeDevice : 0;
+      *static_cast<unsigned*>(values[i]) = known || host_is_gpu ? tfc::kCudaMemoryTypeDevice : 0;
     } else if (which[i] == tfc::kCudaPointerDeviceOrdinal) {
-      *static_cast<int*>(values[i]) = known ? found->second.ordinal : -2;
+      *static_cast<int*>(values[i]) = known ? found->second.ordinal : host_is_gpu ? 0 : -2;
     } else {
       return kInvalidValue;
     }
