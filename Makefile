@@ -28,7 +28,7 @@ SHELL := /bin/bash
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test lint format wheel develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
+.PHONY: help demo test lint format wheel wheel-release develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
   test-long test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
@@ -76,6 +76,26 @@ dist/wheel.made: .venv/tools.made $(SOURCES)
 	@touch $@
 
 wheel: dist/wheel.made  ## build the wheel into dist/
+
+# TensorFlow itself is enough for its headers and symbols: what it needs to run is left away.
+RELEASE := build/release
+
+wheel-release: dist/wheel.made  ## the wheel with the GPU kernels of both TensorFlow versions, into dist/release/
+	@rm -rf $(RELEASE) dist/release
+	@$(MAKE) --no-print-directory $(TENSORFLOWS:%=release-kernels/%)
+	$(call say,wheel with GPU kernels)
+	@TFC_TF_GPU_KERNELS=$(CURDIR)/$(RELEASE)/kernels $(WITH_TOOLS) $(TOOLS)/bin/python -m pip wheel --quiet \
+	  --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist/release .
+	@ls dist/release/*.whl
+
+TENSORFLOWS := tf221 $(if $(PYTHON_TF215),tf215)
+.PHONY: $(TENSORFLOWS:%=release-kernels/%)
+$(TENSORFLOWS:%=release-kernels/%): release-kernels/%:
+	$(call say,GPU kernels for $(TENSORFLOW_$*))
+	@tools/make_venv.sh "$(PYTHON_$*)" $(RELEASE)/$*
+	@$(RELEASE)/$*/bin/python $(PIP_INSTALL) --no-deps "$(TENSORFLOW_$*)"
+	@PYTHONPATH=$(CURDIR) $(RELEASE)/$*/bin/python tools/build_tf_gpu.py $(NATIVE)/libtfcollective.so $(RELEASE)/kernels
+	@rm -rf $(RELEASE)/$*
 
 develop: .venv/tf221.made .venv/tools.made  ## build the shared objects in place and link the source tree into .venv/tf221
 	@$(WITH_TOOLS) cmake -S . -B $(NATIVE) -G Ninja
@@ -258,7 +278,7 @@ bench: .venv/tf221.installed  ## the same with all sizes and more rounds: on a q
 # ---- clean ----------------------------------------------------------------------------------------------------------
 
 clean:           ## remove what was built; the environments stay
-	rm -rf build dist models *.egg-info tfcollective/_native/*.so .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
+	rm -rf build dist models *.egg-info tfcollective/_native/*.so tfcollective/_native/tf_gpu .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
 
 distclean: clean ## remove the environments, too
 	rm -rf .venv

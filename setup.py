@@ -44,6 +44,7 @@ class BuildNative(Command):
         _check_call(configure)
         _check_call([cmake, "--build", str(tree), "--target", "wheel_libraries", "--parallel", jobs])
         _check_call([cmake, "--install", str(tree), "--component", "wheel", "--strip", "--prefix", str(prefix)])
+        _add_gpu_kernels(prefix)
 
     def get_source_files(self) -> list[str]:
         kinds = ("*.cc", "*.c", "*.h", "*.map")
@@ -69,6 +70,13 @@ class PlatformWheel(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
+
+
+def _add_gpu_kernels(prefix: Path) -> None:
+    """Puts what tools/build_tf_gpu.py has made into the package: wheels of releases only (`make wheel-release`)."""
+    folder = os.environ.get("TFC_TF_GPU_KERNELS")
+    for library in sorted(Path(folder).glob("*.so")) if folder else []:
+        shutil.copy2(library, prefix / PACKAGE / "tf_gpu" / library.name)
 
 
 def _tool(name: str) -> str:

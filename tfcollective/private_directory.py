@@ -1,4 +1,5 @@
-"""A directory of this user that nobody else can look into: for records of running jobs, and for a key of one's own."""
+"""Directories of this user that nobody else can look into: for records of running jobs and a key of one's own, and for
+what was compiled here."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["runtime_directory", "unusable", "user_key"]
+__all__ = ["cache_directory", "runtime_directory", "unusable", "user_key"]
 
 _KEY_FILE = "user.key"
 _KEY_BYTES = 32
@@ -28,6 +29,20 @@ def runtime_directory(override: str | None, environ: Mapping[str, str], temporar
         _check_private(path)
     except OSError as error:
         raise unusable(path, error) from error
+    return path
+
+
+def cache_directory(override: str | None) -> Path:
+    """Where this user keeps what can be made again: ``override`` or ``~/.cache/tfcollective``.
+
+    Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
+    """
+    path = Path(override) if override else Path.home() / ".cache" / "tfcollective"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(path, "TFCOLLECTIVE_CACHE_DIR")
+    except OSError as error:
+        raise ConfigError(f"cannot use {path}: {error}; TFCOLLECTIVE_CACHE_DIR names another place") from error
     return path
 
 
@@ -75,10 +90,10 @@ def _choose(override: str | None, environ: Mapping[str, str], temporary: str) ->
     return Path(temporary) / f"tfcollective-{os.getuid()}"
 
 
-def _check_private(path: Path) -> None:
+def _check_private(path: Path, variable: str = "TFCOLLECTIVE_RUNTIME_DIR") -> None:
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(
             f"{path} must be a directory of your own with mode 700: remove it, set its mode, or let "
-            "TFCOLLECTIVE_RUNTIME_DIR name another one"
+            f"{variable} name another one"
         )

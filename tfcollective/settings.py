@@ -275,6 +275,13 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("cuda_driver", "path", str, None, "The CUDA driver to use instead of libcuda.so.1."),
     Variable(
+        "gpu_kernels",
+        "0 or 1",
+        _flag,
+        True,
+        "Whether tensors on GPUs are reduced there; 0: TensorFlow copies them to the host. The same on all ranks.",
+    ),
+    Variable(
         "gpus_per_proc",
         "number",
         _whole,
@@ -282,6 +289,13 @@ VARIABLES: tuple[Variable, ...] = (
         "How many GPUs the launcher gives each rank, by `CUDA_VISIBLE_DEVICES`; 0: ranks see them all.",
     ),
     Variable("share_gpus", "0 or 1", _flag, False, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer)."),
+    Variable(
+        "cache_dir",
+        "path",
+        str,
+        None,
+        "Where GPU kernels are kept that were compiled here; a private directory. By default `~/.cache/tfcollective`.",
+    ),
     Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
 )
 _BY_FIELD = {row.field: row for row in VARIABLES}
@@ -324,8 +338,10 @@ class Settings:
     library: str | None = None
     nccl: str | None = None
     cuda_driver: str | None = None
+    gpu_kernels: bool = True
     gpus_per_proc: int = 0
     share_gpus: bool = False
+    cache_dir: str | None = None
     runtime_dir: str | None = None
 
     @classmethod

@@ -2,7 +2,7 @@
 
 Each room stands with the rooms it may use directly; what those may use, it may use, too. A room of RESERVED is for the
 rooms that stand there alone: the concrete transports (docs/adr/0001 says why `control` knows one of them), and the C
-header, whose types stop at the two rooms that translate them.
+header, whose types stop at the rooms that translate them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ BELOW: dict[str, tuple[str, ...]] = {
     "nccl": ("engine",),
     "capi": ("nccl",),
     "tf_ops": (),
+    "tf_gpu": ("tf_ops",),
 }
 RESERVED = {
     "transport/tcp": ("control", "capi"),
     "transport/memory": ("capi",),
     "transport/recording": ("capi",),
-    "include": ("capi", "tf_ops"),
+    "include": ("capi", "tf_ops", "tf_gpu"),
 }
 UNCHECKED = ("testing", "benchmarks")
 

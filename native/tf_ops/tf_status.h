@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "tf_ops/canonical_codes.h"
 #include "tf_ops/tensorflow_c_api.h"
 #include "tfcollective/tfcollective.h"
 
@@ -23,36 +24,7 @@ inline TfStatus NewTfStatus() { return TfStatus(TF_NewStatus()); }
 // into INTERNAL, keeps the message and loses the payloads (2.15 and 2.21). So a lost peer is an
 // UnavailableError eagerly and an InternalError in a graph; who has to tell them apart asks the
 // communicator, whose first failure is final.
-constexpr TF_Code TfCodeOf(int code) {
-  switch (code) {
-    case TFC_OK:
-      return TF_OK;
-    case TFC_INVALID_ARGUMENT:
-      return TF_INVALID_ARGUMENT;
-    case TFC_FAILED_PRECONDITION:
-    case TFC_MISMATCH:
-    case TFC_PROTOCOL:
-      return TF_FAILED_PRECONDITION;
-    case TFC_DEADLINE_EXCEEDED:
-      return TF_DEADLINE_EXCEEDED;
-    case TFC_PEER_LOST:
-    case TFC_IO:
-      return TF_UNAVAILABLE;
-    case TFC_ABORTED:
-      return TF_ABORTED;
-    case TFC_CANCELLED:
-      return TF_CANCELLED;
-    case TFC_RESOURCE_EXHAUSTED:
-      return TF_RESOURCE_EXHAUSTED;
-    case TFC_UNIMPLEMENTED:
-      return TF_UNIMPLEMENTED;
-    case TFC_DEVICE:
-    case TFC_INTERNAL:
-      return TF_INTERNAL;
-    default:
-      return TF_UNKNOWN;
-  }
-}
+constexpr TF_Code TfCodeOf(int code) { return static_cast<TF_Code>(CanonicalCodeOf(code)); }
 
 // What went wrong in one op, without the weight of a tfc_error.
 struct OpError {

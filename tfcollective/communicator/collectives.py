@@ -265,6 +265,10 @@ class Collectives:
                 raise InvalidArgumentError(f"stream: only for arrays on a GPU, got a {type(array).__name__}")
             return None
         self._check_usable()
+        return self._devices()
+
+    def _devices(self) -> DeviceCalls:
+        """The operations on GPUs, told where the driver and NCCL are to be looked for; nothing is loaded yet."""
         if self._device_calls is None:
             from tfcollective._native.device_calls import DeviceCalls, DeviceSearch
 

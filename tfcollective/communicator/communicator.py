@@ -213,6 +213,7 @@ class Communicator(Collectives):
 
     def _set_as_world(self, world: int) -> None:
         """Makes this the world that TensorFlow's kernels find under the number `world`."""
+        self._devices()  # its kernels on GPUs come without passing here
         self._library.call("tfc_world_set", world, self._handle)
 
     def _clear_world(self, world: int) -> None:

@@ -14,6 +14,7 @@ from tfcollective import _native, runtime
 from tfcollective.communicator import Op
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.log import get_logger
+from tfcollective.tensorflow.gpu_kernels import load_where_needed
 from tfcollective.tensorflow.plan import BucketPlan
 
 __all__ = [
@@ -87,11 +88,13 @@ def _load_library() -> Any:
     core = _native.load(runtime.settings().library)  # so that both find one copy of the core
     path = _library_path(core.path)
     try:
-        return tf.load_op_library(str(path))
+        module = tf.load_op_library(str(path))
     except (OSError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
         raise ConfigError(
             f"cannot load {path} into TensorFlow {tf.__version__}: {error}. Run `tfcollective check`."
         ) from error
+    load_where_needed(core.path, runtime.settings())
+    return module
 
 
 def _library_path(core: Path) -> Path:

@@ -1,0 +1,165 @@
+#include "tf_gpu/operation.h"
+
+#include <utility>
+
+#include "tf_gpu/device.h"
+#include "tf_ops/canonical_codes.h"
+
+namespace tfc_gpu {
+namespace {
+
+tfc_error EmptyError() {
+  tfc_error error;
+  error.struct_size = sizeof(error);
+  error.code = TFC_OK;
+  error.peer = -1;
+  error.sys_errno = 0;
+  error.reserved = 0;
+  error.message[0] = '\0';
+  return error;
+}
+
+// Never NULL, also for an empty tensor.
+void* DataOf(const Tensor& tensor) {
+  static char nothing;
+  return tensor.NumElements() == 0 ? &nothing : tensor.data();
+}
+
+}  // namespace
+
+absl::Status ToStatus(const tfc_error& error) {
+  const auto code = static_cast<absl::StatusCode>(tfc_ops::CanonicalCodeOf(error.code));
+  absl::Status status(code, std::string(tfc_code_name(error.code)) + ": " + error.message);
+  const std::string code_text = std::to_string(error.code);
+  const std::string peer_text = std::to_string(error.peer);
+  status.SetPayload("tfcollective/code", absl::Cord(absl::string_view(code_text)));
+  status.SetPayload("tfcollective/peer", absl::Cord(absl::string_view(peer_text)));
+  return status;
+}
+
+int32_t TfcDtypeOf(tensorflow::DataType type) {
+  switch (type) {
+    case tensorflow::DT_HALF:
+      return TFC_FLOAT16;
+    case tensorflow::DT_BFLOAT16:
+      return TFC_BFLOAT16;
+    case tensorflow::DT_FLOAT:
+      return TFC_FLOAT32;
+    case tensorflow::DT_DOUBLE:
+      return TFC_FLOAT64;
+    case tensorflow::DT_INT64:
+      return TFC_INT64;
+    default:
+      return -1;
+  }
+}
+
+absl::Status Operation::Start(const Wish& wish, const char* agreement, void* stream) {
+  tfc_error error = EmptyError();
+  tfc_communicator* communicator = nullptr;
+  if (tfc_world_acquire(wish.world, &communicator, &error) != TFC_OK) return ToStatus(error);
+  communicator_.reset(communicator);
+  std::vector<tfc_span> spans;
+  for (const TensorPair& pair : pairs_)
+    spans.push_back(tfc_span{DataOf(pair.input), DataOf(pair.output), pair.input.NumElements()});
+  std::vector<int64_t> shape;
+  if (pairs_.size() == 1)
+    for (int i = 0; i < pairs_[0].input.dims(); ++i) shape.push_back(pairs_[0].input.dim_size(i));
+  tfc_request request{};
+  request.struct_size = sizeof(request);
+  request.collective = wish.collective;
+  request.dtype = TfcDtypeOf(pairs_[0].input.dtype());
+  request.op = wish.op;
+  request.root = wish.root;
+  request.prescale = wish.prescale;
+  request.postscale = wish.postscale;
+  request.timeout_s = wish.timeout_s;
+  request.name = wish.name.c_str();
+  request.spans = spans.data();
+  request.num_spans = spans.size();
+  request.shape = shape.data();
+  request.ndim = static_cast<int32_t>(shape.size());
+  tfc_device_call call{};
+  call.struct_size = sizeof(call);
+  call.device = -1;
+  call.by_name = 1;
+  call.stream = stream;
+  call.launched = &Operation::OnLaunched;
+  call.user = new std::shared_ptr<Operation>(shared_from_this());
+  call.through_host = 1;
+  call.agreement = wish.agreement;
+  call.agreement_text = agreement;
+  if (tfc_device_run(communicator, &request, &call, &ticket_, &error) == TFC_OK) return absl::OkStatus();
+  delete static_cast<std::shared_ptr<Operation>*>(call.user);
+  return ToStatus(error);
+}
+
+// On a thread of the library; the ticket is not looked at before the start has returned.
+void Operation::OnLaunched(void* user, const tfc_error* error) {
+  const std::unique_ptr<std::shared_ptr<Operation>> operation(static_cast<std::shared_ptr<Operation>*>(user));
+  (*operation)->Finish(error == nullptr ? absl::OkStatus() : ToStatus(*error));
+}
+
+void Operation::Finish(absl::Status status) {
+  std::optional<Waiter> waiter;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    launched_ = true;
+    status_ = std::move(status);
+    waiter.swap(waiter_);
+  }
+  if (waiter) Deliver(*waiter);
+}
+
+void Operation::Await(Waiter waiter) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!launched_) {
+      waiter_ = std::move(waiter);
+      return;
+    }
+  }
+  Deliver(waiter);
+}
+
+bool Operation::launched() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return launched_;
+}
+
+absl::Status Operation::Join(void* stream) const {
+  tfc_error error = EmptyError();
+  if (tfc_device_join(communicator_.get(), ticket_, stream, &error) != TFC_OK) return ToStatus(error);
+  return absl::OkStatus();
+}
+
+void Operation::Abandon(void* stream) {
+  if (status_.ok() && communicator_ != nullptr) (void)Join(stream);
+  pairs_.clear();
+}
+
+// Runs without the lock: the operation is launched and has one waiter, so nobody else touches it any more.
+void Operation::Deliver(const Waiter& waiter) {
+  absl::Status status = status_;
+  if (status.ok()) status = Join(StreamOf(waiter.context));
+  if (status.ok() && waiter.gives_outputs) status = GiveOutputs(waiter.context);
+  pairs_.clear();
+  communicator_.reset();
+  if (!status.ok()) waiter.context->SetStatus(status);
+  waiter.done();
+}
+
+absl::Status Operation::GiveOutputs(OpKernelContext* context) const {
+  if (context->num_outputs() != static_cast<int>(pairs_.size()))
+    return absl::InvalidArgumentError("the bucket was started with " + std::to_string(pairs_.size()) +
+                                      " tensors, but " + std::to_string(context->num_outputs()) + " are asked for");
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    if (context->expected_output_dtype(index) != pairs_[i].output.dtype())
+      return absl::InvalidArgumentError("the bucket was started with tensors of another type than is asked for");
+    context->set_output(index, pairs_[i].output);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tfc_gpu

@@ -1,0 +1,128 @@
+"""The library with TensorFlow's kernels on GPUs: where it lies, and how it is compiled.
+
+TensorFlow's C++ interface, which alone tells its CUDA stream, is another one in every version, so there is one such
+library a version. Release wheels hold those of the versions that tfcollective is tested with; another one is compiled
+when it is first needed, from the sources in the package. TensorFlow is not imported here, and CUDA is not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+
+__all__ = ["FOLDER", "SOURCES", "TensorflowFolder", "compile_kernels", "compiled", "prebuilt"]
+
+FOLDER = Path(__file__).resolve().parent / "tf_gpu"
+SOURCES = FOLDER / "sources"
+_UNIT = Path("tf_gpu", "tf_gpu.cc")
+_COMPILERS = ("g++", "c++")
+_PATIENCE_S = 900.0
+_REMEDY = (
+    "Install g++ 9 or newer, or set TFCOLLECTIVE_GPU_KERNELS=0 on all ranks: then tensors travel through the host's "
+    "memory, which is slow."
+)
+
+
+@dataclass(frozen=True)
+class TensorflowFolder:
+    """Where a TensorFlow lies, and how it was compiled.
+
+    Attributes:
+        version: "2.21.0".
+        path: the folder of the package: with include/ and libtensorflow_framework.so.2.
+        flags: the compiler's flags that it asks for, without paths.
+    """
+
+    version: str
+    path: Path
+    flags: tuple[str, ...] = ("-std=c++17", "-D_GLIBCXX_USE_CXX11_ABI=1")
+
+
+def prebuilt(version: str, folder: Path = FOLDER) -> Path:
+    """Where a wheel holds the kernels for this TensorFlow, if it does."""
+    return folder / f"tensorflow-{version}.so"
+
+
+def command(
+    compiler: str, tensorflow: TensorflowFolder, core: Path, output: Path, sources: Path, device: Path | None = None
+) -> list[str]:
+    """The compiler's command line. `device` is a folder with another tf_gpu/device.h, for tests."""
+    include = tensorflow.path / "include"
+    # A checkout has the C header in native/include, a package beside the other sources.
+    ours = ([] if device is None else [device]) + [sources, sources / "include"]
+    folders = [*ours, include, include / "external" / "local_xla"]
+    return [
+        compiler,
+        # Warnings here are those of TensorFlow's headers.
+        *("-w", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", *tensorflow.flags),
+        *(f"-I{folder}" for folder in folders),
+        str(sources / _UNIT),
+        *("-o", str(output)),
+        *(f"-L{tensorflow.path}", "-l:libtensorflow_framework.so.2"),
+        *(f"-L{core.parent}", f"-l:{core.name}", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN/.."),
+    ]
+
+
+def compile_kernels(
+    tensorflow: TensorflowFolder,
+    core: Path,
+    output: Path,
+    *,
+    sources: Path = SOURCES,
+    device: Path | None = None,
+    compilers: Sequence[str] = _COMPILERS,
+) -> None:
+    """Makes `output`, whole or not at all; takes 10 s or so.
+
+    Args:
+        tensorflow: for which version.
+        core: libtfcollective.so, whose functions the kernels call.
+        output: the library to make.
+        sources: the folder of the sources.
+        device: as for :func:`command`.
+        compilers: the first one that there is compiles.
+
+    Raises:
+        ConfigError: there is no compiler, or it does not succeed; says what can be done.
+    """
+    compiler = next((path for path in map(shutil.which, compilers) if path), None)
+    what = f"tfcollective's GPU kernels for TensorFlow {tensorflow.version}"
+    if compiler is None:
+        raise ConfigError(
+            f"{what} are not in this installation and have to be compiled, but there is no compiler "
+            f"({' or '.join(compilers)}). {_REMEDY}"
+        )
+    output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = output.with_name(f"{output.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        _compile(command(compiler, tensorflow, core, partial, sources, device), what)
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _compile(line: Sequence[str], what: str) -> None:
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{what} could not be compiled: {error}. {_REMEDY}") from error
+    if done.returncode != 0:
+        said = "\n".join([text for text in done.stderr.splitlines() if "error" in text][:10]) or done.stderr[-2000:]
+        raise ConfigError(f"{what} could not be compiled; {line[0]} says:\n{said}\n{_REMEDY}")
+
+
+def compiled(tensorflow: TensorflowFolder, core: Path, cache: Path, sources: Path = SOURCES) -> Path:
+    """Where the kernels for this TensorFlow lie in the folder `cache`, which others can use as well: another version of
+    TensorFlow, of these sources or of the compiler's flags is another file."""
+    digest = hashlib.sha256(repr((tensorflow, str(core))).encode())
+    for source in sorted(path for path in sources.rglob("*") if path.is_file()):
+        digest.update(source.read_bytes())
+    return cache / f"tf_gpu-{tensorflow.version}-{digest.hexdigest()[:16]}.so"
