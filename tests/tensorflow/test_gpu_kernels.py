@@ -28,7 +28,11 @@ from tfcollective.settings import Settings
 from tfcollective.tensorflow import gpu_kernels
 from tfcollective.tensorflow.ops import LIBRARY_NAME
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(1200),  # TensorFlow's headers take a compiler 10 s, and many times that on a busy machine
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+]
 
 KEY = b"0123456789abcdef"
 STANDIN_DEVICE = ROOT / "tests" / "native" / "tf_gpu_standin"
