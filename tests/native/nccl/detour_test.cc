@@ -90,7 +90,7 @@ TEST_F(GpuDetourTest, SaysOnceThatItIsSlowAndWhy) {
   LogRecorder recorder;
   const Log log = recorder.log();
   WorldOptions options;
-  options.log = [](void* user, int32_t, const char* message) { static_cast<const Log*>(user)->Info(message); };
+  options.log = [](void* user, int32_t, const char* message) { static_cast<const Log*>(user)->Warning(message); };
   options.log_user = const_cast<Log*>(&log);
   RunDetourWorld(
       2, 1,
