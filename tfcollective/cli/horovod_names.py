@@ -82,8 +82,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "DistributedOptimizer": (
             "different",
             (
-                "`op` is Average or Sum: Adasum of what an optimizer of `tf.compat.v1` changes is not there, as the tape "
-                "has `op=Adasum` with every optimizer; `op` and `groups` count for Keras optimizers, too; "
+                "`op` is Average or Sum: Adasum of what an optimizer of `tf.compat.v1` changes is not there, as the "
+                "tape has `op=Adasum` with every optimizer; `op` and `groups` count for Keras optimizers, too; "
                 "sparse gradients may be added up over passes"
             ),
         ),
