@@ -12,6 +12,7 @@ import time
 import cloudpickle
 import pytest
 from launching import JOIN
+from patience import within
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.hosted import HostedJob
@@ -123,7 +124,7 @@ def test_output_results_and_places_reach_the_submitter(tmp_path, capfd):
         platform.add("two", "one")
         with platform.client() as client:
             ended = platform.follow(client)
-        assert [process.wait(60) for process in platform.processes] == [0, 0, 0]
+        assert [process.wait(within(60)) for process in platform.processes] == [0, 0, 0]
     assert [record.exit_code for record in ended.outcome.exits] == [0, 0, 0]
     assert [cloudpickle.loads(data) for data in ended.outcome.results.values()] == [42, 42, 42]
     assert sorted(capfd.readouterr().out.splitlines()) == [f"[{rank}]<stdout>: said 21" for rank in range(3)]
@@ -157,7 +158,7 @@ def test_a_signal_to_the_submitter_ends_the_job(tmp_path):
         when_all_wait(platform, signal_ourselves)
         with platform.client() as client:
             ended = client.follow(platform.job.plan, lambda: None, (signal.SIGTERM,), results=True)
-        assert [process.wait(60) for process in platform.processes] == [0, 0, 0]
+        assert [process.wait(within(60)) for process in platform.processes] == [0, 0, 0]
     assert ended.outcome.stopped_by == signal.SIGTERM
     assert ended.outcome.agent_failure is None
 
@@ -168,7 +169,7 @@ def test_the_platform_is_asked_why_it_has_ended_the_master(tmp_path):
         when_all_wait(platform, platform.take_away)
         with platform.client() as client:
             ended = platform.follow(client)
-        assert [process.wait(60) for process in platform.processes] == [0, 0, 0]
+        assert [process.wait(within(60)) for process in platform.processes] == [0, 0, 0]
     assert ended.outcome.agent_failure == "its queue was needed"
 
 
@@ -177,7 +178,7 @@ def test_containers_that_do_not_come_are_named(tmp_path):
         platform.add("two")
         with platform.client() as client:
             failure = platform.follow(client).outcome.start_failure
-        assert platform.processes[0].wait(60) == 0
+        assert platform.processes[0].wait(within(60)) == 0
     assert failure.timed_out
     assert failure.message in (
         "1 of 2 containers came within 3 s; missing: one",
@@ -189,7 +190,7 @@ def test_a_container_that_never_will_come_is_reported_at_once(tmp_path):
     (tmp_path / "broken-two").touch()
     with Platform(tmp_path, said_and_returned, (1,)) as platform, platform.client() as client:
         assert platform.follow(client).outcome.agent_failure == "two is broken"
-        assert platform.processes[0].wait(60) == 0
+        assert platform.processes[0].wait(within(60)) == 0
 
 
 def test_a_description_that_is_something_else_is_refused():

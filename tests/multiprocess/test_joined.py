@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from launching import JOIN, Run, run, until
+from patience import within
 
 pytestmark = pytest.mark.multiprocess
 
@@ -36,7 +37,7 @@ def test_agents_share_the_ranks_and_end_with_them(tmp_path):
     arguments = ("-np", "3", "--wait-for-agents", "2", "--key-file", str(key), *ON_LOOPBACK)
     program = f"{JOIN}\njoin(); print('rank', rank, me.world_size); sys.exit(5 * (rank == 2))"
     with Run((*arguments, "python", "-c", program)) as one, agents(one, 2, key) as started:
-        said = [agent.communicate(timeout=60)[0] for agent in started]
+        said = [agent.communicate(timeout=within(60))[0] for agent in started]
         code, _, err = one.finish()
     assert [agent.returncode for agent in started] == [0, 0]
     assert sorted("".join(said).splitlines()) == [f"[{rank}]<stdout>: rank {rank} 3" for rank in range(3)]
@@ -53,7 +54,7 @@ def test_agents_end_their_ranks_when_the_launcher_is_killed(tmp_path):
     with Run((*arguments, "python", "-c", program)) as one, agents(one, 1, key) as (agent,):
         rank = int(agent.stdout.readline().split()[-1])
         one.signal(signal.SIGKILL)
-        agent.communicate(timeout=30)
+        agent.communicate(timeout=within(30))
         assert agent.returncode == 70
         until(lambda: not _exists(rank))
 
