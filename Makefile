@@ -193,8 +193,8 @@ endif
 test-long: .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)  ## longer tests of examples and benchmarks, under both TensorFlow versions
 	$(call say,long tests)
 	$(call python_tests,tf221,-n 2 --dist load -m long $(CURDIR)/tests $(PYTEST_ARGS))
-	$(if $(PYTHON_TF215),$(call python_tests,tf215,-n 2 --dist load -m long $(CURDIR)/tests/e2e/test_examples.py $(CURDIR)/tests/e2e/test_winequality.py \
-	  $(CURDIR)/tests/tensorflow/test_data_service_jobs.py $(PYTEST_ARGS)))
+	$(if $(PYTHON_TF215),$(call python_tests,tf215,-n 2 --dist load -m long \
+	  $(addprefix $(CURDIR)/tests/,e2e/test_examples.py e2e/test_winequality.py keras tensorflow) $(PYTEST_ARGS)))
 
 # Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
 PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))

@@ -31,6 +31,7 @@ def write(folder: Path, names: list[str]) -> list[str]:
     return [str(path) for path in paths]
 
 
+@pytest.mark.long
 def test_the_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = [name for name, block in BLOCKS.items() if "init()" in block and name not in LAUNCHES]

@@ -51,6 +51,7 @@ def test_digits_on_two_processes_end_above_95_percent_and_leave_one_model(tmp_pa
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_digits_run_unchanged_without_the_launcher(tmp_path):
     command = [sys.executable, str(EXAMPLES / "keras_digits.py"), "--epochs", "1", "--model-dir", str(tmp_path)]
@@ -58,6 +59,7 @@ def test_digits_run_unchanged_without_the_launcher(tmp_path):
     assert 0 <= accuracy_in(done.stdout) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
     trace = tmp_path / "trace.json"
@@ -70,6 +72,7 @@ def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
     assert done.stdout.count("epoch 1/10") == 1
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_processes_with_uneven_data_train_to_the_end_of_the_longest():
     done = run_job(EXAMPLES / "uneven_data.py", 3)

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 JOB = Path(__file__).with_name("job_backup.py")
 
 
+@pytest.mark.long
 @pytest.mark.kill
 def test_a_job_that_was_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
     run_job(JOB, 2, str(tmp_path), "1", expect=137)

@@ -54,6 +54,7 @@ def experiment(model_dir):
     )
 
 
+@pytest.mark.long
 def test_it_goes_on_where_it_was_backed_up(tmp_path, capfd):
     histories = tfcollective.run(experiment, (str(tmp_path),), np=2, max_restarts=1, env=QUIET)
     assert [len(history["loss"]) for history in histories] == [1, 1]  # the first epoch was not trained again

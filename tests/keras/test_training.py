@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ pytest.importorskip("tensorflow")
 from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(500)]
+if version("keras").startswith("2."):  # the longest test of all: once in `make test`, with Keras 2 in `make test-long`
+    pytestmark.append(pytest.mark.long)
 JOB = Path(__file__).with_name("job_training.py")
 
 # Sums of the same float32 numbers in another order differ by round-off; 12 steps let that grow to about 5e-7 here.

@@ -74,7 +74,7 @@ def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
         worker = group.start(ONLY_INIT, {**tf_config(port, "worker", 1), **KEY}, timeout=10)
         stranger = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), "TFCOLLECTIVE_KEY": "cd" * 32}, timeout=30)
         _, err = stranger.communicate(timeout=60)
-        assert "CoordinatorError" in err
+        assert "UnprovenReplyError" in err
         assert "does not prove the job key" in err
         errors = [process.communicate(timeout=60)[1] for process in (chief, worker)]
         assert "wrong key" in errors[0]

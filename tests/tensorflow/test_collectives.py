@@ -20,7 +20,9 @@ def test_collectives(ranks: int, transport: str) -> None:
     assert done.stdout.count("ok ") == 11 * ranks
 
 
-@pytest.mark.parametrize(("ranks", "transport"), [(1, "auto"), (2, "tcp"), (3, "auto")])
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [pytest.param(1, "auto", marks=pytest.mark.long), (2, "tcp"), (3, "auto")]
+)
 def test_ranks_that_run_out_of_data_join(ranks: int, transport: str) -> None:
     done = run_job(JOB.with_name("job_join.py"), ranks, TFCOLLECTIVE_TRANSPORT=transport)
     assert done.stdout.count("ok ") == (5 if ranks > 1 else 4) * ranks

@@ -20,7 +20,7 @@ JOB = Path(__file__).with_name("job_failures.py")
     ("kind", "code", "told", "reported"),
     [
         ("exception", 1, "rank 1 stopped: ValueError: the data is rotten", "rank 1 .* exited with code 1"),
-        ("exit", 3, "rank 1 finished after", "rank 1 .* exited with code 3"),
+        pytest.param("exit", 3, "rank 1 finished after", "rank 1 .* exited with code 3", marks=pytest.mark.long),
         ("kill", 137, "rank 1 .* is gone", "rank 1 .* was killed by SIGKILL"),
         ("uneven", 1, "rank 1 finished after .*shard", "rank 0 .* exited with code 1"),
     ],
@@ -35,7 +35,9 @@ def test_the_others_are_told(kind: str, code: int, told: str, reported: str, tmp
     assert re.match(f"the job failed: {reported}", report), report
 
 
-@pytest.mark.parametrize("kind", ["numpy", "eager", "graph"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("numpy", marks=pytest.mark.long), "eager", pytest.param("graph", marks=pytest.mark.long)]
+)
 def test_ctrl_c_while_an_operation_waits(kind: str) -> None:
     # In TensorFlow the interrupt meets the making of a CancelledError: pybind11 shows both in a RuntimeError.
     done = run_job(JOB.with_name("job_interrupt.py"), 2, kind, expect=130 if kind == "numpy" else 1)
