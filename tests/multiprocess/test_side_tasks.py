@@ -39,6 +39,7 @@ class Watched(Trainable):
 
     def train(self):
         runtime.init()
+        until((self.directory / "evaluating").exists, 60)
         return runtime.rank(), runtime.size()
 
     def evaluate(self):

@@ -60,9 +60,9 @@ def main() -> int:
         return ExitCode.INTERNAL
     supervisor = Supervisor(config, environ, node, reporter)
     with _WakeUp() as wake_up:
+        Pulse(_STDIN).start()
         supervisor.start()
         reporter.start()
-        Pulse(_STDIN).start()
         _watch_coordinator(config, wake_up)
         _supervise(supervisor, lines, wake_up)
     end_descendants()
