@@ -1,12 +1,17 @@
 #include "nccl/host_detour.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "base/deadline.h"
 #include "nccl/device_task.h"
 
 namespace tfc {
 namespace {
+
+constexpr double kGraceSeconds = 1;  // for copies that a failure has left under way
 
 CUdeviceptr Device(const void* memory) { return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)); }
 
@@ -30,9 +35,26 @@ struct HostDetour::Flight {
 HostDetour::~HostDetour() {
   if (gpu_ == nullptr) return;
   const Gpu::Current current(*gpu_);
-  // What a failure has left behind may still be written to: it is left alone.
   for (const Block& block : free_) gpu_->api().cuMemFreeHost(block.memory);
+  // Memory that the GPU may still write to is not given back.
+  if (!lost_.empty() && CopiesEnd())
+    for (const Block& block : lost_) gpu_->api().cuMemFreeHost(block.memory);
   if (stream_ != nullptr) gpu_->api().cuStreamDestroy(stream_);
+}
+
+// Whether all that was given to the stream comes to its end in a moment.
+bool HostDetour::CopiesEnd() {
+  if (stream_ == nullptr) return true;
+  const auto end = gpu_->TakeEvent();
+  if (!end.ok()) return false;
+  const CudaApi& api = gpu_->api();
+  CUresult state = api.cuEventRecord(end.value(), stream_);
+  const bool recorded = state == kCudaSuccess;
+  const Deadline deadline = Deadline::After(kGraceSeconds);
+  while (recorded && (state = api.cuEventQuery(end.value())) == kCudaNotReady && !deadline.Passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  gpu_->GiveBack(end.value());
+  return state == kCudaSuccess;
 }
 
 void HostDetour::Start(const DeviceCommunicator::TaskPtr& task, const Status& why) {
@@ -170,8 +192,9 @@ void HostDetour::OnReduced(const FlightPtr& flight, const Status& status) {
   Status back = status;
   if (back.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
+    flight->stage = Flight::Stage::kToDevice;
     back = CopyBack(flight.get());
-    if (back.ok()) flight->stage = Flight::Stage::kToDevice;
+    if (!back.ok()) Lose(flight.get());  // at once: Poll would take the event of the way to the host for this one's
   }
   if (!back.ok() && status.ok()) Complain(*flight, back);
   End(flight, back);
@@ -197,17 +220,23 @@ void HostDetour::End(const FlightPtr& flight, const Status& status) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     done = flight->task->End(status);
-    if (!status.ok() && flights_.erase(flight->task->ticket) > 0 && !engine_->failure().failed() &&
-        flight->stage == Flight::Stage::kReducing)
-      free_.push_back(flight->block);
+    if (!status.ok()) Lose(flight.get());
   }
   changed_();
   if (done) done(status);
 }
 
+// The engine has let go of the memory when it says so; of the GPU's copies nobody has said anything. With the mutex.
+void HostDetour::Lose(Flight* flight) {
+  flights_.erase(flight->task->ticket);
+  const Block block = std::exchange(flight->block, Block{});
+  if (block.memory == nullptr) return;
+  (flight->stage == Flight::Stage::kReducing ? free_ : lost_).push_back(block);
+}
+
 void HostDetour::Forget(const FlightPtr& flight) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (flights_.erase(flight->task->ticket) > 0) free_.push_back(flight->block);
+  if (flights_.erase(flight->task->ticket) > 0) free_.push_back(std::exchange(flight->block, Block{}));
 }
 
 // The other ranks would wait for this one.

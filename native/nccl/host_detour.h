@@ -53,12 +53,14 @@ class HostDetour {
     size_t size = 0;
   };
 
+  bool CopiesEnd();
   Status CopyToHost(Flight* flight);
   Status Reserve(Flight* flight, size_t bytes);
   void Submit(const FlightPtr& flight);
   void OnReduced(const FlightPtr& flight, const Status& status);
   Status CopyBack(Flight* flight);
   void End(const FlightPtr& flight, const Status& status);
+  void Lose(Flight* flight);
   void Forget(const FlightPtr& flight);
   void Complain(const Flight& flight, const Status& status);
 
@@ -70,6 +72,7 @@ class HostDetour {
   std::shared_ptr<Gpu> gpu_;
   CUstream stream_ = nullptr;
   std::vector<Block> free_;
+  std::vector<Block> lost_;  // of operations that failed: the GPU may still read or write it
   bool told_ = false;
 };
 

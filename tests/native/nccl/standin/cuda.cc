@@ -391,8 +391,9 @@ STANDIN_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, s
 }
 
 STANDIN_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
-  *memory = std::malloc(std::max<size_t>(bytes, 1));
-  return Result("cuMemHostAlloc");
+  const CUresult result = Result("cuMemHostAlloc");
+  if (result == tfc::kCudaSuccess) *memory = std::malloc(std::max<size_t>(bytes, 1));
+  return result;
 }
 
 STANDIN_EXPORT CUresult cuMemFreeHost(void* memory) {
