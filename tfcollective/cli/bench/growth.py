@@ -1,0 +1,73 @@
+"""``tfcollective bench growth``: steps as ranks and tensors grow, coordinators as agents grow."""
+
+from __future__ import annotations
+
+import click
+
+from tfcollective.cli.bench.common import as_typed, interruptible, names, numbers, ranks_of, show, write
+
+__all__ = ["growth"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tfcollective bench growth --quick
+  tfcollective bench growth -np 2,4,8,16 --tensors 10,100,1000 --out results
+  tfcollective bench growth --runners coordinator --agents 10,100,1000"""
+)
+@click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds, on this host; 2,4,8,16, or 2,4 with --quick.")
+@click.option("--tensors", metavar="N,...", default="10,100,1000", show_default=True, help="Gradients of a step.")
+@click.option("--bytes", "total", metavar="SIZE", default="4M", show_default=True, help="All gradients together.")
+@click.option("--agents", metavar="N,...", help="Agents that join at once; 10,100,1000, or 10,100 with --quick.")
+@click.option("--runners", metavar="NAME,...", help="ours, horovod, coordinator; all when omitted.")
+@click.option("--rounds", type=int, help="Turns of everybody; 3, or 1 with --quick.")
+@click.option("--iterations", type=int, help="Steps per turn; 30, or 10 with --quick.")
+@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@click.option("--out", metavar="DIR", help="Write growth.json, growth.html and PNGs there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@click.option("--quick", is_flag=True, help="Fewer ranks, agents and rounds.")
+@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
+@click.option("--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod.")
+def growth(
+    ranks: str | None,
+    tensors: str,
+    total: str,
+    agents: str | None,
+    runners: str | None,
+    rounds: int | None,
+    iterations: int | None,
+    deadline: float,
+    out: str | None,
+    as_json: bool,
+    quick: bool,
+    baselines: str | None,
+    horovod_python: str | None,
+) -> int:
+    """What a step costs as ranks and tensors grow, and what a coordinator costs as agents grow.
+
+    What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
+    """
+    from tfcollective.bench.growth.options import GrowthOptions
+    from tfcollective.bench.growth.pages import overview, sections
+    from tfcollective.bench.growth.run import run_growth
+    from tfcollective.bench.progress import show_progress
+    from tfcollective.bench.units import parse_bytes
+
+    options = GrowthOptions(
+        ranks=ranks_of(ranks or ("2,4" if quick else "2,4,8,16")),
+        tensors=numbers("--tensors", tensors),
+        total_bytes=parse_bytes(total),
+        agents=numbers("--agents", agents if agents is not None else "10,100" if quick else "10,100,1000"),
+        runners=names(runners),
+        rounds=rounds if rounds is not None else 1 if quick else 3,
+        iterations=iterations if iterations is not None else 10 if quick else 30,
+        deadline_s=deadline,
+        baselines=baselines or "",
+        horovod_python=horovod_python or "",
+    )
+    with interruptible():
+        report = run_growth(options, as_typed(), show_progress)
+    show(report, overview(report), as_json)
+    write(report, sections, out, "growth")
+    return 0
