@@ -139,13 +139,17 @@ class AllReduce {
   MutableCursor output_;
 };
 
+bool FitsOneShot(const StagingRounds& rounds, size_t bytes) {
+  return bytes <= rounds.segment_size() && !UsesTwoPhase(rounds, bytes);
+}
+
 // One-shot of one piece of memory that fits a segment: no cursors.
-Status OneSegment(StagingRounds* rounds, const Reduction& reduction, const ConstSpan& input,
-                  const MutableSpan& output) {
+Status OneSegment(StagingRounds* rounds, const Reduction& reduction, const ConstSpan& input, const MutableSpan& output,
+                  size_t count) {
   TFC_RETURN_IF_ERROR(rounds->Open(0));
   std::memcpy(rounds->slot(0), input.data, input.size);
   TFC_RETURN_IF_ERROR(rounds->PublishAndAwait());
-  CombineSlots(*rounds, reduction, Lot{0, 0, input.size}, input.data, output.data, false);
+  CombineSlots(*rounds, reduction, input.data, output.data, count);
   rounds->Close(0);
   return Status::Ok();
 }
@@ -164,10 +168,18 @@ Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, c
     ScaleSpans(reduction, input, output);
     return Status::Ok();
   }
-  if (input.size() == 1 && output.size() == 1 && bytes <= rounds.segment_size() && !UsesTwoPhase(rounds, bytes))
-    return OneSegment(&rounds, reduction, input[0], output[0]);
+  if (input.size() == 1 && output.size() == 1 && FitsOneShot(rounds, bytes))
+    return OneSegment(&rounds, reduction, input[0], output[0], bytes / DtypeSize(reduction.dtype));
   AllReduce all_reduce(&rounds, reduction, input, output, bytes);
   return UsesTwoPhase(rounds, bytes) ? all_reduce.TwoPhase() : all_reduce.OneShot();
+}
+
+Status ArenaAllReduceChecked(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
+                             const MutableSpans& output, size_t count) {
+  StagingRounds rounds(context, input[0].size);
+  if (count == 0 || rounds.local_size() == 1 || !FitsOneShot(rounds, input[0].size))
+    return ArenaAllReduce(context, reduction, input, output);
+  return OneSegment(&rounds, reduction, input[0], output[0], count);
 }
 
 }  // namespace tfc

@@ -18,9 +18,10 @@ struct Lot {
   size_t size;
 };
 
-// As CombineStaged, with this rank's own part and the output in one piece each.
-void CombineSlots(const StagingRounds& rounds, const Reduction& reduction, Lot lot, const std::byte* own,
-                  std::byte* output, bool stream);
+// As CombineStaged, of the first `count` elements of round 0, with this rank's own part and the output in one piece
+// each.
+void CombineSlots(const StagingRounds& rounds, const Reduction& reduction, const std::byte* own, std::byte* output,
+                  size_t count);
 
 // output = the staged lots of all ranks, combined in rank order and finished. This rank's own part is
 // read from `own` (it need not be staged). Both cursors move on by the size of the lot.

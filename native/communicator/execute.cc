@@ -234,14 +234,15 @@ Status RunAlone(const Operation& operation) {
   return Status::Ok();
 }
 
-Status Explain(const Run& run, Status status) {
-  if (status.ok()) return status;
+Status ExplainError(const Run& run, const Status& status) {
   if (status.code() != Code::kDeadlineExceeded) return status.WithContext(run.operation.Title());
   return Status(Code::kDeadlineExceeded,
                 run.operation.Title() + " timed out after " +
                     std::to_string(static_cast<int>(run.operation.timeout_s + 0.5)) + " s: " + status.message(),
                 status.peer());
 }
+
+inline Status Explain(const Run& run, Status status) { return status.ok() ? status : ExplainError(run, status); }
 
 }  // namespace
 
@@ -283,8 +284,21 @@ Status Execute(const Topology& topology, const Operation& operation, const Resou
   return Explain(run, Dispatch(run));
 }
 
+namespace {
+
+size_t ElementsInOnePiece(const Operation& operation) {
+  if (operation.collective != Collective::kAllReduce || operation.input.size() != 1 || operation.output.size() != 1)
+    return 0;
+  return operation.input[0].size / DtypeSize(operation.dtype);
+}
+
+}  // namespace
+
 Prepared::Prepared(Operation checked, int size)
-    : operation(std::move(checked)), reduction(operation.ReductionFor(size)), signature(operation.Signature()) {}
+    : operation(std::move(checked)),
+      reduction(operation.ReductionFor(size)),
+      signature(operation.Signature()),
+      elements(ElementsInOnePiece(operation)) {}
 
 Status ExecutePrepared(const Topology& topology, const Prepared& prepared, const Resources& resources,
                        Deadline deadline, Channel* channel) {
@@ -294,7 +308,9 @@ Status ExecutePrepared(const Topology& topology, const Prepared& prepared, const
   if (topology.size == 1) return RunAlone(operation);
   switch (operation.collective) {
     case Collective::kAllReduce:
-      return Explain(run, ArenaAllReduce(OverArena(run), run.reduction, operation.input, operation.output));
+      if (prepared.elements == 0) return Explain(run, Dispatch(run));
+      return Explain(run, ArenaAllReduceChecked(OverArena(run), run.reduction, operation.input, operation.output,
+                                                prepared.elements));
     case Collective::kBarrier:
       return Explain(run, ArenaBarrier(OverArena(run)));
     default:

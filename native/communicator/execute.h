@@ -43,6 +43,7 @@ struct Prepared {
   Operation operation;
   const Reduction reduction;
   const uint64_t signature;
+  const size_t elements;  // of an all-reduce of one piece of memory, else 0
 };
 
 // As Execute, in a world of one or over the arena only.
