@@ -37,7 +37,7 @@ def test_the_examples_run(tmp_path, monkeypatch):
     names = [name for name, block in BLOCKS.items() if "init()" in block and name not in LAUNCHES]
     assert len(names) >= 6
     (tmp_path / "driver.py").write_text(DRIVER)
-    done = run_job(tmp_path / "driver.py", 2, *write(tmp_path, names))
+    done = run_job(tmp_path / "driver.py", 2, *write(tmp_path, names), whole=True)
     assert done.stdout.count("done with") == 2 * len(names)
 
 

@@ -39,7 +39,7 @@ def test_tf_config_on_three_hosts_started_by_hand():
 
 @pytest.mark.tensorflow
 def test_digits_on_two_processes_end_above_95_percent_and_leave_one_model(tmp_path):
-    done = run_job(EXAMPLES / "keras_digits.py", 2, "--model-dir", str(tmp_path / "models"))
+    done = run_job(EXAMPLES / "keras_digits.py", 2, "--model-dir", str(tmp_path / "models"), whole=True)
     assert accuracy_in(done.stdout) > 0.95
     (model,) = (tmp_path / "models").iterdir()
     assert f"model saved to {model}" in done.stdout
@@ -63,7 +63,7 @@ def test_digits_run_unchanged_without_the_launcher(tmp_path):
 @pytest.mark.tensorflow
 def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
     trace = tmp_path / "trace.json"
-    done = run_job(EXAMPLES / "custom_loop.py", 2, TFCOLLECTIVE_TIMELINE=str(trace))
+    done = run_job(EXAMPLES / "custom_loop.py", 2, whole=True, TFCOLLECTIVE_TIMELINE=str(trace))
     events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
     buckets = {(event["pid"], event["cat"]) for event in events if "/bucket 0" in event["name"]}
     assert buckets >= {(0, "allreduce"), (1, "allreduce")}

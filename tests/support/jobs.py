@@ -10,6 +10,8 @@ from pathlib import Path
 from patience import within
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+# Keras 3 imports scikit-learn and matplotlib wherever they are installed: a third of the time in which a rank starts.
+HIDDEN = Path(__file__).with_name("hidden")
 
 
 def run_job(
@@ -19,11 +21,16 @@ def run_job(
     options: tuple[str, ...] = (),
     timeout: float = 150.0,
     expect: int | None = 0,
+    whole: bool = False,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `script` on `ranks` processes with the launcher; `expect` is the exit code (None: any but 0)."""
+    """Runs `script` on `ranks` processes with the launcher; `expect` is the exit code (None: any but 0). `whole`: with
+    all that is installed, for scripts that need what is hidden otherwise."""
     launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(ranks), *options]
     command = [*launcher, sys.executable, str(script), *arguments]
+    path = os.environ.get("PYTHONPATH", "")
+    if not whole:
+        environment["PYTHONPATH"] = os.pathsep.join([str(HIDDEN), environment.get("PYTHONPATH", path)])
     done = subprocess.run(
         command,
         env={**os.environ, **QUIET, **environment},
