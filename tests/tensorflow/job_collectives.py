@@ -97,6 +97,8 @@ def in_a_v1_graph() -> None:
         assert session.run(total)[0] == sum(range(size))
         session.run(everywhere)
         assert session.run(variable)[0] == size - 1
+        session.run(variable.assign([float(rank)]))
+        assert session.run(tfc.broadcast_([variable], 0))[0][0] == session.run(variable)[0] == 0.0
 
 
 def gradients() -> None:
@@ -133,6 +135,27 @@ def gradients() -> None:
     equal(traced(), sum(everyone(3)))
 
 
+def gradients_of_gradients() -> None:
+    def second(function: object, rows: int) -> tf.Tensor:
+        x = tf.constant(mine(rows))
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = tf.reduce_sum(function(x) ** 2)
+            first = tf.reduce_sum(inner.gradient(loss, x))
+        return outer.gradient(first, x)
+
+    at_root = 2.0 / size if rank == 0 else 0.0
+    for wrap in (lambda call: call, tf.function):
+        equal(wrap(lambda: second(lambda v: tfc.allreduce(v, op=tfc.Sum), 3))(), np.full(3, 2.0 * size**2))
+        equal(wrap(lambda: second(lambda v: tfc.grouped_allreduce([v])[0], 3))(), np.full(3, 2.0))
+        equal(wrap(lambda: second(tfc.allgather, 3))() * size, np.full(3, 2.0))
+        equal(wrap(lambda: second(lambda v: tfc.broadcast(v, 0), 3))(), np.full(3, at_root))
+        equal(wrap(lambda: second(lambda v: tfc.reducescatter(v, op=tfc.Sum), size))(), np.full(size, 2.0 * size**2))
+        equal(wrap(lambda: second(tfc.alltoall, size))(), np.full(size, 2.0))
+
+
 def adasum() -> None:
     if size & (size - 1):
         try:
@@ -166,6 +189,7 @@ def adasum() -> None:
 
 def objects() -> None:
     assert tfc.broadcast_object({"rank": rank}, 0) == {"rank": 0}
+    assert tfc.broadcast_object_fn(size - 1, name="told")([rank]) == [size - 1]
     assert tfc.allgather_object(("x" * rank, rank)) == [("x" * r, r) for r in range(size)]
 
 
@@ -230,6 +254,7 @@ for check in (
     in_functions,
     in_a_v1_graph,
     gradients,
+    gradients_of_gradients,
     adasum,
     objects,
     tape,

@@ -17,7 +17,7 @@ JOB = Path(__file__).with_name("job_collectives.py")
 @pytest.mark.parametrize(("ranks", "transport"), [(1, "auto"), (2, "auto"), (3, "tcp")])
 def test_collectives(ranks: int, transport: str) -> None:
     done = run_job(JOB, ranks, TFCOLLECTIVE_TRANSPORT=transport)
-    assert done.stdout.count("ok ") == 11 * ranks
+    assert done.stdout.count("ok ") == 12 * ranks
 
 
 @pytest.mark.parametrize(

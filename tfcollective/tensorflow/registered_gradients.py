@@ -85,7 +85,10 @@ def _allgather(op: Any, grad: Any) -> Any:
 @tf.RegisterGradient("TfcollectiveBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast(op: Any, grad: Any) -> Any:
     average = _average(op, grad)
-    return average if _members(op).rank == op.get_attr("root_rank") else tf.zeros_like(average)
+    if _members(op).rank == op.get_attr("root_rank"):
+        return average
+    # Zeros that hang together with the average: a gradient of this gradient reduces on every rank, or on none.
+    return tf.where(tf.zeros_like(average, tf.bool), average, tf.zeros_like(average))
 
 
 @tf.RegisterGradient("TfcollectiveReducescatter")  # type: ignore[untyped-decorator]
