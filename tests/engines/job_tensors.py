@@ -135,7 +135,7 @@ def what_is_built() -> None:
 
 def disagreement() -> None:
     try:
-        hvd.allreduce(tf.ones(2 + rank), name="uneven")
+        hvd.allreduce(tf.ones(2 if rank == 0 else 3), name="uneven")  # two kinds: Horovod names no third
         raise AssertionError("no error")
     except (tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError) as error:
         assert "2" in str(error)
