@@ -1,12 +1,15 @@
-"""The two places where Keras has to know of us and offers no hook: all that this package changes in Keras.
+"""The places where Keras has to know of us and offers no hook: all that this package changes in Keras.
 
 It is changed when ``tfcollective.keras`` is imported. The first optimizer would be too late: Python looks up
 ``model.compile`` before it makes the optimizer in ``model.compile(optimizer=DistributedOptimizer(...))``.
 
 * ``Model.compile``: XLA cannot compile our ops, and Keras 3's ``jit_compile="auto"`` means True as soon as it sees an
-  accelerator. With a distributed optimizer "auto" becomes False, and an explicit True an error.
+  accelerator. With a distributed optimizer "auto" becomes False, and an explicit True an error. Horovod's pages give
+  ``experimental_run_tf_function=False``, which Keras 3 does not know: with a distributed optimizer it is taken away.
 * Keras 3's ``LossScaleOptimizer.check_finite``: it decides by the local gradients whether the optimizer inside is
   called at all; with a distributed one inside all ranks have to decide alike. (Keras 2 aggregates before it decides.)
+* Keras 3's ``optimizer.variables``: the list may be called, as in Keras 2 and in scripts written for Horovod. A
+  ``DistributedGradientTape`` sees to it, too.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.keras.state import distributed_part, state_of
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
+from tfcollective.tensorflow.keras_variables import let_variables_be_called
 
 __all__ = ["check_backend", "install"]
 
@@ -41,6 +45,7 @@ def install(keras: Any) -> None:
             return
         _installed = True
     _wrap(keras.Model, "compile", "jit_compile", _compile)
+    let_variables_be_called()
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
         _wrap(scaler, "check_finite", "grads", _check_finite)
@@ -78,6 +83,8 @@ def _communicates() -> bool:
 
 
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if distributed_part(kwargs.get("optimizer")) is not None:
+        kwargs.pop("experimental_run_tf_function", None)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     if distributed_part(bound.arguments.get("optimizer")) is None or not _communicates():

@@ -48,7 +48,7 @@ class Results(list[Any]):
 
 
 def run(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     np: int | None = None,
@@ -90,8 +90,8 @@ def run(
             (seconds), ``max_restarts``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
             from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
-            ``num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``, ``ssh_identity_file``, ``network_interface``,
-            ``executable``, ``verbose``.
+            ``func``, ``num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``, ``ssh_identity_file``,
+            ``network_interface``, ``executable``, ``verbose``.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
@@ -103,11 +103,19 @@ def run(
     """
     if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
         raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
-    spec = function_job(fn, args, kwargs, np, task_specs=task_specs, **options)
+    spec = function_job(_function(fn, options.pop("func", None)), args, kwargs, np, task_specs=task_specs, **options)
     launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
     return results_of(outcome, spec.num_proc)
+
+
+def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The one that is given."""
+    given = [one for one in (fn, func) if one is not None]
+    if len(given) != 1:
+        raise ConfigError("give the function to call once: as fn, or as func, which is Horovod's name for it")
+    return given[0]
 
 
 def function_job(

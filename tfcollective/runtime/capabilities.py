@@ -64,10 +64,10 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """False: tensors on GPUs travel through the host's memory."""
+    """False: nothing of CUDA is linked; its driver is loaded when an array on a GPU is given to a collective."""
     return False
 
 
 def rocm_built() -> bool:
-    """False: tensors on GPUs travel through the host's memory."""
+    """False: ROCm is not used."""
     return False

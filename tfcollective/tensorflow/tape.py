@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ from tfcollective.tensorflow.autograph import opaque
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key, variable_name
 from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.keras_variables import let_variables_be_called
 from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.plan import PlanNames
 
@@ -55,6 +57,17 @@ class _TapeMixin:
     def register_local_source(self, source: Any) -> None:
         """The gradient of `source` stays this rank's own."""
         self._tfcollective_local.add(source)
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """:meth:`gradient` as pairs (source, gradient): first those of local sources, then those that were reduced."""
+        gradients = self.gradient(target, list(sources), output_gradients, use_generic_names=use_generic_names)
+        local = self._tfcollective_local.keys()
+        parts: tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]] = ([], [])
+        for source, gradient in zip(sources, gradients, strict=True):
+            parts[variable_key(source) not in local].append((source, gradient))
+        return parts
 
 
 def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | None) -> list[Any]:
@@ -113,6 +126,7 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
         process_set=process_set,
         may_be_adasum=True,
     )
+    let_variables_be_called()  # what such scripts broadcast after the first step
     kind = type(gradtape)
     tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
     tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of

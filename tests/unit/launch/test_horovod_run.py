@@ -66,13 +66,16 @@ def test_two_names_of_one_thing_and_bad_files(tmp_path):
     with pytest.raises(ConfigError, match="np or num_proc"):
         tfcollective.run(print, np=2, num_proc=2)
     with pytest.raises(ConfigError, match="hostfile"):
-        tfcollective.run(print, hostfile=tmp_path / "none")
+        tfcollective.run(func=print, hostfile=tmp_path / "none")
+    for given in ({}, {"fn": print, "func": print}):
+        with pytest.raises(ConfigError, match="as fn, or as func"):
+            tfcollective.run(**given, num_proc=1)
 
 
 @pytest.mark.multiprocess
 def test_a_function_runs_as_horovod_would_run_it(tmp_path):
     results = tfcollective.run(
-        abs,
+        func=abs,
         args=(-3,),
         num_proc=2,
         hosts="localhost:2",

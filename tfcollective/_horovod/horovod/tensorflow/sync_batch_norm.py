@@ -1,0 +1,3 @@
+"""See ``tfcollective.tensorflow``."""
+
+from tfcollective.tensorflow import SyncBatchNormalization  # noqa: F401
