@@ -49,7 +49,9 @@ class Yarn:
         """The processes in the containers of an application whose command lines hold all these words."""
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and f"/appcache/{app_id}" in str((entry / "cwd").readlink()):
+                folder = str((entry / "cwd").readlink()) if entry.name.isdigit() else ""
+                # Another cluster may run on this machine.
+                if folder.startswith(os.environ["HADOOP_HOME"]) and f"/appcache/{app_id}" in folder:
                     command = (entry / "cmdline").read_bytes().split(b"\0")
                     if all(any(word.encode() in one for one in command) for word in words):
                         yield int(entry.name)

@@ -14,7 +14,7 @@ import yarn_jobs
 import tfcollective
 from tfcollective import TaskSpec, files
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(2400)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "winequality"
 TRAINER = TaskSpec("1 GiB", 1)
@@ -41,7 +41,7 @@ def wine(on_yarn):
             python=sys.executable if launcher == "yarn" else None,
             files={f"{module}.py": str(EXAMPLE / f"{module}.py")},
             launcher=launcher,
-            start_timeout=300,
+            start_timeout=600,
             **arguments,
         )
 
@@ -97,12 +97,12 @@ def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(y
     specs = {role: EVERYBODY[role] for role in ("chief", "worker")}
 
     def kill():
-        yarn.until(lambda: "checkpoint-0002.weights.h5" in files.list_files(hdfs.url), "the second epoch is saved", 400)
+        yarn.until(lambda: "checkpoint-0002.weights.h5" in files.list_files(hdfs.url), "the second epoch is saved", 900)
         os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
 
     def start(model_dir, launcher, **arguments):
         experiment = functools.partial(yarn_jobs.experiment, model_dir, 12, 3 if launcher == "yarn" else None)
-        env = {"env": on_yarn()["env"], "start_timeout": 300, "launcher": launcher}
+        env = {"env": on_yarn()["env"], "start_timeout": 600, "launcher": launcher}
         return tfcollective.run_on_yarn(experiment, specs, **env, **arguments).results[0]["loss"]
 
     threading.Thread(target=kill, daemon=True).start()

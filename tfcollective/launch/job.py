@@ -94,8 +94,9 @@ class Job:
             first_generation=spec.first_generation,
         )
         self._killer = _Killer()
+        patience = {"evaluator_grace": spec.evaluator_grace, "start_timeout": spec.start_timeout}
         self._side_tasks = _SideTaskWatch(
-            {task: side_limit(task, spec.task_specs, spec.evaluator_grace) for task in spec.side_tasks}, self._killer
+            {task: side_limit(task, spec.task_specs, **patience) for task in spec.side_tasks}, self._killer
         )
         self._store: GlooStoreServer | None = None
         self._open = ExitStack()

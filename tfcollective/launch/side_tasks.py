@@ -11,8 +11,8 @@ from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey
 
 __all__ = ["check_side_tasks", "side_command", "side_limit"]
 
-# TensorBoard may still be about to start when training ends, and it needs a while to end.
-_TENSORBOARD_MARGIN_S = 150.0
+# TensorBoard needs a while to end.
+_TENSORBOARD_END_S = 30.0
 _PROGRAM = (sys.executable, "-m", "tfcollective.side_tasks.tensorboard_task")
 
 
@@ -42,8 +42,11 @@ def side_command(
     return (*_PROGRAM, "--linger", f"{spec.tensorboard_linger_s:g}", *where, *extra)
 
 
-def side_limit(task: TaskKey, task_specs: Mapping[str, TaskSpec], evaluator_grace: float) -> float:
+def side_limit(
+    task: TaskKey, task_specs: Mapping[str, TaskSpec], *, evaluator_grace: float, start_timeout: float
+) -> float:
     """How long (s) a side task may stay when training has ended, before it is killed."""
     if task.type == EVALUATOR:
         return evaluator_grace
-    return task_specs[task.type].tensorboard_linger_s + _TENSORBOARD_MARGIN_S
+    # It may still be about to start when training ends.
+    return start_timeout + task_specs[task.type].tensorboard_linger_s + _TENSORBOARD_END_S

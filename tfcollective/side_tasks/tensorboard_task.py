@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runtime.init()
     logdir = options.logdir if options.logdir is not None else _experiment_dir(TaskKey.parse(options.experiment_of))
     run_tensorboard(
-        TensorBoardOptions(logdir, extra_args=options.extra_args),
+        TensorBoardOptions(logdir, extra_args=options.extra_args, start_timeout=runtime.settings().start_timeout),
         training_ended=runtime.training_ended,
         linger=options.linger,
         on_url=_announce,

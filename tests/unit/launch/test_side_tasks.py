@@ -73,8 +73,8 @@ def test_on_several_hosts_they_are_where_rank_0_writes():
 
 def test_how_long_they_may_stay():
     specs = job({"tb_model_dir": "/m", "tb_termination_timeout_seconds": 7}).task_specs
-    assert side_limit(EVALUATOR, specs, 60.0) == 60.0
-    assert side_limit(TENSORBOARD, specs, 60.0) > 7
+    assert side_limit(EVALUATOR, specs, evaluator_grace=60.0, start_timeout=300.0) == 60.0
+    assert side_limit(TENSORBOARD, specs, evaluator_grace=60.0, start_timeout=300.0) > 300 + 7
     with pytest.raises(ConfigError, match="the evaluator grace is a number of seconds, above 0, not 0"):
         job(evaluator_grace=0)
 
