@@ -242,8 +242,9 @@ yarn_tests = mkdir -p build/tests-yarn && (cd build/tests-yarn && $(VENV)/yarn-$
 
 test-yarn: $(YARN_ENVIRONMENTS:%=.venv/%.installed) $(YARN_ENVIRONMENTS:%=.venv/yarn-%.made)  ## jobs on a real YARN on this machine's loopback; needs Java 17 and Maven
 	$(call say,jobs on YARN)
-	@$(HADOOP) up && trap '$(HADOOP) down' EXIT && eval "$$($(HADOOP) env)" && \
-	  $(call yarn_tests,tf221,/) $(if $(PYTHON_TF215),&& $(call yarn_tests,tf215,/test_wine.py))
+	@$(HADOOP) up || exit 1; trap '$(HADOOP) down' EXIT; eval "$$($(HADOOP) env)"; failed=0; \
+	  { $(call yarn_tests,tf221,/); } || failed=1; \
+	  $(if $(PYTHON_TF215),{ $(call yarn_tests,tf215,/test_wine.py); } || failed=1;) exit $$failed
 
 test-gpu: .venv/tf221.installed  ## the matrix on a real GPU; says why where it cannot run
 	$(call say,GPUs)
