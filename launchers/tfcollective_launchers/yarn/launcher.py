@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -40,7 +41,7 @@ from tfcollective_launchers.yarn.cluster import impossible, shortage
 from tfcollective_launchers.yarn.logs import end_of_log, show_logs
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.packing import archives_of, pack_directories
-from tfcollective_launchers.yarn.skein_client import AppState, YarnClient
+from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
 from tfcollective_launchers.yarn.table import render_table
 
 __all__ = ["Submission", "YarnLauncher", "run_application"]
@@ -255,7 +256,10 @@ class _Submitted:
         running_by = 0.0
         said = ""
         while not received:
-            state = self._yarn.state(self._app_id)
+            state = self._state_by(deadline)
+            if state is None:
+                time.sleep(_POLL_S)
+                continue
             if state.state != said:
                 said = state.state
                 _say(f"{self._app_id}: {said.lower()}")
@@ -271,13 +275,19 @@ class _Submitted:
             time.sleep(_POLL_S)  # YARN has no call that waits
         return None
 
-    def _gone(self) -> str | None:
+    def _state_by(self, deadline: float) -> AppState | None:
+        """None while YARN does not answer: its ResourceManager may come back. Raises SkeinError past the deadline."""
         try:
-            state = self._yarn.state(self._app_id)
-        except LaunchError as error:
+            return self._yarn.state(self._app_id)
+        except SkeinError as error:
+            if time.monotonic() > deadline:
+                raise
             _LOG.warning("yarn: %s", error)
             return None
-        return self._describe_end(state) if state.ended else None
+
+    def _gone(self) -> str | None:
+        state = self._state_by(math.inf)
+        return self._describe_end(state) if state is not None and state.ended else None
 
     def _describe_end(self, state: AppState) -> str:
         """An application that ended without a word of its coordinator."""

@@ -205,11 +205,18 @@ class YarnClient:
                 raise
 
     def wait_for_end(self, app_id: str, seconds: float) -> AppState:
-        """Its state once it has ended, or as it is after that time."""
+        """Its state once it has ended, or as it is after that time. Raises SkeinError when YARN does not say."""
         deadline = time.monotonic() + seconds
-        while not (state := self.state(app_id)).ended and time.monotonic() < deadline:
+        while True:
+            try:
+                state = self.state(app_id)
+                if state.ended or time.monotonic() > deadline:
+                    return state
+            except SkeinError as error:
+                if time.monotonic() > deadline:
+                    raise
+                _LOG.warning("yarn: %s", error)
             time.sleep(0.25)  # YARN has no call that waits
-        return state
 
     def _call(self, what: str, work: Callable[[], _T], seconds: float = _CALL_S) -> _T:
         try:

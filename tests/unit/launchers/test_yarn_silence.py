@@ -1,0 +1,78 @@
+"""A ResourceManager that does not answer for a while is waited for. Without YARN."""
+
+from types import SimpleNamespace
+
+import pytest
+from tfcollective_launchers.yarn import launcher, skein_client
+from tfcollective_launchers.yarn.launcher import _Submitted
+from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
+
+REPORT = SimpleNamespace(
+    state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h"
+)
+
+
+class SkeinsError(Exception):
+    """What skein raises."""
+
+
+class Client:
+    """skein's: it fails so often before it answers."""
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def application_report(self, app_id):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise SkeinsError("Unable to connect")
+        return REPORT
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    """Time passes only while somebody sleeps."""
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    stand_in = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(launcher, "time", stand_in)
+    monkeypatch.setattr(skein_client, "time", stand_in)
+
+
+def yarn(failures):
+    return YarnClient(Client(failures), SimpleNamespace(exceptions=SimpleNamespace(SkeinError=SkeinsError)))
+
+
+def submitted(client):
+    return _Submitted(client, None, SimpleNamespace(allocation_timeout=20.0, master_memory_mib=1))
+
+
+def test_an_end_is_seen_later():
+    assert yarn(5).wait_for_end("application_1_1", 40.0).final_status == "SUCCEEDED"
+
+
+def test_an_end_that_nobody_tells_is_an_error():
+    with pytest.raises(SkeinError, match="report of application_1_1: Unable to connect"):
+        yarn(10**6).wait_for_end("application_1_1", 40.0)
+
+
+def test_the_coordinator_is_found_later(monkeypatch):
+    client = yarn(5)
+    running = AppState("RUNNING", "UNDEFINED", "", "q", "", "h")
+    report = client.state
+
+    def state(app_id):
+        report(app_id)
+        return running
+
+    monkeypatch.setattr(client, "state", state)
+    monkeypatch.setattr(client, "endpoint", lambda app_id, security: "127.0.0.1:1", raising=False)
+    assert submitted(client)._find_coordinator([]) == "127.0.0.1:1"
+
+
+def test_a_coordinator_of_which_nobody_tells_is_an_error():
+    with pytest.raises(SkeinError, match="Unable to connect"):
+        submitted(yarn(10**6))._find_coordinator([])
