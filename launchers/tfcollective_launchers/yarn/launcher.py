@@ -229,7 +229,8 @@ class _Submitted:
         """It has been asked to stop before it was followed."""
         records.forget(self._app_id)
         self._yarn.kill(self._app_id)
-        state = self._yarn.wait_for_end(self._app_id, _END_S)
+        # YARN has been told: whoever presses Ctrl-C again need not see it end.
+        state = self._yarn.wait_for_end(self._app_id, _END_S, lambda: len(received) > 1)
         outcome = JobOutcome((), initialised=True, stopped_by=received[0])
         return Submission(self._app_id, HostedOutcome(outcome, ()), state)
 

@@ -204,16 +204,17 @@ class YarnClient:
             if not self.state(app_id).ended:
                 raise
 
-    def wait_for_end(self, app_id: str, seconds: float) -> AppState:
-        """Its state once it has ended, or as it is after that time. Raises SkeinError when YARN does not say."""
+    def wait_for_end(self, app_id: str, seconds: float, enough: Callable[[], bool] = lambda: False) -> AppState:
+        """Its state once it has ended, or as it is after that time or as soon as it is ``enough()``. Raises SkeinError
+        when YARN does not say."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 state = self.state(app_id)
-                if state.ended or time.monotonic() > deadline:
+                if state.ended or enough() or time.monotonic() > deadline:
                     return state
             except SkeinError as error:
-                if time.monotonic() > deadline:
+                if enough() or time.monotonic() > deadline:
                     raise
                 _LOG.warning("yarn: %s", error)
             time.sleep(0.25)  # YARN has no call that waits

@@ -20,10 +20,13 @@ def interrupt():
 
 
 class Yarn:
-    """Runs the application at once. ``when`` says in which call Ctrl-C comes."""
+    """Runs the application at once. ``when`` says in which call Ctrl-C comes, ``again`` whether a second one comes
+    while its end is waited for."""
 
-    def __init__(self, when):
+    def __init__(self, when, *, again=False):
         self.when = when
+        self.again = again
+        self.enough = None
         self.killed = False
 
     def submit(self, document):
@@ -41,7 +44,11 @@ class Yarn:
     def kill(self, app_id):
         self.killed = True
 
-    def wait_for_end(self, app_id, seconds):
+    def wait_for_end(self, app_id, seconds, enough=lambda: False):
+        if self.again:
+            before = enough()
+            interrupt()
+            self.enough = (before, enough())
         return AppState("FINISHED", "KILLED", "", "default", "", "h")
 
     def _at(self, call):
@@ -81,6 +88,13 @@ def test_before_it_is_followed(when, detach, remembered):
     assert submission.ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed
     assert remembered.now == []
+
+
+def test_nobody_waits_after_a_second_one(remembered):
+    yarn = Yarn("state", again=True)
+    assert submit(yarn, detach=False).ended.outcome.stopped_by == signal.SIGINT
+    assert yarn.killed
+    assert yarn.enough == (False, True)
 
 
 def test_when_it_is_about_to_be_left_to_itself(remembered):

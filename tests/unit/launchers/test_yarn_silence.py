@@ -54,6 +54,19 @@ def test_an_end_is_seen_later():
     assert yarn(5).wait_for_end("application_1_1", 40.0).final_status == "SUCCEEDED"
 
 
+def test_an_end_is_waited_for_until_it_is_enough(monkeypatch):
+    running = yarn(0)
+    looks = []
+
+    def enough():
+        looks.append(None)
+        return len(looks) == 3
+
+    monkeypatch.setattr(REPORT, "state", "RUNNING")
+    assert not running.wait_for_end("application_1_1", 40.0, enough).ended
+    assert len(looks) == 3
+
+
 def test_an_end_that_nobody_tells_is_an_error():
     with pytest.raises(SkeinError, match="report of application_1_1: Unable to connect"):
         yarn(10**6).wait_for_end("application_1_1", 40.0)
