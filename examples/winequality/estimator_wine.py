@@ -48,8 +48,10 @@ def model_fn(features, labels, mode):
     import tfcollective.tensorflow as tfc
 
     v1 = tf.compat.v1
-    hidden = v1.layers.dense(features["measurements"], 32, tf.nn.relu)
-    predictions = v1.layers.dense(hidden, 1)
+    # Layers do not heed tf_random_seed.
+    first, second = (v1.glorot_uniform_initializer(seed) for seed in (1, 2))
+    hidden = v1.layers.dense(features["measurements"], 32, tf.nn.relu, kernel_initializer=first)
+    predictions = v1.layers.dense(hidden, 1, kernel_initializer=second)
     if mode == tf.estimator.ModeKeys.PREDICT:
         return tf.estimator.EstimatorSpec(mode, predictions={"mark": predictions})
     loss = v1.losses.mean_squared_error(labels, predictions)
