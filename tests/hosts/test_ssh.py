@@ -1,5 +1,6 @@
 """Jobs on hosts that a real sshd serves: what ranks get, what is refused before anything starts, and what is cut."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from foreign import path_with_mpi4py, python_with_horovod
 from launching import JOIN, Run, until
@@ -211,12 +213,16 @@ def test_the_key_is_in_nobodys_arguments(hosts):
             assert not [text for text in texts if key in text]
 
 
-def test_a_crash_blames_the_slot(hosts):
-    program = f"{JOIN}\njoin()\nif rank == 3: sys.exit(7)\ntime.sleep(60)"
+@pytest.mark.parametrize(
+    ("end", "code", "how"),
+    [("sys.exit(7)", 7, "exited with code 7"), ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL")],
+)
+def test_a_crash_blames_the_slot(hosts, end, code, how):
+    program = f"{JOIN}\njoin()\nif rank == 3: {end}\ntime.sleep(60)"
     begin = time.monotonic()
-    code, _, err = hosts.finish("-H", hosts.listed(slots=2), *python(program))
-    assert code == 7
-    assert re.search(rf"rank 3 \(worker:3, pid \d+ on {hosts.addresses[1]}, slot 1\) exited with code 7", err), err
+    got, _, err = hosts.finish("-H", hosts.listed(slots=2), *python(program))
+    assert got == code
+    assert re.search(rf"rank 3 \(worker:3, pid \d+ on {hosts.addresses[1]}, slot 1\) {how}", err), err
     assert time.monotonic() - begin < 40
 
 
@@ -363,6 +369,26 @@ def test_a_cable_that_is_cut_ends_all_ranks_and_is_named(hosts):
             one.wait_until_gone(10.0)
         finally:
             hosts.mend(3)
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "gave no sign of life for")]
+)
+def test_an_agent_that_is_killed_or_stopped_ends_all_ranks_and_its_host_is_named(hosts, number, how):
+    with hosts.run("-H", hosts.listed(), *python(WAIT)) as one:
+        for _ in range(4):
+            one.wait_for_line("ready")
+        ranks = {p.environ()["TFCOLLECTIVE_TASK"]: p for p in one.processes() if p.environ().get("TFCOLLECTIVE_TASK")}
+        agent = ranks["worker:2"].parent()
+        agent.send_signal(number)
+        try:
+            code, _, err = one.finish(60)
+            assert code == 70
+            assert f"{hosts.addresses[2]}: the agent (pid {agent.pid}) {how}" in err, err
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                agent.send_signal(signal.SIGCONT)  # it ends what it has started
+        one.wait_until_gone(15.0)
 
 
 # ---- agents that somebody else starts -------------------------------------------------------------------------------
