@@ -74,6 +74,10 @@ class ExceptionRecord:
     permanent: bool = False
 
 
+# A script for Horovod, on its engine, leaves no record of ours: this is all that it says when another rank has ended.
+_HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"
+
+
 @dataclass(frozen=True)
 class ExitRecord:
     """How one task's process ended.
@@ -112,7 +116,8 @@ class ExitRecord:
     @property
     def consequence(self) -> bool:
         """Whether another task's failure, or a request to stop, brought this end about."""
-        return self.stopped or (self.exception is not None and self.exception.consequence)
+        told = self.exception is not None and self.exception.consequence
+        return self.stopped or told or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
 
     @property
     def status(self) -> int:

@@ -21,18 +21,25 @@ def test_an_unmodified_script_trains() -> None:
     assert "no rank called" not in err
 
 
-def test_a_rank_that_fails_ends_the_job_and_is_named() -> None:
+@pytest.mark.parametrize(
+    ("end", "code", "how"),
+    [
+        ("raise ValueError('the disk is on fire')", 1, "the disk is on fire"),
+        ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_job_and_is_named(end: str, code: int, how: str) -> None:
     program = (
-        "import horovod.tensorflow as hvd, tensorflow as tf\n"
+        "import os, horovod.tensorflow as hvd, tensorflow as tf\n"
         "hvd.init()\n"
         "hvd.allreduce(tf.ones(3))\n"
         "if hvd.rank() == 1:\n"
-        "    raise ValueError('the disk is on fire')\n"
+        f"    {end}\n"
         "hvd.allreduce(tf.ones(3))\n"
     )
     with Run(("--engine", "horovod", "-np", "2", python_with_horovod(), "-c", program), env=QUIET) as job:
-        code, _, err = job.finish(120)
+        got, _, err = job.finish(120)
         job.wait_until_gone(5.0)
-    assert code == 1
-    assert "rank 1" in err
-    assert "the disk is on fire" in err
+    assert got == code
+    assert "the job failed: rank 1 (worker:1" in err
+    assert how in err

@@ -21,8 +21,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        super().__init__()
-        del device
+        del device  # and no super().__init__(): the class has none, and TensorFlow 2.15 warns of it as deprecated
         self._root_rank = root_rank
         self._operation: Any = None
         self._graph: Any = None

@@ -1,5 +1,6 @@
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,12 @@ def test_both_ends_of_a_huge_text_are_kept(tmp_path, letter):
         assert "characters left out" in text
     assert found.message.startswith("first")
     assert "test_both_ends" in found.traceback
+
+
+def test_a_rank_that_horovod_tells_of_anothers_end_is_no_cause():
+    told = (
+        "UnknownError: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to"
+    )
+    cause, other = record(1, 2.0), replace(record(0, 1.0), stderr_tail=("Traceback:", told))
+    assert first_cause([other, cause]) is cause
+    assert first_cause([other]) is other
