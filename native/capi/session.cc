@@ -1,8 +1,10 @@
 #include "capi/session.h"
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace tfc {
 namespace {
@@ -115,6 +117,7 @@ void Session::MakeEngine(const SessionOptions& options, const std::vector<PeerAd
     devices_->OnFailure();
   };
   engine_options.on_note = [this](int from, const std::string& payload) { devices_->OnNote(from, payload); };
+  engine_options.on_wait = [this](const std::string& name) { devices_->OnWait(name); };
   engine_ = std::make_unique<Engine>(std::move(engine_options));
   devices_ = std::make_unique<DeviceCommunicator>(engine_.get(), std::move(device_options));
 }
@@ -133,22 +136,33 @@ Status Session::GiveUp(const Status& why) {
 // A callback that drops the last reference runs on a thread that the destructor has to join.
 void Session::Drop(Session* session) {
   if (session->engine_ != nullptr && session->OnOwnThread()) {
-    std::thread([session] { delete session; }).detach();
+    std::thread([session] { Bury(session); }).detach();
   } else {
-    delete session;
+    Bury(session);
   }
 }
 
-Session::~Session() {
-  if (engine_ != nullptr) Shutdown(kShutdownSeconds);
+// A thread that does not come back from the driver may still use it: then it stays for ever.
+void Session::Bury(Session* session) {
+  if (session->engine_ == nullptr || session->Shutdown(kShutdownSeconds)) {
+    delete session;
+    return;
+  }
+  static auto* const kept = new std::vector<Session*>();
+  static auto* const mutex = new std::mutex();
+  std::lock_guard<std::mutex> lock(*mutex);
+  kept->push_back(session);
 }
+
+Session::~Session() = default;
 
 bool Session::OnOwnThread() const { return engine_->OnOwnThread() || devices_->OnOwnThread(); }
 
-void Session::Shutdown(double timeout_s) {
+bool Session::Shutdown(double timeout_s) {
   const Deadline deadline = Deadline::After(timeout_s);
-  devices_->Shutdown(timeout_s);
+  const bool ended = devices_->Shutdown(timeout_s);
   engine_->Shutdown(deadline.Left());
+  return ended;
 }
 
 Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,

@@ -71,8 +71,9 @@ class Session {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   DeviceCommunicator& devices() { return *devices_; }
-  // Leaves in order; not on a thread of its own: see OnOwnThread.
-  void Shutdown(double timeout_s);
+  // Leaves in order; not on a thread of its own: see OnOwnThread. False: a thread is stuck in the CUDA driver or in
+  // NCCL, and may still use the session.
+  bool Shutdown(double timeout_s);
   bool OnOwnThread() const;
   bool uses_shared_memory() const { return arena_ != nullptr; }
   const WorldRanks& world_ranks() const { return world_ranks_; }
@@ -80,6 +81,7 @@ class Session {
  private:
   Session() = default;
   static void Drop(Session* session);
+  static void Bury(Session* session);
   void MakeEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
   Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
                  const std::vector<PeerAddress>& peers);

@@ -46,7 +46,9 @@ struct EngineOptions {
   bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
   Log log;
   std::function<void()> on_failure;  // once, at the first failure; must not block
-  NoteHandler on_note;               // may be empty: a note is a protocol error then
+  // At rank 0, on the monitor thread: ranks wait for an operation of this name, and not all have come to it.
+  std::function<void(const std::string& name)> on_wait;
+  NoteHandler on_note;  // may be empty: a note is a protocol error then
 };
 
 // A plan as the ranks agree on it; see PlanOptions in the C header.
@@ -101,6 +103,8 @@ class Engine final : public StarHandler {
   // To rank 0, and from rank 0 to every rank; in the order sent. Not in a world of one.
   void SendNote(const std::string& payload);
   void SendNoteToAll(const std::string& payload);
+  // At rank 0, on the monitor thread: what ranks that wait for an operation by name ask for.
+  std::map<int, std::string> WaitingFor(const std::string& name) const { return table_.Views(name); }
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
   // Whether the caller is one of the engine's threads, that is, in a callback.

@@ -91,7 +91,8 @@ void Engine::OnRequest(int from, const std::string& payload) {
   const Status decoded = Decode(payload, &request);
   if (!decoded.ok()) return Protocol(decoded, from);
   const auto verdict = table_.Arrive(from, request, Deadline::Clock::now());
-  if (verdict) star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
+  if (verdict) return star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
+  if (!request.is_plan && options_.on_wait) options_.on_wait(request.name);
 }
 
 void Engine::OnVerdict(const std::string& payload) {

@@ -100,6 +100,14 @@ std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request
   return verdict;
 }
 
+std::map<int, std::string> NegotiationTable::Views(const std::string& name) const {
+  std::map<int, std::string> views;
+  const auto found = entries_.find(Key{false, name});
+  if (found == entries_.end()) return views;
+  for (const auto& [rank, request] : found->second.front().requests) views[rank] = request.view;
+  return views;
+}
+
 bool NegotiationTable::Complete(const Entry& entry) const {
   size_t absent = 0;
   for (int rank : joined_) absent += 1 - entry.requests.count(rank);

@@ -52,6 +52,9 @@ class NegotiationTable {
   std::vector<Verdict> Join(int rank);
   void Return() { joined_.clear(); }
 
+  // What the ranks that wait for the operation of this name ask for; empty if none does.
+  std::map<int, std::string> Views(const std::string& name) const;
+
   size_t waiting() const { return entries_.size(); }
 
  private:

@@ -14,6 +14,8 @@ namespace {
 
 // The owner ends what has taken too long; who waits for it does not give up before.
 constexpr double kOwnerGraceSeconds = 10.0;
+// In which the owner ends, after the deadline of a shutdown, unless it is stuck.
+constexpr double kEndSeconds = 5.0;
 // How the keys of rounds begin.
 constexpr char kDirectPrefix = '#';
 constexpr char kNamePrefix = '=';
@@ -58,8 +60,11 @@ Status DeviceCommunicator::Configure(DeviceOptions options) {
 Status DeviceCommunicator::Admit() const {
   if (engine_->failure().failed()) return engine_->failure().Get();
   std::lock_guard<std::mutex> lock(mutex_);
-  if (leaving_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
-  return Status::Ok();
+  return leaving_ ? HasLeft() : Status::Ok();
+}
+
+Status DeviceCommunicator::HasLeft() {
+  return Status(Code::kFailedPrecondition, "the communicator has been shut down");
 }
 
 void DeviceCommunicator::Signal() {
@@ -141,7 +146,8 @@ Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const Devic
 }
 
 Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, Lane* lane) {
-  std::lock_guard<std::mutex> opening(open_mutex_);
+  const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
+  if (!opening.passed()) return AnotherOpens();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!lane->broken.ok()) return lane->broken;
@@ -151,41 +157,57 @@ Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& ca
   const Status driver = LoadDriver();
   if (!driver.ok()) return Unable(driver, lane);
   const auto device = DeviceOf(operation, call);
-  if (!device.ok()) return device.status();
+  if (!device.ok()) return Misplaced(device.status());
   const Status found = FindNccl();
   if (!found.ok()) return Unable(found, lane);
   const bool first = gpu_ == nullptr;
   const Status opened = OpenGpu(device.value());
-  if (!opened.ok()) return first ? Unable(opened, lane) : opened.WithContext(operation.Title());
+  if (!opened.ok()) return first ? Unable(opened, lane) : Misplaced(opened.WithContext(operation.Title()));
   TFC_RETURN_IF_ERROR(StartOwner());
   std::lock_guard<std::mutex> lock(mutex_);
   lane->wanted = true;
   return Status::Ok();
 }
 
-Status DeviceCommunicator::StartOwner() {
-  if (owner_.joinable()) return Status::Ok();
-  TFC_RETURN_IF_ERROR(Admit());  // after the end nobody would join it
-  auto thread = StartThread("tfc-nccl", [this] { Own(); });
-  if (!thread.ok()) {
-    engine_->FailEverywhere(thread.status());
-    return thread.status();
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  owner_ = thread.Take();
-  return Status::Ok();
+// The other ranks have launched the operation, or wait for this one: nothing but the end gets them out of it.
+Status DeviceCommunicator::Misplaced(const Status& why) {
+  if (size_ == 1) return why;
+  const Status status(why.code(), "rank " + std::to_string(rank_) + ": " + why.message(), rank_, why.sys_errno());
+  engine_->FailEverywhere(status);
+  return status;
 }
 
-// The other ranks would wait for this one.
+Status DeviceCommunicator::StartOwner() {
+  if (engine_->failure().failed()) return engine_->failure().Get();
+  Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);  // Shutdown finds it here, or it is not started
+    if (owner_.joinable()) return Status::Ok();
+    if (leaving_) return HasLeft();
+    auto thread = StartThread("tfc-nccl", [this] { Own(); });
+    status = thread.status();
+    if (thread.ok()) owner_ = thread.Take();
+  }
+  if (!status.ok()) engine_->FailEverywhere(status);
+  return status;
+}
+
+Status DeviceCommunicator::AnotherOpens() {
+  return Status(Code::kDeadlineExceeded, "another call has not come back from opening the GPU: the CUDA driver hangs");
+}
+
+// The other ranks would wait for this one. They are told once.
 Status DeviceCommunicator::Unable(const Status& why, Lane* lane) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!lane->broken.ok()) return lane->broken;
     lane->broken = Status(why.code(), "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message(), rank_,
                           why.sys_errno());
   }
   SetupEntry entry;
   entry.status = why;
   Announce(RoundEntry{lane->setup_key, 0, lane->setup_key, Encode(entry)});
+  std::lock_guard<std::mutex> lock(mutex_);
   return lane->broken;
 }
 
@@ -296,10 +318,12 @@ bool DeviceCommunicator::WithoutNccl() const {
 
 Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCall& call, const Status& why) {
   {
-    std::lock_guard<std::mutex> opening(open_mutex_);
+    const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
+    if (!opening.passed()) return AnotherOpens();
     const auto device = DeviceOf(operation, call);
-    if (!device.ok()) return device.status();
-    TFC_RETURN_IF_ERROR(OpenGpu(device.value()));
+    if (!device.ok()) return Misplaced(device.status());
+    const Status opened = OpenGpu(device.value());
+    if (!opened.ok()) return Misplaced(opened.WithContext(operation.Title()));
     TFC_RETURN_IF_ERROR(StartOwner());
   }
   if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
@@ -357,7 +381,8 @@ Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
 }
 
 Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
-  std::lock_guard<std::mutex> opening(open_mutex_);
+  const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
+  if (!opening.passed()) return AnotherOpens();
   const Status driver = LoadDriver();
   if (!driver.ok()) return Unable(driver, &lanes_[kDirect]);
   if (memory_gpu_ == nullptr) {
@@ -417,15 +442,40 @@ void DeviceCommunicator::OnEntry(int from, RoundEntry entry) {
   Status deserted;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    NoteDetours(entry);
     verdict = table_.Arrive(from, std::move(entry));
     if (verdict) CloseIfUnusable(*verdict);
     if (!verdict) deserted = table_.Deserted(key);
   }
   if (!deserted.ok()) return engine_->FailEverywhere(deserted);
-  if (!verdict) return;
+  if (!verdict) return key[0] == kNamePrefix ? OnWait(key.substr(1)) : void();
   // Ranks that make different direct calls are out of step for good.
   if (!verdict->refusal.ok() && key[0] == kDirectPrefix) return engine_->FailEverywhere(verdict->refusal);
   engine_->SendNoteToAll(EncodeVerdict(*verdict));
+}
+
+// With the mutex.
+void DeviceCommunicator::NoteDetours(const RoundEntry& entry) {
+  SetupEntry setup;
+  if (entry.key == lanes_[kByName].setup_key && Decode(entry.blob, &setup).ok() && !setup.status.ok()) detours_ = true;
+}
+
+// The same name, by some ranks on GPUs and by others in the host's memory: both would wait for ever. Who has asked for
+// both is not meant, nor are ranks whose calls go on from the GPU through the host's memory.
+void DeviceCommunicator::OnWait(const std::string& name) {
+  std::map<int, std::string> views = engine_->WaitingFor(name);
+  std::map<int, std::string> on_gpu;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (detours_) return;
+    on_gpu = table_.Views(kNamePrefix + name);
+  }
+  if (views.empty() || on_gpu.empty()) return;
+  for (auto& [rank, view] : views) view += " in the host's memory";
+  for (const auto& [rank, view] : on_gpu)
+    if (!views.emplace(rank, view + " on a GPU").second) return;
+  engine_->FailEverywhere(
+      Status(Code::kMismatch, "the ranks do not agree on where '" + name + "' lies: " + CompareViews(views)));
 }
 
 // Ranks that had announced a call before they heard that the set-up has failed are not to be waited for.
@@ -522,23 +572,58 @@ void DeviceCommunicator::OnFailure() { Signal(); }
 
 bool DeviceCommunicator::OnOwnThread() const { return owner_id_.load() == std::this_thread::get_id(); }
 
-void DeviceCommunicator::Shutdown(double timeout_s) {
-  std::thread owner;
+bool DeviceCommunicator::Shutdown(double timeout_s) {
+  const Deadline end = Deadline::After(timeout_s + kEndSeconds);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (leaving_) return;
+    if (leaving_) return !stuck_;
     leaving_ = true;
   }
+  // Who is opening the GPU now may still want to use it.
+  const Gate::Passage opening(&open_gate_, end);
+  std::thread owner;
   {
-    std::lock_guard<std::mutex> opening(open_mutex_);
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
     stop_deadline_ = Deadline::After(timeout_s);
     owner = std::move(owner_);
   }
   Signal();
-  if (!owner.joinable()) return SayGoodBye();
-  owner.join();
+  const bool ended = !owner.joinable() || OwnerEnds(end);
+  if (!owner.joinable()) SayGoodBye();
+  if (owner.joinable() && ended) owner.join();
+  if (opening.passed() && ended) return true;
+  if (owner.joinable()) owner.detach();
+  LeaveBehind();
+  return false;
+}
+
+bool DeviceCommunicator::OwnerEnds(Deadline end) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_until(lock, end.when(), [this] { return owner_ended_; });
+}
+
+// A thread sits in a call that does not return. Nothing can end it, and nobody can tell when it comes back.
+void DeviceCommunicator::LeaveBehind() {
+  std::vector<Done> waiting;
+  bool incomplete = false;
+  std::string text = "rank " + std::to_string(rank_) + ": a call of the CUDA driver or of NCCL";
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stuck_ = true;
+    if (gpu_ != nullptr) text += " on " + gpu_->Title();
+    text += " does not return; its thread is left behind";
+    for (const Lane& lane : lanes_) {
+      incomplete = incomplete || !lane.open.empty();
+      for (const auto& [ticket, task] : lane.open)  // the lists are the owner's, who may come back
+        if (Done done = task->End(Status(Code::kPeerLost, text, rank_))) waiting.push_back(std::move(done));
+    }
+  }
+  options_.log.Warning(text);
+  const Status stuck(Code::kPeerLost, text, rank_);
+  if (incomplete) engine_->FailEverywhere(stuck);
+  for (const Done& done : waiting) done(stuck);
+  SayGoodBye();
 }
 
 void DeviceCommunicator::SayGoodBye() {

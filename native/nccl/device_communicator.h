@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -26,6 +27,7 @@
 #include "base/status.h"
 #include "communicator/operation.h"
 #include "engine/engine.h"
+#include "nccl/gate.h"
 #include "nccl/gpu.h"
 #include "nccl/launch.h"
 #include "nccl/libraries.h"
@@ -84,20 +86,31 @@ class DeviceCommunicator {
   void Free(void* memory);
 
   void OnNote(int from, const std::string& payload);  // monitor thread
-  void OnFailure();                                   // any thread, never blocks
-  // Says good-bye, waits for what is under way, ends NCCL and the owner. Not on the owner's thread.
-  void Shutdown(double timeout_s);
+  // At rank 0, on the monitor thread: ranks wait for an operation of this name in the host's memory.
+  void OnWait(const std::string& name);
+  void OnFailure();  // any thread, never blocks
+  // Says good-bye, waits for what is under way, ends NCCL and the owner. Not on the owner's thread. False: a call of
+  // the driver or of NCCL does not return even then. Whoever sits in it may come back any time: neither this object nor
+  // the engine may be destroyed any more.
+  bool Shutdown(double timeout_s);
   bool OnOwnThread() const;
 
  private:
+  // How far the set-up of a lane has come. The owner never waits in it: the other lane's work goes on.
+  enum class Stage { kUnused, kAsking, kConnecting, kUsable };
   struct Lane {
     std::string setup_key;
     bool wanted = false;
-    bool ready = false;
     Status broken;  // why it cannot be set up; final
     std::optional<std::vector<std::string>> setup;
+    // The owner's, until the map.
+    Stage stage = Stage::kUnused;
+    Deadline setup_deadline = Deadline::After(0);
+    bool setup_overdue = false;  // rank 0 has been asked who is missing
     NcclChannel channel;
     std::unique_ptr<PackedBuffer> packed;
+    TaskPtr launching;  // on its way to the stream
+    std::unique_ptr<StreamLaunch> launch;
     std::map<std::string, std::deque<TaskPtr>> unagreed;  // by key
     std::deque<TaskPtr> to_launch;
     std::deque<TaskPtr> in_flight;
@@ -117,7 +130,12 @@ class DeviceCommunicator {
   Status OpenGpu(int device);
   Status FindNccl();
   Status StartOwner();
+  static Status HasLeft();
+  static Status AnotherOpens();
+  bool OwnerEnds(Deadline end);
+  void LeaveBehind();
   Status Unable(const Status& why, Lane* lane);
+  Status Misplaced(const Status& why);
   Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
   Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t lane);
   Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
@@ -131,6 +149,7 @@ class DeviceCommunicator {
   void OnEntry(int from, RoundEntry entry);
   void CloseIfUnusable(const RoundVerdict& verdict);
   void OnVerdict(RoundVerdict verdict);
+  void NoteDetours(const RoundEntry& entry);
   void OnLeave(int from);
   static Status RootLeft();
   void SayGoodBye();
@@ -142,15 +161,24 @@ class DeviceCommunicator {
   bool Step();
   void Rest(bool busy, uint64_t seen);
   void SetUp(Lane* lane);
-  Result<std::vector<SetupEntry>> ExchangeSetup(Lane* lane, Deadline deadline);
-  Status Connect(Lane* lane, const std::string& id, Deadline deadline);
-  Status Settle(const NcclChannel& channel, ncclResult_t result, Deadline deadline, const std::string& what);
+  bool Wanted(const Lane& lane) const;
+  void AskForSetup(Lane* lane);
+  Status ConnectWhenAnswered(Lane* lane);
+  Status CheckSetupDeadline(Lane* lane);
+  Status Connect(Lane* lane, const std::string& id);
+  Status FinishConnecting(Lane* lane);
+  std::optional<Status> Settled(const NcclChannel& channel, const std::string& what) const;
+  Status Settle(const NcclChannel& channel, Deadline deadline, const std::string& what);
   bool LaunchNext(Lane* lane);
-  Status LaunchTask(Lane* lane, Task* task);
+  Status BeginLaunch(Lane* lane);
+  Result<bool> ContinueLaunch(Lane* lane);
+  static bool UnderWay(const Lane& lane);
   void BreakLane(Lane* lane, const Status& status);
   void Poll(Lane* lane);
-  Status Drain();
   void CheckDeadlines();
+  Status CheckDeadline(Task* task, std::vector<std::pair<std::string, Status>>* overdue);
+  std::string WhereOf(const Task& task) const;
+  void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const;
   void ReportOverdue(const std::string& key, const Status& status);
   void GiveUp(const Status& status);
   void AbortLanes();
@@ -167,13 +195,15 @@ class DeviceCommunicator {
   std::mutex direct_mutex_;  // one direct call at a time
   uint64_t direct_sequence_ = 0;
 
-  std::mutex open_mutex_;  // one caller at a time finds libraries and opens the GPU; taken before mutex_
+  Gate open_gate_;  // one caller at a time finds libraries and opens the GPU; passed before mutex_ is taken
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   DeviceOptions devices_;
   bool used_ = false;
   bool leaving_ = false;
   bool stop_ = false;
+  bool owner_ended_ = false;
+  bool stuck_ = false;
   Deadline stop_deadline_ = Deadline::After(0);
   std::atomic<uint64_t> signals_{0};  // counts what might interest somebody who spins
   std::shared_ptr<const CudaApi> cuda_;
@@ -186,6 +216,7 @@ class DeviceCommunicator {
   int waiters_ = 0;
   std::optional<Deadline::Clock::time_point> root_left_;
   RoundTable table_;                       // rank 0
+  bool detours_ = false;                   // rank 0: calls by name of some rank go through the host's memory
   Deadline::Clock::time_point active_{};   // the owner's: when it last launched something
   std::chrono::microseconds interval_{0};  // the owner's: until it looks again
   std::thread owner_;

@@ -130,27 +130,79 @@ class ReductionHandle {
   bool made_ = false;
 };
 
+// Small tensors that travel together: their places in the operation.
+struct Batch {
+  std::vector<size_t> pieces;
+  size_t bytes = 0;
+};
+
 CUdeviceptr Address(const void* pointer) { return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(pointer)); }
 
-class Launcher {
- public:
-  Launcher(const NcclChannel& channel, const Operation& operation, Gpu* gpu, PackedBuffer* packed, const Drain& drain)
-      : channel_(channel), operation_(operation), gpu_(gpu), packed_(packed), drain_(drain), reduction_(channel) {}
+}  // namespace
 
+class StreamLaunch::Parts {
+ public:
+  Parts(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
+        PackedBuffer* packed)
+      : channel_(channel), operation_(operation), rows_(rows), gpu_(gpu), packed_(packed), reduction_(channel) {}
+
+  Status Begin() {
+    const bool nothing_in = TotalSize(operation_.input) == 0;
+    const bool nothing_out = std::accumulate(rows_.begin(), rows_.end(), int64_t{0}) == 0 || operation_.RowBytes() == 0;
+    if (nothing_in && nothing_out) return Status::Ok();
+    switch (operation_.collective) {
+      case Collective::kAllReduce:
+        return AllReduce();
+      case Collective::kReduceScatter:
+        return ReduceScatter();
+      case Collective::kAllGather:
+        return AllGather(rows_);
+      case Collective::kBroadcast:
+        return Broadcast();
+      case Collective::kAllToAll:
+        return AllToAll(rows_);
+      case Collective::kBarrier:
+        break;
+    }
+    return Unsupported(operation_, "a barrier is between processes: call it without a device");
+  }
+
+  Result<bool> Continue() {
+    if (batch_ >= batches_.size()) return false;
+    TFC_RETURN_IF_ERROR(Unpack(batches_[batch_]));
+    if (++batch_ == batches_.size()) return false;
+    TFC_RETURN_IF_ERROR(Pack(batches_[batch_]));
+    TFC_RETURN_IF_ERROR(Grouped(channel_, operation_, [&] { return ReducePacked(); }));
+    return true;
+  }
+
+ private:
+  // The small tensors, as many at a time as there is room for, beside the large ones.
   Status AllReduce() {
     TFC_RETURN_IF_ERROR(Prepare());
+    std::vector<size_t> large;
+    DealBatches(&large);
+    if (!batches_.empty()) TFC_RETURN_IF_ERROR(Pack(batches_[0]));
+    return Grouped(channel_, operation_, [&] {
+      TFC_RETURN_IF_ERROR(ReducePacked());
+      for (const size_t i : large)
+        TFC_RETURN_IF_ERROR(ReduceOne(operation_.input[i].data, operation_.output[i].data, operation_.input[i].size));
+      return Status::Ok();
+    });
+  }
+
+  void DealBatches(std::vector<size_t>* large) {
     std::vector<size_t> small;
-    size_t small_bytes = 0;
-    for (size_t i = 0; i < operation_.input.size(); ++i) {
-      if (operation_.input[i].size == 0 || operation_.input[i].size >= kSmallBytes) continue;
-      small.push_back(i);
-      small_bytes += operation_.input[i].size;
+    for (size_t i = 0; i < operation_.input.size(); ++i)
+      if (operation_.input[i].size > 0) (operation_.input[i].size < kSmallBytes ? &small : large)->push_back(i);
+    if (small.size() == 1) large->push_back(small[0]);  // nothing to pack it with
+    if (small.size() <= 1) return;
+    for (const size_t i : small) {
+      if (batches_.empty() || batches_.back().bytes + operation_.input[i].size > PackedBuffer::kBytes)
+        batches_.emplace_back();
+      batches_.back().pieces.push_back(i);
+      batches_.back().bytes += operation_.input[i].size;
     }
-    if (small.size() < 2) small.clear();  // nothing to pack it with
-    std::byte* packed = nullptr;
-    if (!small.empty()) TFC_RETURN_IF_ERROR(Pack(small, small_bytes, &packed));
-    TFC_RETURN_IF_ERROR(Grouped(channel_, operation_, [&] { return ReduceAll(small, packed, small_bytes); }));
-    return small.empty() ? Status::Ok() : Unpack(small, packed);
   }
 
   Status ReduceScatter() {
@@ -226,7 +278,6 @@ class Launcher {
     });
   }
 
- private:
   Status Prepare() {
     auto reduction = ReductionOf(operation_, channel_.size);
     if (!reduction.ok()) return reduction.status();
@@ -234,13 +285,9 @@ class Launcher {
     return reduction_.Make(reduction.value());
   }
 
-  Status ReduceAll(const std::vector<size_t>& small, std::byte* packed, size_t packed_bytes) {
-    if (packed != nullptr) TFC_RETURN_IF_ERROR(ReduceOne(packed, packed, packed_bytes));
-    for (size_t i = 0; i < operation_.input.size(); ++i) {
-      if (operation_.input[i].size == 0 || std::binary_search(small.begin(), small.end(), i)) continue;
-      TFC_RETURN_IF_ERROR(ReduceOne(operation_.input[i].data, operation_.output[i].data, operation_.input[i].size));
-    }
-    return Status::Ok();
+  Status ReducePacked() {
+    if (batches_.empty()) return Status::Ok();
+    return ReduceOne(packed_->data(), packed_->data(), batches_[batch_].bytes);
   }
 
   Status ReduceOne(const std::byte* from, std::byte* to, size_t bytes) {
@@ -257,22 +304,19 @@ class Launcher {
                  "ncclBroadcast");
   }
 
-  Status Pack(const std::vector<size_t>& small, size_t bytes, std::byte** packed) {
-    auto memory = packed_->Reserve(bytes, drain_);
-    if (!memory.ok()) return memory.status().WithContext(operation_.Title() + ": the buffer for its small tensors");
-    *packed = memory.value();
-    size_t at = 0;
-    for (const size_t i : small) {
-      TFC_RETURN_IF_ERROR(Copy(operation_.input[i].data, *packed + at, operation_.input[i].size));
+  Status Pack(const Batch& batch) {
+    std::byte* at = packed_->data();
+    for (const size_t i : batch.pieces) {
+      TFC_RETURN_IF_ERROR(Copy(operation_.input[i].data, at, operation_.input[i].size));
       at += operation_.input[i].size;
     }
     return Status::Ok();
   }
 
-  Status Unpack(const std::vector<size_t>& small, const std::byte* packed) {
-    size_t at = 0;
-    for (const size_t i : small) {
-      TFC_RETURN_IF_ERROR(Copy(packed + at, operation_.output[i].data, operation_.output[i].size));
+  Status Unpack(const Batch& batch) {
+    const std::byte* at = packed_->data();
+    for (const size_t i : batch.pieces) {
+      TFC_RETURN_IF_ERROR(Copy(at, operation_.output[i].data, operation_.output[i].size));
       at += operation_.output[i].size;
     }
     return Status::Ok();
@@ -300,12 +344,26 @@ class Launcher {
 
   const NcclChannel& channel_;
   const Operation& operation_;
+  const std::vector<int64_t>& rows_;
   Gpu* gpu_;
   PackedBuffer* packed_;
-  const Drain& drain_;
   ReductionHandle reduction_;
   ncclDataType_t type_ = kNcclUint8;
+  std::vector<Batch> batches_;
+  size_t batch_ = 0;  // the one that is under way
 };
+
+StreamLaunch::StreamLaunch(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows,
+                           Gpu* gpu, PackedBuffer* packed)
+    : parts_(std::make_unique<Parts>(channel, operation, rows, gpu, packed)) {}
+
+StreamLaunch::~StreamLaunch() = default;
+
+Status StreamLaunch::Begin() { return parts_->Begin(); }
+
+Result<bool> StreamLaunch::Continue() { return parts_->Continue(); }
+
+namespace {
 
 bool Integral(Dtype dtype) { return !IsFloating(dtype); }
 
@@ -344,46 +402,15 @@ uint64_t ScalarOf(ncclDataType_t type, double factor) {
   return scalar;
 }
 
+Result<std::unique_ptr<PackedBuffer>> PackedBuffer::Make(std::shared_ptr<Gpu> gpu) {
+  auto memory = gpu->Allocate(kBytes);
+  if (!memory.ok()) return memory.status().WithContext("the buffer for small tensors");
+  return std::unique_ptr<PackedBuffer>(new PackedBuffer(std::move(gpu), memory.value()));
+}
+
 PackedBuffer::~PackedBuffer() {
-  if (memory_ == 0) return;
   const Gpu::Current current(*gpu_);
   gpu_->Free(memory_);
-}
-
-Result<std::byte*> PackedBuffer::Reserve(size_t bytes, const Drain& drain) {
-  if (bytes > size_) {
-    TFC_RETURN_IF_ERROR(drain());
-    if (memory_ != 0) gpu_->Free(std::exchange(memory_, 0));
-    size_ = 0;
-    auto memory = gpu_->Allocate(bytes);
-    if (!memory.ok()) return memory.status();
-    memory_ = memory.value();
-    size_ = bytes;
-  }
-  return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(memory_));
-}
-
-Status Launch(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
-              PackedBuffer* packed, const Drain& drain) {
-  const bool nothing_in = TotalSize(operation.input) == 0;
-  const bool nothing_out = std::accumulate(rows.begin(), rows.end(), int64_t{0}) == 0 || operation.RowBytes() == 0;
-  if (nothing_in && nothing_out) return Status::Ok();
-  Launcher launcher(channel, operation, gpu, packed, drain);
-  switch (operation.collective) {
-    case Collective::kAllReduce:
-      return launcher.AllReduce();
-    case Collective::kReduceScatter:
-      return launcher.ReduceScatter();
-    case Collective::kAllGather:
-      return launcher.AllGather(rows);
-    case Collective::kBroadcast:
-      return launcher.Broadcast();
-    case Collective::kAllToAll:
-      return launcher.AllToAll(rows);
-    case Collective::kBarrier:
-      break;
-  }
-  return Unsupported(operation, "a barrier is between processes: call it without a device");
 }
 
 Status NcclStatus(const NcclApi& api, ncclResult_t result, ncclComm_t comm, const std::string& what) {

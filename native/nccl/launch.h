@@ -3,8 +3,9 @@
 #define TFCOLLECTIVE_NCCL_LAUNCH_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -29,26 +30,25 @@ Result<NcclReduction> ReductionOf(const Operation& operation, int world_size);
 // What NCCL wants to be given for a factor: an element of that type in host memory, at most 8 bytes.
 uint64_t ScalarOf(ncclDataType_t type, double factor);
 
-// Returns when no collective of this process is under way any more, or why it gave up waiting.
-using Drain = std::function<Status()>;
-
-// Memory on the GPU in which small tensors travel together.
+// Memory on the GPU in which small tensors travel together. Made once, of one size: the driver may wait for all that
+// the GPU does while it makes or frees memory, and what the GPU does may wait for peers that wait for us.
 class PackedBuffer {
  public:
-  explicit PackedBuffer(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  static constexpr size_t kBytes = size_t{8} << 20;
+
+  // RESOURCE_EXHAUSTED where the GPU has no memory left. The GPU current.
+  static Result<std::unique_ptr<PackedBuffer>> Make(std::shared_ptr<Gpu> gpu);
   ~PackedBuffer();
   PackedBuffer(const PackedBuffer&) = delete;
   PackedBuffer& operator=(const PackedBuffer&) = delete;
 
-  // At least `bytes`. RESOURCE_EXHAUSTED where the GPU has none left. The GPU current. The driver may wait for all
-  // that the GPU does while it makes or frees memory, so nothing that waits for a peer may be under way then:
-  // `drain` is called before and sees to it.
-  Result<std::byte*> Reserve(size_t bytes, const Drain& drain);
+  std::byte* data() const { return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(memory_)); }
 
  private:
+  PackedBuffer(std::shared_ptr<Gpu> gpu, CUdeviceptr memory) : gpu_(std::move(gpu)), memory_(memory) {}
+
   const std::shared_ptr<Gpu> gpu_;
-  CUdeviceptr memory_ = 0;
-  size_t size_ = 0;
+  const CUdeviceptr memory_;
 };
 
 // One NCCL communicator and the stream that it works on. One thread only.
@@ -60,10 +60,26 @@ struct NcclChannel {
   int size = 1;
 };
 
-// Puts the operation on the stream. `rows` as tells the allocation of the result: rows from each rank, where ranks
-// bring their own number. Does not wait; what NCCL still has to do in the background its caller waits for.
-Status Launch(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
-              PackedBuffer* packed, const Drain& drain);
+// One operation on its way to the channel's stream. NCCL goes on in the background with what it is asked for; until it
+// has settled nothing else may be asked of the communicator, and what is given to the stream could overtake it. Waits
+// for nothing. What it is made of must outlive it.
+class StreamLaunch {
+ public:
+  // `rows` as tells the allocation of the result: rows from each rank, where ranks bring their own number.
+  StreamLaunch(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
+               PackedBuffer* packed);
+  ~StreamLaunch();
+  StreamLaunch(const StreamLaunch&) = delete;
+  StreamLaunch& operator=(const StreamLaunch&) = delete;
+
+  Status Begin();
+  // After NCCL has settled. False: the stream holds all of it; true: there was more, call again after that.
+  Result<bool> Continue();
+
+ private:
+  class Parts;
+  const std::unique_ptr<Parts> parts_;
+};
 
 // DEVICE (PEER_LOST where it is a peer's fault) with NCCL's own words. In progress is fine.
 Status NcclStatus(const NcclApi& api, ncclResult_t result, ncclComm_t comm, const std::string& what);

@@ -74,6 +74,14 @@ Status RoundTable::Deserted(const std::string& key) const {
   return DesertedIn(found->second.front().begin()->second.view, found->second.front());
 }
 
+std::map<int, std::string> RoundTable::Views(const std::string& key) const {
+  std::map<int, std::string> views;
+  const auto found = rounds_.find(key);
+  if (found == rounds_.end()) return views;
+  for (const auto& [rank, entry] : found->second.front()) views[rank] = entry.view;
+  return views;
+}
+
 std::vector<int> RoundTable::Missing(const std::string& key) const {
   const auto found = rounds_.find(key);
   return found == rounds_.end() ? std::vector<int>() : MissingIn(found->second.front());

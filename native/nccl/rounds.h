@@ -44,6 +44,8 @@ class RoundTable {
   bool HasLeft(int rank) const { return left_.count(rank) != 0; }
   // PEER_LOST if one who has left is missing for `key`.
   Status Deserted(const std::string& key) const;
+  // What those who wait for the others at `key` ask for; empty where nobody waits.
+  std::map<int, std::string> Views(const std::string& key) const;
   // Who has not come to `key` while others wait; empty where nobody waits.
   std::vector<int> Missing(const std::string& key) const;
 

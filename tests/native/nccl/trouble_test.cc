@@ -88,6 +88,60 @@ TEST_F(GpuTroubleTest, MemoryOfTheHostAndOfAnotherGpuIsRefused) {
   });
 }
 
+TEST_F(GpuTroubleTest, MemoryOfTheHostIsToldToAllRanks) {
+  RunGpuWorld(2, [](GpuRank& self) {
+    OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
+    std::vector<float> host(4, 1.0f);
+    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "x");
+    tfc_span span{buffer.data(), buffer.data(), 4};
+    request.spans = &span;
+    request.num_spans = 1;
+    uint64_t ticket = 0;
+    ASSERT_EQ(self.Run(request, &ticket).code, TFC_OK);
+    ASSERT_EQ(self.Wait(ticket).code, TFC_OK);
+    self.Barrier();
+    if (self.rank == 1) span = {host.data(), host.data(), 4};
+    CallResult result = self.Run(request, &ticket);
+    if (result.code == TFC_OK) result = self.Wait(ticket);
+    EXPECT_EQ(result.code, TFC_INVALID_ARGUMENT) << result.message;
+    EXPECT_EQ(result.peer, 1);
+    EXPECT_TRUE(Contains(result.message, "rank 1: allreduce 'x': an input: it is memory of the host"))
+        << result.message;
+  });
+}
+
+TEST_F(GpuTroubleTest, OneNameOnAGpuAndInTheHostsMemoryIsAMismatch) {
+  for (const int on_gpu : {0, 1}) {
+    RunGpuWorld(2, [on_gpu](GpuRank& self) {
+      std::string message;
+      if (self.rank == on_gpu) {
+        OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
+        Launched launched;
+        int code = TFC_OK;
+        (void)SubmitByName(self, "mixed", buffer, 8, &launched, &code);
+        if (code == TFC_OK) {
+          launched.WaitFor(1);
+          code = launched.codes[0];
+        }
+        EXPECT_EQ(code, TFC_MISMATCH);
+        return;
+      }
+      std::vector<float> host(8, 1.0f);
+      tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "mixed");
+      const tfc_span span{host.data(), host.data(), 8};
+      request.spans = &span;
+      request.num_spans = 1;
+      const CallResult result = SubmitAndWait(self.communicator, request);
+      EXPECT_EQ(result.code, TFC_MISMATCH) << result.message;
+      EXPECT_TRUE(Contains(result.message, "where 'mixed' lies")) << result.message;
+      const std::string gpu_view =
+          "rank " + std::to_string(on_gpu) + ": allreduce 'mixed' float32[8 elements] sum on a GPU";
+      EXPECT_TRUE(Contains(result.message, gpu_view)) << result.message;
+      EXPECT_TRUE(Contains(result.message, "in the host's memory")) << result.message;
+    });
+  }
+}
+
 TEST_F(GpuTroubleTest, RanksThatCallDifferentThingsAreToldSo) {
   RunGpuWorld(2, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
@@ -201,21 +255,15 @@ TEST_F(GpuTroubleTest, AnErrorOfTheGpuItselfEndsTheCommunicator) {
 }
 
 TEST_F(GpuTroubleTest, NoMemoryForTheSmallTensorsEndsAllRanks) {
+  standin_set("memory", 1 << 20);
   RunGpuWorld(2, [](GpuRank& self) {
-    OnGpu<float> a(self.rank, std::vector<float>(8, 1.0f));
-    OnGpu<float> b(self.rank, std::vector<float>(8, 1.0f));
-    ASSERT_EQ(self.AllReduce(a, 8, TFC_FLOAT32).code, TFC_OK);
-    self.Barrier();
-    standin_set("memory", 64);
-    const tfc_span spans[] = {{a.data(), a.data(), 8}, {b.data(), b.data(), 8}};
-    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "bucket");
-    request.spans = spans;
-    request.num_spans = 2;
+    OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
     uint64_t ticket = 0;
-    CallResult result = self.Run(request, &ticket);
+    CallResult result = self.AllReduce(buffer, 8, TFC_FLOAT32, TFC_SUM, &ticket);
     if (result.code == TFC_OK) result = self.Wait(ticket);
     EXPECT_EQ(result.code, TFC_RESOURCE_EXHAUSTED) << result.message;
-    EXPECT_TRUE(Contains(result.message, "cuMemAlloc of 64 bytes")) << result.message;
+    EXPECT_TRUE(Contains(result.message, "the buffer for small tensors: GPU ")) << result.message;
+    EXPECT_TRUE(Contains(result.message, "cuMemAlloc of 8388608 bytes")) << result.message;
   });
 }
 

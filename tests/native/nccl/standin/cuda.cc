@@ -90,6 +90,7 @@ int CurrentOrdinal() { return Current().empty() ? -1 : Current().back()->ordinal
 int Devices() { return static_cast<int>(standin_get("devices", 4)); }
 
 CUresult Result(const char* symbol) {
+  standin_hangs(symbol);
   return standin_fails(symbol) ? static_cast<CUresult>(standin_get("fail_with", 700)) : tfc::kCudaSuccess;
 }
 
@@ -168,6 +169,11 @@ STANDIN_EXPORT int standin_fails(const char* symbol) {
   World& world = TheWorld();
   std::lock_guard<std::mutex> lock(world.mutex);
   return ++world.calls[symbol] == fatal ? 1 : 0;
+}
+
+STANDIN_EXPORT void standin_hangs(const char* symbol) {
+  const std::string name = std::string("hang:") + symbol;
+  while (standin_get(name.c_str(), 0) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 STANDIN_EXPORT long standin_calls(const char* symbol) {

@@ -61,6 +61,7 @@ struct Slot {
 
 struct Shared {
   std::atomic<int> attached;
+  std::atomic<int> launched;  // ranks that have given their first operation
   Slot slots[kMaxRanks];
 };
 
@@ -102,6 +103,8 @@ struct ncclComm {
   std::atomic<int> queued{0};
   std::atomic<long> busy{0};
   bool connected = false;
+  bool launched = false;
+  std::vector<std::function<void()>> in_background;  // comes to the streams when it is no longer busy
   std::vector<double> factors;
 };
 }  // namespace tfc
@@ -109,6 +112,7 @@ struct ncclComm {
 namespace {
 
 ncclResult_t Result(const char* symbol) {
+  standin_hangs(symbol);
   return standin_fails(symbol) ? static_cast<ncclResult_t>(standin_get("nccl_fail_with", kSystemError))
                                : tfc::kNcclSuccess;
 }
@@ -303,9 +307,8 @@ void Perform(const Call& call) {
   mine->done.store(sequence);
 }
 
-void Enqueue(Call call) {
+void GiveToStream(const Call& call) {
   call.comm->queued.fetch_add(1);
-  call.comm->busy.store(standin_get("busy", 1));
   cuLaunchHostFunc(
       call.stream,
       [](void* user) {
@@ -314,6 +317,26 @@ void Enqueue(Call call) {
         mine->comm->queued.fetch_sub(1);
       },
       new Call(call));
+}
+
+// As NCCL, which goes on in the background: the stream gets the operation once it is said to be settled.
+void Enqueue(const Call& call) {
+  tfc::ncclComm& comm = *call.comm;
+  comm.busy.store(standin_get("busy", 1));
+  if (!std::exchange(comm.launched, true)) comm.shared->launched.fetch_add(1);
+  comm.in_background.emplace_back([call] { GiveToStream(call); });
+}
+
+// Whether it has nothing more to do in the background.
+bool Settles(tfc::ncclComm* comm) {
+  if (comm->busy.load() > 0) {
+    comm->busy.fetch_sub(1);
+    return false;
+  }
+  const bool waits = standin_get("lazy", 0) != 0 && !comm->in_background.empty();
+  if (waits && comm->shared->launched.load() < comm->size) return false;
+  for (const auto& give : std::exchange(comm->in_background, {})) give();
+  return true;
 }
 
 ncclResult_t Flush() {
@@ -338,7 +361,7 @@ ncclResult_t Flush() {
 ncclResult_t Add(const char* symbol, Call call, int kind, size_t count, ncclDataType_t type, int op, int root) {
   const ncclResult_t result = Result(symbol);
   if (result != tfc::kNcclSuccess) return result;
-  if (!call.comm->connected) return kInvalidUsage;
+  if (!call.comm->connected || !call.comm->in_background.empty()) return kInvalidUsage;
   call.meta = Meta{kind, count, type, op, root};
   if (op >= kFirstOwnOp) {
     call.factor = call.comm->factors[static_cast<size_t>(op - kFirstOwnOp)];
@@ -436,10 +459,7 @@ STANDIN_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t*
     }
     comm->connected = true;
   }
-  if (comm->busy.load() > 0) {
-    comm->busy.fetch_sub(1);
-    *error = tfc::kNcclInProgress;
-  }
+  if (!Settles(comm)) *error = tfc::kNcclInProgress;
   return Result("ncclCommGetAsyncError");
 }
 

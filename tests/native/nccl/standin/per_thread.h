@@ -3,17 +3,19 @@
 #ifndef TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_PER_THREAD_H_
 #define TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_PER_THREAD_H_
 
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
-#include <thread>
 
-// The calling thread's own T.
+// The calling thread's own T. By the kernel's number of it: the library's is given again to the next thread as soon as
+// one has ended.
 template <typename T>
 T& OfThisThread() {
   static auto* mutex = new std::mutex();
-  static auto* all = new std::map<std::thread::id, T>();
+  static auto* all = new std::map<pid_t, T>();
   std::lock_guard<std::mutex> lock(*mutex);
-  return (*all)[std::this_thread::get_id()];
+  return (*all)[::gettid()];
 }
 
 #endif  // TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_PER_THREAD_H_

@@ -3,9 +3,11 @@
 //
 // Settings are whole numbers with names. They are read from the environment variable TFC_STANDIN ("name=value,...")
 // and can be changed while a test runs. CUDA's: devices (4), memory (bytes of each GPU, 2^30), peers (1),
-// fail:<symbol> (the call with that number, counted from 1, fails), fail_with (what it gives, 700) and host_is_gpu (1:
-// all memory of the host is GPU 0's, and the default stream is the calling thread itself).
-// NCCL's: version (22703), fail:<symbol>, nccl_fail_with (2), async_error (what ncclCommGetAsyncError says; 0),
+// fail:<symbol> (the call with that number, counted from 1, fails), fail_with (what it gives, 700), hang:<symbol> (1:
+// calls do not return as long as it is set) and host_is_gpu (1: all memory of the host is GPU 0's, and the default
+// stream is the calling thread itself).
+// NCCL's: version (22703), fail:<symbol>, hang:<symbol>, lazy (1: the first operation settles when all ranks have
+// given theirs), nccl_fail_with (2), async_error (what ncclCommGetAsyncError says; 0),
 // busy (how often it says "in progress" first; 1), delay_us (of each operation), no_sharing (1: refuses).
 #ifndef TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
 #define TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
@@ -21,6 +23,8 @@ STANDIN_EXPORT void standin_set(const char* name, long value);
 STANDIN_EXPORT void standin_reset();
 // Counts a call of `symbol`; true if it is to fail.
 STANDIN_EXPORT int standin_fails(const char* symbol);
+// Returns when calls of `symbol` are not to hang any more.
+STANDIN_EXPORT void standin_hangs(const char* symbol);
 // How often `symbol` was called since the last reset.
 STANDIN_EXPORT long standin_calls(const char* symbol);
 // Returns when the stream has done what it was given.
