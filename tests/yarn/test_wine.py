@@ -97,7 +97,8 @@ def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(y
     specs = {role: EVERYBODY[role] for role in ("chief", "worker")}
 
     def kill():
-        yarn.until(lambda: "checkpoint-0002.weights.h5" in files.list_files(hdfs.url), "the second epoch is saved", 900)
+        yarn.until((tmp_path / "waited").exists, "the chief waits in its fourth epoch", 900)
+        assert "checkpoint-0002.weights.h5" in files.list_files(hdfs.url)
         os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "chief-0"), signal.SIGKILL)
 
     def start(model_dir, launcher, **arguments):
