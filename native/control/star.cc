@@ -28,11 +28,11 @@ constexpr size_t kHeader = sizeof(uint32_t) + sizeof(uint8_t);
 constexpr int kAcceptorKey = -1;
 constexpr int kWakeKey = -2;
 
-// One end of a connection of the star: what is queued to go out and what has come in so far.
+// One end of a connection of the star. What has come in is the monitor's; the rest stands under the mutex of the links.
 struct Link {
   UniqueFd fd;
   std::string incoming;
-  std::deque<std::string> outgoing;
+  std::deque<std::string> outgoing;  // what the kernel has not taken yet
   size_t sent_of_front = 0;
   bool write_closed = false;
 };
@@ -57,8 +57,10 @@ struct Star::Impl {
   std::thread thread;
   std::atomic<std::thread::id> monitor{};  // while it runs
 
-  // Monitor thread only.
-  std::map<int, Link> links;  // by rank
+  // By rank. Only the monitor adds and removes links, so it alone may look for one without the mutex.
+  std::map<int, Link> links;
+  std::mutex links_mutex;
+  std::mutex all_mutex;  // all ranks get what is sent to all in the same order
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -96,7 +98,10 @@ struct Star::Impl {
       handler->OnClosed(rank, watched);
       return;
     }
-    links[rank].fd = std::move(fd);
+    {
+      std::lock_guard<std::mutex> lock(links_mutex);
+      links[rank].fd = std::move(fd);
+    }
     {
       std::lock_guard<std::mutex> lock(mutex);
       connected.insert(rank);
@@ -108,7 +113,10 @@ struct Star::Impl {
     const auto link = links.find(rank);
     if (link == links.end()) return;
     ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, link->second.fd.get(), nullptr);
-    links.erase(link);
+    {
+      std::lock_guard<std::mutex> lock(links_mutex);
+      links.erase(link);
+    }
     handler->OnClosed(rank, why);
     // After the tasks that its last messages have caused: they may say why.
     PostTask([this, rank, why] {
@@ -120,43 +128,64 @@ struct Star::Impl {
     });
   }
 
-  void SendNow(int to, uint8_t type, const std::string& payload) {
+  // On the caller's thread as far as the kernel takes it: waking the monitor costs more than most messages. The rest,
+  // and errors, are the monitor's.
+  void Send(int to, uint8_t type, std::string payload) {
     if (to == options.self.rank) {
-      handler->OnMessage(to, type, payload);
+      PostTask([this, to, type, payload = std::move(payload)] { handler->OnMessage(to, type, payload); });
       return;
     }
-    const auto link = links.find(to);
-    if (link == links.end() || link->second.write_closed) return;  // gone: OnClosed has said so
-    link->second.outgoing.push_back(Frame(type, payload));
-    Flush(to);
+    Status status;
+    {
+      std::lock_guard<std::mutex> lock(links_mutex);
+      const auto found = links.find(to);
+      if (found == links.end() || found->second.write_closed) return;  // gone: OnClosed has said so
+      Link& link = found->second;
+      link.outgoing.push_back(Frame(type, payload));
+      if (link.outgoing.size() > 1) return;  // the monitor is at what is before it
+      status = Write(&link, to);
+      if (status.ok() && link.outgoing.empty()) return;
+    }
+    PostTask([this, to, status] { status.ok() ? Flush(to) : LoseLink(to, status); });
   }
 
-  // Sends what the kernel takes now, and asks to be told when it takes more.
+  // What has arrived already (the reason for the loss, perhaps) comes first.
+  void LoseLink(int rank, const Status& why) {
+    ReadLink(rank);
+    CloseLink(rank, why);
+  }
+
+  // Sends what the kernel takes now. With the mutex of the links.
+  static Status Write(Link* link, int rank) {
+    while (!link->outgoing.empty()) {
+      const std::string& front = link->outgoing.front();
+      const ssize_t sent = ::send(link->fd.get(), front.data() + link->sent_of_front,
+                                  front.size() - link->sent_of_front, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (sent < 0) return Status::FromErrno("send", errno, rank);
+      link->sent_of_front += static_cast<size_t>(sent);
+      if (link->sent_of_front == front.size()) {
+        link->outgoing.pop_front();
+        link->sent_of_front = 0;
+      }
+    }
+    return Status::Ok();
+  }
+
+  // Sends what is queued, and asks to be told when the kernel takes more. Monitor thread only.
   void Flush(int rank) {
     const auto found = links.find(rank);
     if (found == links.end()) return;
-    Link& link = found->second;
-    while (!link.outgoing.empty()) {
-      const std::string& front = link.outgoing.front();
-      const ssize_t sent = ::send(link.fd.get(), front.data() + link.sent_of_front, front.size() - link.sent_of_front,
-                                  MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (sent < 0) {
-        // What has arrived already (the reason for the loss, perhaps) is read first.
-        const Status why = Status::FromErrno("send", errno, rank);
-        ReadLink(rank);
-        CloseLink(rank, why);
-        return;
-      }
-      link.sent_of_front += static_cast<size_t>(sent);
-      if (link.sent_of_front == front.size()) {
-        link.outgoing.pop_front();
-        link.sent_of_front = 0;
-      }
+    Status status;
+    uint32_t events = EPOLLIN;
+    {
+      std::lock_guard<std::mutex> lock(links_mutex);
+      status = Write(&found->second, rank);
+      if (!found->second.outgoing.empty()) events |= EPOLLOUT;
     }
-    const uint32_t events = link.outgoing.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
-    const Status watched = Watch(link.fd.get(), rank, events, EPOLL_CTL_MOD);
+    if (!status.ok()) return LoseLink(rank, status);
+    const Status watched = Watch(found->second.fd.get(), rank, events, EPOLL_CTL_MOD);
     if (!watched.ok()) CloseLink(rank, watched);
   }
 
@@ -245,6 +274,7 @@ struct Star::Impl {
     if (stop_deadline.Passed()) return true;
     lock.unlock();
     bool idle = true;
+    std::lock_guard<std::mutex> links_lock(links_mutex);
     for (auto& [rank, link] : links) {
       idle = false;
       if (link.outgoing.empty() && !link.write_closed) {
@@ -263,7 +293,10 @@ struct Star::Impl {
       for (int i = 0; i < count; ++i) HandleEvent(events[static_cast<size_t>(i)]);
       RunTasks();
     }
-    links.clear();
+    {
+      std::lock_guard<std::mutex> lock(links_mutex);
+      links.clear();
+    }
     monitor = std::thread::id();
   }
 
@@ -348,14 +381,11 @@ Status Star::Start(Deadline deadline) {
 
 bool Star::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }
 
-void Star::Send(int to, uint8_t type, std::string payload) {
-  impl_->PostTask([impl = impl_.get(), to, type, payload = std::move(payload)] { impl->SendNow(to, type, payload); });
-}
+void Star::Send(int to, uint8_t type, std::string payload) { impl_->Send(to, type, std::move(payload)); }
 
 void Star::SendToAll(uint8_t type, const std::string& payload) {
-  impl_->PostTask([impl = impl_.get(), type, payload] {
-    for (int rank = 0; rank < impl->options.self.size; ++rank) impl->SendNow(rank, type, payload);
-  });
+  std::lock_guard<std::mutex> lock(impl_->all_mutex);
+  for (int rank = 0; rank < impl_->options.self.size; ++rank) impl_->Send(rank, type, payload);
 }
 
 void Star::Post(std::function<void()> task) { impl_->PostTask(std::move(task)); }

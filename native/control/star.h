@@ -59,7 +59,7 @@ class Star {
   // Whether the calling thread is the monitor, which cannot Stop.
   bool IsMonitor() const;
 
-  // Queues a message; any thread, never blocks. Ranks other than 0 can send to 0 only. A message to
+  // Sends or queues a message; any thread, never blocks. Ranks other than 0 can send to 0 only. A message to
   // the own rank is delivered by the monitor like any other.
   void Send(int to, uint8_t type, std::string payload);
   // Rank 0: to every rank, itself included.
