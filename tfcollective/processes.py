@@ -11,13 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
-__all__ = ["become_subreaper", "describe_status", "end_descendants", "signal_group", "spawn"]
+__all__ = ["become_subreaper", "describe_status", "end_descendants", "program_of", "signal_group", "spawn"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_GRACE_S = 0.5
 _SWEEP_KILL_S = 2.0
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def program_of(module: str) -> tuple[str, str]:
+    """The arguments with which Python runs ``main`` of a module of this package.
+
+    ``python -m`` looks first into the directory where the user happens to be, where there may be a checkout that is not
+    built, or a script with the name of a module that we need; here that directory comes last.
+    """
+    return "-c", f"import sys; sys.path.append(sys.path.pop(0)); from {module} import main; sys.exit(main())"
 
 
 def become_subreaper() -> None:

@@ -21,6 +21,7 @@ from tfcollective.launch.hosts import parse_hosts, share_out
 from tfcollective.launch.job import new_job_id, new_job_key
 from tfcollective.launch.planner import plan_hosts
 from tfcollective.launch.spec import FunctionCall, JobSpec
+from tfcollective.processes import program_of
 
 pytestmark = pytest.mark.multiprocess
 
@@ -72,7 +73,7 @@ class Platform:
 
     def __init__(self, folder, fn, args=(), allocation_timeout=60.0):
         call = FunctionCall(cloudpickle.dumps((fn, args, {})), ())
-        spec = JobSpec((sys.executable, "-m", "tfcollective.launch.function"), 3, call=call, env={"A": "b"})
+        spec = JobSpec((sys.executable, *program_of("tfcollective.launch.function")), 3, call=call, env={"A": "b"})
         plan = plan_hosts(spec, share_out(parse_hosts("one:2,two:1"), 3), {})
         self.job = HostedJob(new_job_id(), new_job_key(), spec, plan, sys.executable, allocation_timeout, True)
         self.folder = folder

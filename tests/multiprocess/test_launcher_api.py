@@ -24,6 +24,17 @@ def test_the_results_come_in_rank_order():
     assert len({result[2] for result in results} | {os.getpid()}) == 4
 
 
+def test_a_checkout_that_is_not_built_does_not_stand_in_for_what_is_installed(tmp_path):
+    """The directory where a user happens to be is not where children look for us."""
+    (tmp_path / "here" / "tfcollective").mkdir(parents=True)
+    (tmp_path / "here" / "tfcollective" / "__init__.py").write_text("raise SystemExit('the checkout was imported')")
+    script = tmp_path / "script.py"
+    script.write_text("import tfcollective\nprint(tfcollective.run(str.upper, ('x',), np=2))")
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "['X', 'X']", done.stderr
+
+
 def test_specs_say_who_runs():
     specs = tfcollective.allreduce_topology(1, "1 GiB", 2, nb_proc_per_worker=2, evaluator=False, tensorboard=False)
     results = tfcollective.run(where, (1,), task_specs=specs)

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.processes import program_of
 from tfcollective.topology import Endpoint
 
 __all__ = ["CoordinatorConfig", "CoordinatorProcess"]
@@ -86,7 +87,7 @@ class CoordinatorProcess:
         places = [place for place in sys.path if isinstance(place, str) and place]
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tfcollective.coordinator"],
+                [sys.executable, *program_of("tfcollective.coordinator.__main__")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**environ, "PYTHONPATH": os.pathsep.join(places)},

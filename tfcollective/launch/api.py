@@ -23,6 +23,7 @@ from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.report import render
 from tfcollective.launch.restarts import run_job
 from tfcollective.launch.spec import JobSpec
+from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
@@ -143,7 +144,7 @@ def function_job(
     if hosts:
         np = sum(share.count for share in share_out(hosts, len(tasks) or np))
     return JobSpec(
-        command=(python, "-m", "tfcollective.launch.function"),
+        command=(python, *program_of("tfcollective.launch.function")),
         num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
         tasks=tasks,

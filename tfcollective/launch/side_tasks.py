@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tfcollective.errors import ConfigError
+from tfcollective.processes import program_of
 from tfcollective.task_specs import TaskSpec, TaskSpecs
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey
 
@@ -13,7 +14,7 @@ __all__ = ["check_side_tasks", "side_command", "side_limit"]
 
 # TensorBoard needs a while to end.
 _TENSORBOARD_END_S = 30.0
-_PROGRAM = (sys.executable, "-m", "tfcollective.side_tasks.tensorboard_task")
+_PROGRAM = (sys.executable, *program_of("tfcollective.side_tasks.tensorboard_task"))
 
 
 def check_side_tasks(task_specs: TaskSpecs, *, is_function: bool) -> None:

@@ -97,6 +97,7 @@ def test_information_for_debuggers_is_no_last_word():
         "what went wrong",
         "I0000 00:00:1795.4 3036 port.cc:153] on",
         "2026-11-21 09:53:44.3: I tensorflow/x.cc] y",
+        "  then rank 1 (worker:1, pid 7) was stopped",
     ]
     program = f"import sys; sys.stderr.write({chr(10).join(lines)!r}); sys.exit(1)"
     alone = f"import sys; sys.stderr.write({lines[1]!r}); sys.exit(1)"

@@ -12,6 +12,7 @@ from tfcollective.launch.planner import describe, plan_hosts, plan_local
 from tfcollective.launch.side_tasks import side_limit
 from tfcollective.launch.spec import FunctionCall, JobSpec
 from tfcollective.launch.tf_config import tf_config
+from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey
@@ -55,7 +56,7 @@ def test_side_tasks_have_no_rank_and_take_none():
 )
 def test_the_command_of_a_tensorboard(fields, words):
     (tensorboard,) = plan_local(job(fields, FunctionCall(b"", ())), cores=1, environ={}).side_tasks[1:]
-    assert tensorboard.argv == (sys.executable, "-m", "tfcollective.side_tasks.tensorboard_task", *words)
+    assert tensorboard.argv == (sys.executable, *program_of("tfcollective.side_tasks.tensorboard_task"), *words)
 
 
 def test_a_tensorboard_that_nobody_tells_where_to_look_is_refused():

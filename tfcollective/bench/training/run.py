@@ -17,6 +17,7 @@ from tfcollective.bench import netlab
 from tfcollective.bench.hardware import probe_hardware, probe_versions
 from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
 from tfcollective.bench.model import Cell, Report, RunnerState, RunnerStatus, Sample, Versions
+from tfcollective.bench.ranks import working_folder
 from tfcollective.bench.training.environments import Environment, find_environments, missing
 from tfcollective.bench.training.job_plan import Site
 from tfcollective.bench.training.options import LOOPBACK, TrainingOptions
@@ -152,6 +153,7 @@ def _variant(job: Job, site: Site, options: TrainingOptions, scratch: str) -> Va
         argv=(sys.executable, "-m", _JOB, job.case.to_text(), site.to_text()),
         deadline_s=options.deadline_s,
         env={"PYTHONPATH": f"{folder}{os.pathsep}{inherited}" if inherited else str(folder)},
+        cwd=working_folder(),
     )
 
 
