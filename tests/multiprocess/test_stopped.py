@@ -80,6 +80,7 @@ def test_an_agent_ends_when_its_launcher_is_gone_that_has_not_heard_it(tmp_path)
         launcher.sendall(config.to_line())
         launcher.settimeout(within(60))
         assert launcher.recv(1, socket.MSG_PEEK) == b"."
+        until(lambda: psutil.Process(agent.pid).children())
         (rank,) = psutil.Process(agent.pid).children()
     try:
         assert agent.wait(within(60)) == 0
