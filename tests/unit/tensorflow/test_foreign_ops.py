@@ -1,10 +1,13 @@
 """Errors of other engines, as TensorFlow shows them."""
 
 import pytest
-import tensorflow as tf
+
+tf = pytest.importorskip("tensorflow")
 
 from tfcollective.errors import Code, CollectiveError, PeerLostError, ProtocolError, ResourceExhaustedError
 from tfcollective.tensorflow.foreign_ops import tensorflow_error
+
+pytestmark = pytest.mark.tensorflow
 
 
 class _Of(CollectiveError):
