@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from launching import words_of
 
 pytestmark = [pytest.mark.multiprocess]
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +93,7 @@ def wait_for_ranks(pid):
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up and benchmark.status() != psutil.STATUS_ZOMBIE:
         family = benchmark.children(recursive=True)
-        ranks = [member for member in family if "workers.native" in " ".join(member.cmdline()[-12:])]
+        ranks = [member for member in family if "workers.native" in " ".join(words_of(member)[-12:])]
         if len(ranks) >= 3:  # the launcher and both ranks
             return family
         time.sleep(0.1)  # processes of others give no notice

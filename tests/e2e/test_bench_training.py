@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+from launching import words_of
 from one_lab import needs_root, the_lab
 
 from tfcollective.bench import netlab
@@ -132,10 +133,3 @@ def wait_for_workers(pid):
         time.sleep(0.1)  # processes of others give no notice
     benchmark.kill()
     raise AssertionError("the workers did not start")
-
-
-def words_of(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []  # it has just ended

@@ -9,7 +9,7 @@ import threading
 
 import psutil
 import pytest
-from launching import until
+from launching import until, words_of
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
@@ -26,7 +26,7 @@ SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 
 
 def agents():
-    return [one for one in psutil.Process().children() if "tfcollective.agent" in one.cmdline()]
+    return [one for one in psutil.Process().children() if "tfcollective.agent" in words_of(one)]
 
 
 def gone(process):

@@ -31,6 +31,14 @@ def join():
 """
 
 
+def words_of(process):
+    """Its command line; empty when it has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def where(add, times=1):
     """A function of a module that the ranks have to import."""
     return os.environ["TFCOLLECTIVE_TASK"], add * times, os.getpid()
@@ -82,7 +90,7 @@ class Run:
         until(
             lambda: not self.processes(),
             within(timeout),
-            lambda: f"left behind: {[p.cmdline() for p in self.processes()]}",
+            lambda: f"left behind: {[words_of(p) for p in self.processes()]}",
         )
 
     def agent(self):
@@ -105,7 +113,7 @@ class Run:
         os.kill(self.process.pid, number)
 
     def _find(self, word):
-        return [process for process in self.processes() if word in process.cmdline()]
+        return [process for process in self.processes() if word in words_of(process)]
 
     def _is_ours(self, process):
         try:
