@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,7 +7,6 @@ import numpy as np
 import pytest
 from bench_reports import make_report
 
-import tfcollective
 from tfcollective.bench.allreduce import measure as loop
 from tfcollective.bench.allreduce import run
 from tfcollective.bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
@@ -90,12 +90,11 @@ def test_every_runner_has_a_command_with_its_points():
 
 
 def test_the_ranks_do_not_find_another_source_tree(tmp_path, monkeypatch):
-    home = Path(tfcollective.__file__).resolve().parents[1]
     monkeypatch.chdir(tmp_path)
     case = Case("numpy", 2, "auto")
     assert variant_of(RUNNERS["numpy"], case, FOUND, AllreduceOptions(), (), 0).cwd is None
     (tmp_path / "tfcollective").mkdir()
-    assert variant_of(RUNNERS["numpy"], case, FOUND, AllreduceOptions(), (), 0).cwd == str(home)
+    assert variant_of(RUNNERS["numpy"], case, FOUND, AllreduceOptions(), (), 0).cwd == os.sep
 
 
 def test_shared_memory_can_be_demanded():
