@@ -7,7 +7,20 @@ from collections.abc import Sequence
 
 import click
 
-from tfcollective.cli.bench.common import QUICK_ROUNDS, as_typed, interruptible, names, ranks_of, show, sizes_of, write
+from tfcollective.cli.bench.common import (
+    QUICK_ROUNDS,
+    as_typed,
+    baselines_option,
+    deadline_option,
+    horovod_option,
+    interruptible,
+    json_option,
+    names,
+    ranks_of,
+    show,
+    sizes_of,
+    write,
+)
 from tfcollective.errors import ConfigError
 
 __all__ = ["allreduce"]
@@ -46,12 +59,12 @@ Examples:
     help="loopback, or rates such as 1gbit: a host (network namespace) for every rank; several: a,b.",
 )
 @click.option("--caches", help="hot, cold or hot,cold (default; --quick: hot).")
-@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@deadline_option
 @click.option("--out", metavar="DIR", help="Write allreduce.json, allreduce.html and PNGs there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@json_option
 @click.option("--quick", is_flag=True, help="Fewer sizes and rounds.")
-@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
-@click.option("--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod.")
+@baselines_option
+@horovod_option
 @click.option("--mpi-python", metavar="PATH", help="The interpreter of an environment that has mpi4py.")
 def allreduce(
     ranks: str,

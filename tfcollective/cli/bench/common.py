@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 __all__ = [
     "QUICK_ROUNDS",
     "as_typed",
+    "baselines_option",
+    "deadline_option",
+    "horovod_option",
     "interruptible",
+    "json_option",
     "names",
     "numbers",
     "ranks_of",
@@ -33,6 +37,16 @@ __all__ = [
 ]
 
 QUICK_ROUNDS = 3
+deadline_option = click.option(
+    "--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+baselines_option = click.option(
+    "--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted."
+)
+horovod_option = click.option(
+    "--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod."
+)
 
 
 @contextmanager

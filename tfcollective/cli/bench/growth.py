@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import click
 
-from tfcollective.cli.bench.common import as_typed, interruptible, names, numbers, ranks_of, show, write
+from tfcollective.cli.bench.common import (
+    as_typed,
+    baselines_option,
+    deadline_option,
+    horovod_option,
+    interruptible,
+    json_option,
+    names,
+    numbers,
+    ranks_of,
+    show,
+    write,
+)
 
 __all__ = ["growth"]
 
@@ -23,12 +35,12 @@ Examples:
 @click.option("--runners", metavar="NAME,...", help="ours, horovod, coordinator; all when omitted.")
 @click.option("--rounds", type=int, help="Turns of everybody; 3, or 1 with --quick.")
 @click.option("--iterations", type=int, help="Steps per turn; 30, or 10 with --quick.")
-@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@deadline_option
 @click.option("--out", metavar="DIR", help="Write growth.json, growth.html and PNGs there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@json_option
 @click.option("--quick", is_flag=True, help="Fewer ranks, agents and rounds.")
-@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
-@click.option("--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod.")
+@baselines_option
+@horovod_option
 def growth(
     ranks: str | None,
     tensors: str,

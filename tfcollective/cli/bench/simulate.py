@@ -7,7 +7,18 @@ from pathlib import Path
 
 import click
 
-from tfcollective.cli.bench.common import as_typed, interruptible, names, numbers, say, show, sizes_of, write
+from tfcollective.cli.bench.common import (
+    as_typed,
+    deadline_option,
+    interruptible,
+    json_option,
+    names,
+    numbers,
+    say,
+    show,
+    sizes_of,
+    write,
+)
 
 __all__ = ["simulate"]
 
@@ -29,9 +40,9 @@ Examples:
 )
 @click.option("--hosts", metavar="N,...", help="Measure so many hosts (network namespaces) first; needs root.")
 @click.option("--rounds", type=int, default=3, show_default=True, help="Turns of every world that is measured.")
-@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@deadline_option
 @click.option("--out", metavar="DIR", help="Write simulate.json, simulate.html and PNGs there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@json_option
 def simulate(
     reports: Sequence[str],
     ranks: str | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcollective.cli.bench.common import as_typed, interruptible, names, say
+from tfcollective.cli.bench.common import as_typed, baselines_option, interruptible, names, say
 from tfcollective.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Examples:
 @click.option("--only", metavar="GROUP,...", help="Measure only these groups of parts, for example allreduce.")
 @click.option("--strict", is_flag=True, help="Exit code 1 when a must is missed.")
 @click.option("--out", metavar="DIR", help="Write benchmarks.json and benchmarks.html there.")
-@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
+@baselines_option
 def targets(
     reports: Sequence[str], quick: bool, only: str | None, strict: bool, out: str | None, baselines: str | None
 ) -> int:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import click
 
-from tfcollective.cli.bench.common import as_typed, interruptible, names, ranks_of, show, write
+from tfcollective.cli.bench.common import (
+    as_typed,
+    baselines_option,
+    deadline_option,
+    horovod_option,
+    interruptible,
+    json_option,
+    names,
+    ranks_of,
+    show,
+    write,
+)
 
 __all__ = ["training"]
 
@@ -27,17 +38,17 @@ Examples:
 @click.option("--link", "links", default="loopback", show_default=True, help="loopback, 1gbit, 10gbit; several: a,b.")
 @click.option("--view", "views", default="processes,cores", show_default=True, help="What is equal for servers.")
 @click.option("--servers", type=int, help="Most parameter servers to try; as many as processes when omitted.")
-@click.option("--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take.")
+@deadline_option
 @click.option("--out", metavar="DIR", help="Write training.json, training.html and PNGs there.")
 @click.option("--timeline/--no-timeline", default=True, show_default=True, help="With --out: record steps of ours.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
+@json_option
 @click.option("--quick", is_flag=True, help="Fewer steps and rounds: to see that everything runs.")
-@click.option("--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted.")
+@baselines_option
 @click.option(
     "--keras3-python", metavar="PATH", help="The interpreter of an environment with TensorFlow 2.16 or newer."
 )
 @click.option("--keras2-python", metavar="PATH", help="The interpreter of an environment with TensorFlow 2.15.")
-@click.option("--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod.")
+@horovod_option
 def training(
     processes: str,
     models: str | None,
