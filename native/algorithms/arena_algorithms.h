@@ -49,8 +49,8 @@ std::vector<int> MissingLocalRanks(const ArenaContext& context);
 // two-phase (stage, combine own slice, collect) else.
 Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                       const MutableSpans& output);
-// As ArenaAllReduce, of `count` elements in one piece of memory each, checked by the caller: a few bytes take less time
-// than looking at them again.
+// As ArenaAllReduce, of `count` (not 0) elements in one piece of memory each, checked by the caller: a few bytes take
+// less time than looking at them again.
 Status ArenaAllReduceChecked(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                              const MutableSpans& output, size_t count);
 // Local rank i gets bytes [offsets[i], offsets[i+1]) of the reduced input. `output` may be that part

@@ -177,7 +177,7 @@ Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, c
 Status ArenaAllReduceChecked(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                              const MutableSpans& output, size_t count) {
   StagingRounds rounds(context, input[0].size);
-  if (count == 0 || rounds.local_size() == 1 || !FitsOneShot(rounds, input[0].size))
+  if (rounds.local_size() == 1 || !FitsOneShot(rounds, input[0].size))
     return ArenaAllReduce(context, reduction, input, output);
   return OneSegment(&rounds, reduction, input[0], output[0], count);
 }

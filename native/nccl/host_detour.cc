@@ -42,7 +42,8 @@ HostDetour::~HostDetour() {
   if (stream_ != nullptr) gpu_->api().cuStreamDestroy(stream_);
 }
 
-// Whether all that was given to the stream comes to its end in a moment.
+// Whether all that was given to the stream comes to its end in a moment. Polls: the driver's own waits have no
+// deadline.
 bool HostDetour::CopiesEnd() {
   if (stream_ == nullptr) return true;
   const auto end = gpu_->TakeEvent();

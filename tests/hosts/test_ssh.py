@@ -218,7 +218,7 @@ def test_the_key_is_in_nobodys_arguments(hosts):
     [("sys.exit(7)", 7, "exited with code 7"), ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL")],
 )
 def test_a_crash_blames_the_slot(hosts, end, code, how):
-    program = f"{JOIN}\njoin()\nif rank == 3: {end}\ntime.sleep(60)"
+    program = f"{JOIN}\njoin()\nif rank == 3: {end}\ntime.sleep(60)"  # the other ranks are there to be ended
     begin = time.monotonic()
     got, _, err = hosts.finish("-H", hosts.listed(slots=2), *python(program))
     assert got == code

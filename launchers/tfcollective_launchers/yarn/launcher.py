@@ -259,7 +259,7 @@ class _Submitted:
         while not received:
             state = self._state_by(deadline)
             if state is None:
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S)  # nobody tells when the ResourceManager is back
                 continue
             if state.state != said:
                 said = state.state

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
+#include "base/deadline.h"
 #include "gpu_world.h"
 #include "testing/log_recorder.h"
 
@@ -102,13 +104,16 @@ TEST_F(GpuLanesTest, ACallThatDoesNotReturnIsLeftBehindAtTheEnd) {
   EXPECT_TRUE(recorder->Contains("does not return; its thread is left behind"));
   // It comes back when the communicator has been given back, and finds what it uses.
   standin_set("hang:ncclCommFinalize", 0);
-  while (standin_calls("ncclCommDestroy") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Deadline deadline = Deadline::After(30);
+  while (standin_calls("ncclCommDestroy") == 0 && !deadline.Passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the stand-in counts, and tells nobody
+  EXPECT_GT(standin_calls("ncclCommDestroy"), 0);
 }
 
 TEST_F(GpuLanesTest, WhoCannotUseGpusSaysSoOnce) {
   WorldOptions options;
-  std::atomic<int> done{0};
-  RunWorld(options, [&done](int rank, tfc_communicator* communicator) {
+  std::promise<void> left;
+  RunWorld(options, [&left](int rank, tfc_communicator* communicator) {
     tfc_device_options devices = StandinOptions();
     if (rank == 1) devices.cuda_library = "/nowhere/libcuda.so.1";
     ASSERT_EQ(tfc_device_configure(communicator, &devices, nullptr), TFC_OK);
@@ -122,10 +127,10 @@ TEST_F(GpuLanesTest, WhoCannotUseGpusSaysSoOnce) {
     self.Barrier();
     if (rank == 0) {  // leaves; nobody waits for it
       EXPECT_EQ(tfc_communicator_shutdown(communicator, 0.2, nullptr), TFC_OK);
-      done = 1;
+      left.set_value();
       return;
     }
-    while (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ(left.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
     tfc_communicator_info info{};
     info.struct_size = sizeof(info);
     ASSERT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
@@ -143,7 +148,7 @@ TEST_F(GpuLanesTest, TheEndComesDuringTheFirstUse) {
         for (int i = 0; i < 3; ++i) (void)self.AllReduce(buffer, 4, TFC_FLOAT32);
       });
       while (!begun) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::microseconds(turn * 10));
+      std::this_thread::sleep_for(std::chrono::microseconds(turn * 10));  // another moment of the first use
       EXPECT_EQ(tfc_communicator_shutdown(self.communicator, 5, nullptr), TFC_OK);
       user.join();
       EXPECT_NE(self.AllReduce(buffer, 4, TFC_FLOAT32).code, TFC_OK);
