@@ -264,12 +264,18 @@ def test_a_step_that_ends_between_start_and_done_leaves_no_more_than_two_buckets
         made, labels = graph()
         with made.as_default(), labels:
             handle = start(ops, 0, [tf.ones([3])])
+            # Buckets are launched one after the other: where this one is done, the one before it is launched, and only
+            # such are dropped.
+            last = ops.tfcollective_bucket_done(start(ops, 0, [tf.ones([1])], bucket=1), T=tf.float32, N=1)
             chosen = tf.compat.v1.placeholder(tf.int64, [])
             done = ops.tfcollective_bucket_done(chosen, T=tf.float32, N=1)
         with session_of(made) as session:
-            handles = [session.run(handle) for _ in range(5)]
+            handles = []
+            for _step in range(5):
+                handles.append(session.run(handle))
+                session.run(last)
             assert len(set(handles)) == 5
-            for old in (handles[0], handles[4] + 1):
+            for old in (handles[0], handles[4] + 2):
                 with pytest.raises(tf.errors.FailedPreconditionError, match="no started bucket with the handle"):
                     session.run(done, {chosen: old})
             np.testing.assert_array_equal(session.run(done, {chosen: handles[4]})[0], np.ones(3))
