@@ -114,16 +114,23 @@ class ExitRecord:
         return self.exit_code != 0
 
     @property
+    def raised(self) -> bool:
+        """Whether it raised an exception of its own, one that no other task brought about."""
+        return self.exception is not None and not self.exception.consequence
+
+    @property
     def consequence(self) -> bool:
         """Whether another task's failure, or a request to stop, brought this end about."""
+        if self.stopped:
+            return not self.raised  # its others may have ended first, and it was stopped on its own way out
         told = self.exception is not None and self.exception.consequence
-        return self.stopped or told or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
+        return told or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
 
     @property
     def status(self) -> int:
-        """The exit code that a shell would show: the code, or 128 + signal."""
+        """The exit code that a shell would show: the code, or 128 + signal. 1 if it was stopped after it had raised."""
         if self.signal is not None:
-            return SIGNAL_BASE + self.signal
+            return 1 if self.stopped and self.raised else SIGNAL_BASE + self.signal
         return self.exit_code if self.exit_code is not None else 1
 
     @property
@@ -133,6 +140,8 @@ class ExitRecord:
             return self.note
         if self.signal is None:
             return f"exited with code {self.exit_code}"
+        if self.stopped and self.raised:
+            return "failed, and was stopped before its process had ended"
         try:
             return f"was killed by {signal.Signals(self.signal).name}"
         except ValueError:

@@ -152,7 +152,7 @@ def _who(record: ExitRecord, places: Mapping[str, str]) -> str:
 
 
 def _how(record: ExitRecord) -> str:
-    if record.stopped:
+    if record.stopped and not record.raised:
         return "was stopped"
     if record.exception is None:
         return record.how

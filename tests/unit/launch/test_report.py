@@ -43,6 +43,21 @@ def test_the_first_cause_stands_on_top_and_gives_the_exit_code():
     ]
 
 
+def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
+    cause = record(1, 1.0, number=signal.SIGTERM, stopped=True, exception=exception())
+    told = record(0, 2.0, exception=exception("CollectiveAbortedError", consequence=True))
+    bad = outcome(told, cause)
+    assert exit_code(bad) == 1
+    assert render(bad).splitlines() == [
+        "the job failed: rank 1 (worker:1, pid 41) failed, and was stopped before its process had ended",
+        "  its traceback:",
+        "    Traceback (most recent call last):",
+        "      in f",
+        "    ValueError: text",
+        "  then rank 0 (worker:0, pid 40) exited with code 1 (CollectiveAbortedError: text)",
+    ]
+
+
 def test_a_traceback_is_shown_once():
     tail = ("before", "Traceback (most recent call last):", "  in hook", "  in f", "ValueError: text", "after")
     lines = render(outcome(record(0, 1.0, code=3, exception=exception(), tail=tail))).splitlines()
