@@ -11,7 +11,7 @@ __all__ = ["expand_hosts", "split_hosts"]
 
 _MAX_HOSTS = 100_000
 _WORDS = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def split_hosts(text: str) -> list[str]:
@@ -42,7 +42,7 @@ def _expand(word: str, text: str) -> Iterator[str]:
     for item in inside.split(","):
         found = _RANGE.fullmatch(item)
         if found is None:
-            raise ConfigError(f"{text!r} is no list of hosts: {item!r} is no range")
+            raise ConfigError(f"{text[:80]!r} is no list of hosts: {item[:80]!r} is no range")
         first, last = found.group(1), found.group(2) or found.group(1)
         if int(last) < int(first):
             raise ConfigError(f"{text!r} is no list of hosts: {item!r} runs backwards")

@@ -18,6 +18,7 @@ __all__ = [
     "TRAINER_TYPES",
     "WORKER",
     "TaskKey",
+    "is_number",
     "trainers",
     "workers",
 ]
@@ -30,11 +31,17 @@ PS = "ps"  # a role of other systems: known only to be refused with advice
 TRAINER_TYPES = (CHIEF, WORKER)  # in rank order
 SIDE_TYPES = (EVALUATOR, TENSORBOARD)  # outside the world, without a rank
 NO_RANK = -1  # what stands for the rank of a side task
+_MAX_DIGITS = 9  # Python refuses to read numbers of thousands of digits, by an error of its own
 
 PS_ADVICE = (
     "there are no parameter servers here: every trainer holds all variables, and gradients are averaged by all-reduce. "
     "Leave the ps tasks out, and give their cores to workers"
 )
+
+
+def is_number(text: str) -> bool:
+    """Whether a text from outside is a whole number that an index, a rank or a size may be: ASCII digits, not many."""
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ class TaskKey:
     def parse(cls, text: str) -> TaskKey:
         """Reads ``"worker:3"``; raises ConfigError for anything else."""
         kind, colon, index = text.partition(":")
-        if not colon or not index.isascii() or not index.isdigit():
-            raise ConfigError(f"a task is written TYPE:INDEX, for example worker:3, not {text!r}")
+        if not colon or not is_number(index):
+            raise ConfigError(f"a task is written TYPE:INDEX, for example worker:3, not {text[:80]!r}")
         return cls(kind, int(index))
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from tfcollective.tasks import TaskKey
 __all__ = ["SINGLE", "Endpoint", "Member", "Placement", "World"]
 
 _MAX_PORT = 65535
+_PORT_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Endpoint:
             host = host[1:-1]
         if not colon or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
             raise ConfigError(f"an endpoint is written HOST:PORT, not {text!r}")
-        if not 0 < int(port) <= _MAX_PORT:
-            raise ConfigError(f"a port is between 1 and {_MAX_PORT}, not {port}")
+        if not host.isprintable() or any(mark in host for mark in " /"):
+            raise ConfigError(f"an endpoint is written HOST:PORT; {host!r} is the name of no host")
+        if len(port) > _PORT_DIGITS or not 0 < int(port) <= _MAX_PORT:
+            raise ConfigError(f"a port is between 1 and {_MAX_PORT}, not {port:.20}")
         return cls(host, int(port))
 
     def __str__(self) -> str:

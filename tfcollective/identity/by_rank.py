@@ -8,7 +8,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.identity.addresses import job_port
 from tfcollective.identity.model import Claim, Facts
 from tfcollective.settings import variable
-from tfcollective.tasks import WORKER, TaskKey, workers
+from tfcollective.tasks import WORKER, TaskKey, is_number, workers
 from tfcollective.topology import Endpoint
 
 __all__ = ["claim_by_rank", "whole_number"]
@@ -17,8 +17,8 @@ __all__ = ["claim_by_rank", "whole_number"]
 def whole_number(environ: Mapping[str, str], name: str, least: int = 0) -> int:
     """The number in a variable; ConfigError that names the variable."""
     text = environ.get(name, "").strip()
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise ConfigError(f"{name}={text!r}: a whole number of {least} or more is needed")
+    if not is_number(text) or int(text) < least:
+        raise ConfigError(f"{name}={text[:80]!r}: a whole number of {least} or more is needed")
     return int(text)
 
 
@@ -51,5 +51,5 @@ def claim_by_rank(
                 "its host"
             )
         if rendezvous is None and host is not None:
-            rendezvous = Endpoint(host, port or job_port(name))
+            rendezvous = Endpoint.parse(str(Endpoint(host, port or job_port(name))))  # others have written it
     return Claim(TaskKey(WORKER, rank), workers(size), rendezvous, name, tuple(hosts))

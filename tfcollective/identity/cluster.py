@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from tfcollective.errors import ConfigError
 from tfcollective.identity.model import Claim, Facts
 from tfcollective.settings import variable
-from tfcollective.tasks import CHIEF, EVALUATOR, PS, SIDE_TYPES, TRAINER_TYPES, WORKER, TaskKey, trainers, workers
+from tfcollective.tasks import (
+    CHIEF,
+    EVALUATOR,
+    PS,
+    SIDE_TYPES,
+    TRAINER_TYPES,
+    WORKER,
+    TaskKey,
+    is_number,
+    trainers,
+    workers,
+)
 from tfcollective.topology import Endpoint
 
 __all__ = ["Cluster", "claim", "has_cluster", "load"]
@@ -44,7 +55,7 @@ def load(text: str, where: str) -> Mapping[str, object]:
     """The JSON object in a variable; ConfigError that names the variable and the place when there is none."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the second: brackets in brackets without end
         raise ConfigError(f"{where} is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: a JSON object is needed, not {_brief(document)}")
@@ -175,7 +186,7 @@ def _task(kind: str, index: int, where: str) -> TaskKey:
 def _index(value: object, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+    if isinstance(value, str) and is_number(value.strip()):
         return int(value)
     raise ConfigError(f"{where}: an index is a whole number of 0 or more, not {_brief(value)}")
 

@@ -53,6 +53,8 @@ def read_key(settings: Settings) -> bytes | None:
 
 def parse_key(text: str, where: str) -> bytes:
     """A key in hexadecimal; ConfigError when it is none, or too short to protect anything."""
+    if len(text) > _MAX_KEY_TEXT:
+        raise ConfigError(f"{where}: a job key has at most {_MAX_KEY_TEXT} characters")
     try:
         key = bytes.fromhex(text.strip())
     except ValueError as error:
@@ -64,14 +66,20 @@ def parse_key(text: str, where: str) -> bytes:
 
 def _read_file(path: str) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Not waiting: the open of a pipe that nobody writes to would never return.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
     try:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        found = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(found):
+            raise ConfigError(f"{variable('key_file')}: {path} is not a file")
+        mode = stat.S_IMODE(found)
         if mode & 0o077:
             raise ConfigError(f"{path} can be read by others (mode {mode:o}): the job key needs mode 600 or 400")
-        return os.read(descriptor, _MAX_KEY_TEXT).decode("ascii", "replace")
+        return os.read(descriptor, _MAX_KEY_TEXT + 1).decode("ascii", "replace")
+    except OSError as error:
+        raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
     finally:
         os.close(descriptor)
 
@@ -79,6 +87,6 @@ def _read_file(path: str) -> str:
 def _read_descriptor(descriptor: int) -> str:
     try:
         # At an offset, so that a second init() of the process reads it again.
-        return os.pread(descriptor, _MAX_KEY_TEXT, 0).decode("ascii", "replace")
+        return os.pread(descriptor, _MAX_KEY_TEXT + 1, 0).decode("ascii", "replace")
     except OSError as error:
         raise ConfigError(f"{variable('key_fd')}: cannot read the job key: {error}") from error

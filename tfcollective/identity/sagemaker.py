@@ -22,10 +22,12 @@ def _is_present(facts: Facts) -> bool:
 def _parse(facts: Facts) -> Claim:
     try:
         hosts = json.loads(facts.environ[_HOSTS])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{_HOSTS} is no JSON: {error}") from error
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
         raise ConfigError(f"{_HOSTS}: a JSON list of host names is needed")
+    if len(set(hosts)) != len(hosts):
+        raise ConfigError(f"{_HOSTS} names a host twice: {', '.join(hosts)}")
     current = facts.environ[_CURRENT]
     if current not in hosts:
         raise ConfigError(f"{_CURRENT}={current!r} is not in {_HOSTS}")
@@ -34,11 +36,11 @@ def _parse(facts: Facts) -> Claim:
     return claim_by_rank(facts, rank, len(ordered), "sagemaker", host=ordered[0], port=DEFAULT_PORT, hosts=ordered)
 
 
-def _natural(host: str) -> tuple[str, int, str]:
+def _natural(host: str) -> tuple[str, int, str, str]:
     """``algo-2`` before ``algo-10``."""
     stem = host.rstrip("0123456789")
     number = host[len(stem) :]
-    return stem, int(number or 0), number
+    return stem, len(number.lstrip("0")), number.lstrip("0"), number
 
 
 SOURCE = Source("sagemaker", f"{_HOSTS} and {_CURRENT}", _is_present, _parse)

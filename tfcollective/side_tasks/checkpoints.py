@@ -131,4 +131,4 @@ def _tensorflow_checkpoints(directory: str, files: Mapping[str, FileFacts]) -> I
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sorts "a10" after "a9"."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

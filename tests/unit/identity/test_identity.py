@@ -76,11 +76,68 @@ def test_a_bad_key_is_refused(tmp_path, text, reason):
         discover(settings, {})
 
 
+def test_a_key_in_something_that_is_no_file_is_refused_at_once(tmp_path):
+    """The open of a pipe that nobody writes to would wait for ever, and the read of a directory fails."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "directory").mkdir(mode=0o700)
+    for name in ("pipe", "directory"):
+        with pytest.raises(ConfigError, match=f"TFCOLLECTIVE_KEY_FILE: .*{name} is not a file"):
+            discover(launched(tmp_path, key_file=str(tmp_path / name)), {})
+
+
+def test_a_key_that_is_too_long_is_not_cut(tmp_path):
+    settings = launched(tmp_path)
+    (tmp_path / "key").write_text("ab" * 3000)
+    with pytest.raises(ConfigError, match="at most"):
+        discover(settings, {})
+
+
 def test_a_key_that_others_can_read_is_refused(tmp_path):
     settings = launched(tmp_path)
     (tmp_path / "key").chmod(0o640)
     with pytest.raises(ConfigError, match="mode 640"):
         discover(settings, {})
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+LONG = "9" * 5000
+TWO = '{"cluster": {"worker": ["%s", "b:2"]}, "task": {"type": "worker", "index": %s}}'
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"TF_CONFIG": DEEP}, "TF_CONFIG is no JSON"),
+        ({"TF_CONFIG": f'{{"cluster": {{"worker": {DEEP}}}}}'}, "TF_CONFIG is no JSON"),
+        ({"TF_CONFIG": TWO % ("a:1", f'"{LONG}"')}, "TF_CONFIG: worker: an index"),
+        ({"TF_CONFIG": TWO % ("a:1", "NaN")}, "TF_CONFIG: worker: an index"),
+        ({"TF_CONFIG": TWO % (f"a:{LONG}", "0")}, "TF_CONFIG: worker:0: a port"),
+        ({"TF_CONFIG": TWO % ("\\ud800:1", "0")}, "TF_CONFIG: worker:0: .* no host"),
+        ({"TF_CONFIG": TWO % ("a b:1", "0")}, "TF_CONFIG: worker:0: .* no host"),
+        ({"TF_CONFIG": f'{{"cluster": {{"worker": {{"{LONG}": "a:1"}}}}}}'}, "TF_CONFIG: worker: an index"),
+        ({"CLUSTER_SPEC": f'{{"workerpool0": {DEEP}}}'}, "CLUSTER_SPEC is no JSON"),
+        ({"SM_HOSTS": DEEP, "SM_CURRENT_HOST": "a"}, "SM_HOSTS is no JSON"),
+        ({"SM_HOSTS": '["a", "a"]', "SM_CURRENT_HOST": "a"}, "SM_HOSTS names a host twice"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": LONG}, "OMPI_COMM_WORLD_SIZE"),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": f"n[{LONG}]"},
+            "SLURM_STEP_NODELIST",
+        ),
+        (
+            {"JOB_COMPLETION_INDEX": "0", "PET_NNODES": "2", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "99999"},
+            "a port",
+        ),
+        ({"TFCOLLECTIVE_TASK": f"worker:{LONG}"}, "TFCOLLECTIVE_TASK"),
+    ],
+)
+def test_what_a_hostile_environment_says_is_refused_by_name(environ, names):
+    with pytest.raises(ConfigError, match=names):
+        discover(Settings.load(environ), environ)
+
+
+def test_hosts_of_sagemaker_whose_numbers_have_thousands_of_digits():
+    environ = {"SM_HOSTS": f'["n-{LONG}", "n-10", "n-9"]', "SM_CURRENT_HOST": "n-10"}
+    assert discover(Settings.load(environ), environ).hosts == ("n-9", "n-10", f"n-{LONG}")
 
 
 def test_the_node_is_the_kernel_and_the_network_namespace():
