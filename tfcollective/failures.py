@@ -127,10 +127,14 @@ class ExitRecord:
         return told or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
 
     @property
+    def _stopped_while_failing(self) -> bool:
+        return self.stopped and self.exception is not None
+
+    @property
     def status(self) -> int:
         """The exit code that a shell would show: the code, or 128 + signal. 1 if it was stopped after it had raised."""
         if self.signal is not None:
-            return 1 if self.stopped and self.raised else SIGNAL_BASE + self.signal
+            return 1 if self._stopped_while_failing else SIGNAL_BASE + self.signal
         return self.exit_code if self.exit_code is not None else 1
 
     @property
@@ -140,7 +144,7 @@ class ExitRecord:
             return self.note
         if self.signal is None:
             return f"exited with code {self.exit_code}"
-        if self.stopped and self.raised:
+        if self._stopped_while_failing:
             return "failed, and was stopped before its process had ended"
         try:
             return f"was killed by {signal.Signals(self.signal).name}"

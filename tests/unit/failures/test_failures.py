@@ -92,6 +92,13 @@ def test_status_and_words():
     assert not record(0, 1.0, code=0).failed
 
 
+@pytest.mark.parametrize("consequence", [False, True])
+def test_who_was_stopped_while_failing_ends_as_who_raises(consequence):
+    late = record(0, 1.0, signal=15, stopped=True, consequence=consequence)
+    assert (late.status, late.how) == (1, "failed, and was stopped before its process had ended")
+    assert late.consequence == consequence
+
+
 def test_the_first_cause_is_no_consequence():
     victim, cause, later = record(0, 1.0, consequence=True), record(1, 2.0, signal=9), record(2, 3.0, consequence=False)
     stopped = record(3, 0.5, signal=15, stopped=True)
