@@ -54,6 +54,20 @@ def wait_for(name):
     return _sum(1.0)
 
 
+def with_evaluator(until, *, fails):
+    """Ranks that wait for a file; an evaluator that says that it is there, and then fails or stays."""
+    import tfcollective
+
+    tfcollective.init()
+    if tfcollective.task().type != "evaluator":
+        return wait_for(until)
+    (Path(os.environ["TFC_TEST_FOLDER"]) / "evaluating").touch()
+    if fails:
+        raise ValueError("nothing to evaluate")
+    time.sleep(LONG_S)
+    return None
+
+
 def write(place):
     """Rank 0 puts a file somewhere, while the other ranks are in a collective."""
     rank, _ = _meet()

@@ -41,6 +41,10 @@ class Yarn:
         with _OPENER.open(f"http://{self.web}/ws/v1/cluster/apps/{app_id}", timeout=10) as reply:
             return json.load(reply)["app"]
 
+    def latest(self):
+        """The application that was submitted last, which has finished: YARN lists them in any order."""
+        return max(self.apps("FINISHED"), key=lambda app: app["startedTime"])
+
     def only_app(self):
         """The one application that runs now."""
         return self.until(lambda: self.apps("RUNNING"), "an application runs")[0]["id"]

@@ -54,7 +54,7 @@ def test_the_resource_manager_is_started_again_and_the_job_goes_on(yarn, on_yarn
     thread = when_all_run(restart)
     assert tfcollective.run(yarn_jobs.wait_for, ("go",), task_specs=PAIR, **on_yarn()) == [2.0, 2.0]
     thread.join(60)
-    assert [app["finalStatus"] for app in yarn.apps("FINISHED")][-1:] == ["SUCCEEDED"]
+    assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
 def test_an_environment_that_cannot_be_unpacked_is_named(yarn, on_yarn, tmp_path):
@@ -62,6 +62,17 @@ def test_an_environment_that_cannot_be_unpacked_is_named(yarn, on_yarn, tmp_path
     archive.write_bytes(b"no archive" * 1000)
     with pytest.raises(LaunchError, match=r"(?s)without its coordinator's report.*environment"):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(python=None, archive=str(archive)))
+
+
+def test_without_yarn_on_the_path_nothing_begins(yarn, on_yarn, tmp_path):
+    run = [sys.executable, "-m", "tfcollective", "run", "--launcher", "yarn", "--remote-python", sys.executable]
+    environ = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [*run, "-np", "1", sys.executable, "-c", ""], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 64
+    assert "there is no command `yarn` on the PATH: run this where Hadoop's client is installed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def expired_credentials(folder):

@@ -34,12 +34,16 @@ class Agents:
     Args:
         agents: those that have ranks.
         side: those that have side tasks only: what happens to them is none of the others' business.
+
+    Attributes:
+        side_failures: what happened to those of ``side`` that did not end in order, by their place in it.
     """
 
     def __init__(self, agents: Sequence[AgentHandle], side: Sequence[AgentHandle] = ()) -> None:
         self._agents = (*agents, *side)
         self._side = tuple(side)
         self._failures: list[str] = []
+        self.side_failures: dict[int, str] = {}
 
     def stop(self, number: int) -> None:
         """Tells all to end their processes, with this signal first."""
@@ -61,8 +65,10 @@ class Agents:
 
     def _watch(self, agent: AgentHandle, failed: Callable[[], bool]) -> None:
         failure = agent.wait()
-        if any(agent is one for one in self._side):
+        place = next((place for place, one in enumerate(self._side) if agent is one), None)
+        if place is not None:
             if failure is not None:
+                self.side_failures[place] = failure
                 _LOG.warning("%s: training goes on without it", failure)
             return
         if failure is not None:

@@ -190,13 +190,21 @@ class Job:
         """Called on the coordinator's thread; a rank can be silent only after an agent has started it."""
         self._killer.kill(task, f"gave no sign of life for {self._options.silence_limit:g} s (stopped?) and was killed")
 
-    def outcome(self, received: Sequence[int], agent_failure: str | None, *, host_lost: bool = False) -> JobOutcome:
+    def outcome(
+        self,
+        received: Sequence[int],
+        agent_failure: str | None,
+        *,
+        host_lost: bool = False,
+        side_failures: Mapping[str, str] | None = None,
+    ) -> JobOutcome:
         """How the job ended, after all agents have.
 
         Args:
             received: the signals that asked the launcher to stop.
             agent_failure: what happened to an agent that did not do its work to the end, or None.
             host_lost: whether that was a host that does not answer any more.
+            side_failures: the same of agents that had side tasks only, by task.
         """
         results = function.collect(self._plan.tasks, self._coordinator) if self._spec.call is not None else {}
         view = self._coordinator.view()
@@ -210,7 +218,7 @@ class Job:
             results=results,
             host_lost=host_lost,
             places={str(process.task): process.place for process in self._plan.processes},
-            side_tasks=tuple(_side_task_end(task) for task in view.side_tasks),
+            side_tasks=tuple(_side_task_end(task, side_failures or {}) for task in view.side_tasks),
             published={str(task.task): task.info for task in view.tasks if task.info},
             durations={str(task): seconds for task, seconds in view.durations.items()},
             generation=view.generation,
@@ -278,8 +286,9 @@ class _SideTaskWatch:
             timer.cancel()
 
 
-def _side_task_end(view: TaskView) -> SideTaskEnd:
-    return SideTaskEnd(str(view.task), view.exit, view.info, view.state is not TaskState.EXPECTED)
+def _side_task_end(view: TaskView, lost: Mapping[str, str]) -> SideTaskEnd:
+    started = view.state is not TaskState.EXPECTED
+    return SideTaskEnd(str(view.task), view.exit, view.info, started, lost.get(str(view.task), ""))
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:

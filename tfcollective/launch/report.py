@@ -84,7 +84,7 @@ def _side_task_lines(end: SideTaskEnd, places: Mapping[str, str]) -> Iterator[st
     """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did."""
     record = end.exit
     if record is None:
-        yield f"{end.task}: {'nobody has reported how it ended' if end.started else 'was not started'}"
+        yield _unreported(end)
         return
     if record.failed and not record.stopped:
         yield f"warning: {_who(record, places)} {record.how}; training did not need it"
@@ -92,6 +92,12 @@ def _side_task_lines(end: SideTaskEnd, places: Mapping[str, str]) -> Iterator[st
     said = describe_info(end.info)
     if said:
         yield f"{end.task}: {said}"
+
+
+def _unreported(end: SideTaskEnd) -> str:
+    if end.lost:
+        return f"warning: {end.task}: {end.lost}; training did not need it"
+    return f"{end.task}: {'nobody has reported how it ended' if end.started else 'was not started'}"
 
 
 def describe_info(info: Mapping[str, object]) -> str:

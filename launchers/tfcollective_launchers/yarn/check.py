@@ -45,8 +45,13 @@ def findings(options: YarnOptions, run: _RUN) -> Iterator[Finding]:
         yield finding
         if not finding.ok:
             return
-    yield from _cluster(options)
+    good = True
+    for finding in _cluster(options):
+        good = good and finding.ok
+        yield finding
     yield _hdfs()
+    if not good:
+        return
     if options.python is None and options.archive is None:
         packing = _packing()
         yield packing

@@ -41,7 +41,7 @@ from tfcollective_launchers.yarn.cluster import impossible, shortage
 from tfcollective_launchers.yarn.logs import end_of_log, show_logs
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.packing import archives_of, pack_directories
-from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
+from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient, check_programs
 from tfcollective_launchers.yarn.table import render_table
 
 __all__ = ["Submission", "YarnLauncher", "run_application"]
@@ -132,6 +132,8 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
         options = replace(options, files=pack_directories(options.files, folder))
         if _TOKENS in environ_snapshot():
             options = replace(options, file_systems=())  # inside an application of YARN's, its tokens have to do
+        if options.python is None and options.archive is None and options.skein_client is None:
+            check_programs()  # now: packing the environment takes minutes
         archives = archives_of(options)
         hosted = HostedJob(
             job_id=new_job_id(),

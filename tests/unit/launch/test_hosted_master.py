@@ -177,6 +177,6 @@ def test_signals_that_came_earlier_stop_what_begins(monkeypatch):
 
     worker = SimpleNamespace(rank=0)
     plan = SimpleNamespace(hosts=("a",), on=lambda host: (worker,))
-    job = SimpleNamespace(failed=False, outcome=lambda received, failure, host_lost: received)
+    job = SimpleNamespace(failed=False, outcome=lambda received, failure, **more: received)
     assert nodes.run_on_nodes(job, plan, {"a": Node()}, "python", (), [signal.SIGTERM]) == [signal.SIGTERM]
     assert told == ["begin", signal.SIGTERM]

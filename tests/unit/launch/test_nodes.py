@@ -114,6 +114,15 @@ def test_when_one_node_is_lost_the_others_are_stopped():
     assert not lost.lines
 
 
+def test_a_lost_node_of_side_tasks_stops_nobody_and_is_named():
+    silent, lost, other = node(beat(1, ended=True)), node(None), node(beat(1, ended=True))
+    agents = Agents([other], [silent, lost])
+    assert agents.wait(lambda: False) == []
+    assert other.lines == silent.lines == []
+    assert list(agents.side_failures) == [1]
+    assert "has not answered for 7 s" in agents.side_failures[1]
+
+
 def test_a_refusal_is_an_order():
     one = node()
     one.refuse("because")

@@ -134,6 +134,10 @@ def test_side_tasks_have_the_last_word():
     assert (
         render(outcome(side_tasks=(SideTaskEnd("evaluator:0", None, started=False),))) == "evaluator:0: was not started"
     )
+    lost = SideTaskEnd("evaluator:0", None, lost="its container was ended")
+    assert render(outcome(side_tasks=(lost,))) == (
+        "warning: evaluator:0: its container was ended; training did not need it"
+    )
 
 
 def test_the_figures_of_an_evaluator_in_words():

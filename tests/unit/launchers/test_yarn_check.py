@@ -2,7 +2,11 @@
 
 import pytest
 from tfcollective_launchers.yarn.check import findings, site_properties
+from tfcollective_launchers.yarn.launcher import run_application
 from tfcollective_launchers.yarn.options import YarnOptions
+
+from tfcollective.errors import ConfigError
+from tfcollective.launch.spec import JobSpec
 
 SITE = """<?xml version="1.0"?>
 <configuration>
@@ -61,6 +65,14 @@ def test_every_program_that_is_missing_is_named_with_a_remedy(conf):
     finding = look()[-1]
     assert finding.detail == "yarn version: no Hadoop here"
     assert "PATH" in finding.remedy
+
+
+def test_nothing_is_packed_where_a_job_could_not_be_sent(conf):
+    with pytest.raises(ConfigError, match="no command `yarn` on the PATH"):
+        run_application(JobSpec(("python", "train.py"), 1))
+    conf.program("yarn", "Hadoop 3.4.3")
+    with pytest.raises(ConfigError, match="there is no Java"):
+        run_application(JobSpec(("python", "train.py"), 1))
 
 
 def test_properties_of_a_file():

@@ -1,0 +1,51 @@
+"""An evaluator on the real YARN that does not do its work to the end: training does not notice, and the report says it."""
+
+import os
+import signal
+import threading
+
+import pytest
+import yarn_jobs
+
+import tfcollective
+from tfcollective import TaskSpec
+
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+
+SPECS = dict.fromkeys(("chief", "worker", "evaluator"), TaskSpec("400 MiB", 1))
+
+
+def row(shown, task):
+    """A task's row of the table at the end."""
+    return next(line for line in shown.splitlines() if line.split()[:1] == [task])
+
+
+def test_an_evaluator_that_raises_is_named_and_training_goes_on(yarn, on_yarn, capfd):
+    run = {"task_specs": SPECS, "kwargs": {"fails": True}}
+    assert tfcollective.run(yarn_jobs.with_evaluator, ("evaluating",), **run, **on_yarn()) == [2.0, 2.0]
+    said = capfd.readouterr().err
+    assert "warning: evaluator:0 (pid " in said
+    assert "exited with code 1; training did not need it" in said
+    assert "ValueError: nothing to evaluate" in said
+    assert "  failed  " in row(said, "evaluator:0")
+    assert "  succeeded  " in row(said, "chief:0")
+    assert yarn.latest()["finalStatus"] == "SUCCEEDED"
+
+
+def test_an_evaluator_whose_container_is_killed_is_named_and_training_goes_on(yarn, on_yarn, tmp_path, capfd):
+    def kill():
+        yarn.until((tmp_path / "evaluating").exists, "the evaluator runs", 300)
+        os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "evaluator-0"), signal.SIGKILL)
+        (tmp_path / "go").touch()
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    run = {"task_specs": SPECS, "kwargs": {"fails": False}}
+    assert tfcollective.run(yarn_jobs.with_evaluator, ("go",), **run, **on_yarn()) == [2.0, 2.0]
+    thread.join(60)
+    said = capfd.readouterr().err
+    assert "warning: evaluator:0: the container of evaluator-0 on 127.0.0.11 was ended" in said
+    assert "training did not need it" in said
+    assert "  lost " in row(said, "evaluator:0")
+    assert "  succeeded  " in row(said, "worker:0")
+    assert yarn.latest()["finalStatus"] == "SUCCEEDED"
