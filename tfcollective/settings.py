@@ -7,7 +7,8 @@ once; from there on settings travel as a value.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "Settings",
     "Variable",
     "environ_snapshot",
+    "first_on_path",
     "hide_tf_config",
     "identity_variables",
     "markdown_table",
@@ -394,6 +396,20 @@ def identity_variables() -> tuple[str, ...]:
 def environ_snapshot() -> dict[str, str]:
     """A copy of this process's environment."""
     return dict(os.environ)
+
+
+@contextmanager
+def first_on_path(directory: str) -> Iterator[None]:
+    """While it is open, what is started from here finds programs in ``directory`` before others of their names."""
+    before = os.environ.get("PATH")
+    os.environ["PATH"] = os.pathsep.join([directory, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = before
 
 
 def hide_tf_config() -> None:

@@ -1,6 +1,7 @@
 """An evaluator on the real YARN that does not do its work to the end: training does not notice, and the report says it."""
 
 import os
+import re
 import signal
 import threading
 
@@ -44,8 +45,9 @@ def test_an_evaluator_whose_container_is_killed_is_named_and_training_goes_on(ya
     assert tfcollective.run(yarn_jobs.with_evaluator, ("go",), **run, **on_yarn()) == [2.0, 2.0]
     thread.join(60)
     said = capfd.readouterr().err
-    assert "warning: evaluator:0: the container of evaluator-0 on 127.0.0.11 was ended" in said
-    assert "training did not need it" in said
-    assert "  lost " in row(said, "evaluator:0")
+    # Its node may have asked the agent to end, which then has told it.
+    assert re.search(r"warning: evaluator:0.* (was ended|was killed by SIGTERM).*; training did not need it", said)
+    assert "evaluator-0" in said
+    assert re.search(r"  (lost|stopped)  ", row(said, "evaluator:0"))
     assert "  succeeded  " in row(said, "worker:0")
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"

@@ -68,7 +68,7 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
             for record in sorted(others, key=lambda one: one.time)
         )
     for side_task in outcome.side_tasks:
-        yield from _side_task_lines(side_task, outcome.places)
+        yield from _side_task_lines(side_task, outcome)
 
 
 def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
@@ -80,14 +80,17 @@ def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
         yield f"it was not started again: {outcome.not_restarted}"
 
 
-def _side_task_lines(end: SideTaskEnd, places: Mapping[str, str]) -> Iterator[str]:
-    """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did."""
+def _side_task_lines(end: SideTaskEnd, outcome: JobOutcome) -> Iterator[str]:
+    """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did.
+
+    One that was stopped although training did well was stopped by somebody else: by its platform, for example.
+    """
     record = end.exit
     if record is None:
         yield _unreported(end)
         return
-    if record.failed and not record.stopped:
-        yield f"warning: {_who(record, places)} {record.how}; training did not need it"
+    if record.failed and (not record.stopped or exit_code(outcome) == 0):
+        yield f"warning: {_who(record, outcome.places)} {record.how}; training did not need it"
         yield from _last_words(record)
     said = describe_info(end.info)
     if said:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.settings import environ_snapshot
+from tfcollective.settings import environ_snapshot, first_on_path
 from tfcollective_launchers.yarn.options import YarnOptions
 
 __all__ = ["archives_of", "pack_directories"]
@@ -76,7 +77,9 @@ def _pack_environment(more: Mapping[str, Any]) -> str:
         ) from error
     try:
         # With its tools, a pex can make a virtual environment of itself, which containers ask it for.
-        place, _ = cluster_pack.upload_env(**{"package_path": str(_cache_file()), "include_pex_tools": True, **more})
+        asked = {"package_path": str(_cache_file()), "include_pex_tools": True, **more}
+        with first_on_path(sysconfig.get_path("scripts")):  # it calls pex, and nobody need have activated this one
+            place, _ = cluster_pack.upload_env(**asked)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise LaunchError(

@@ -117,10 +117,10 @@ def test_a_job_that_never_called_init_gets_one_line():
 
 def test_side_tasks_have_the_last_word():
     gone = ExitRecord("evaluator:0", -1, "n", 7, 1, None, 2.0, False, "", ("why",))
-    stopped = ExitRecord("tensorboard:0", -1, "n", 8, None, 15, 2.0, True)
+    board = ExitRecord("tensorboard:0", -1, "n", 8, 0, None, 2.0, False)
     ends = (
         SideTaskEnd("evaluator:0", gone, {"figures": {"last_training_step": 5, "nb_eval_steps": 2}}),
-        SideTaskEnd("tensorboard:0", stopped, {"url": "http://h:6006/"}),
+        SideTaskEnd("tensorboard:0", board, {"url": "http://h:6006/"}),
     )
     one = outcome(record(0, 1.0, code=0), side_tasks=ends)
     assert exit_code(one) == 0
@@ -138,6 +138,13 @@ def test_side_tasks_have_the_last_word():
     assert render(outcome(side_tasks=(lost,))) == (
         "warning: evaluator:0: its container was ended; training did not need it"
     )
+
+
+def test_a_side_task_that_was_stopped_is_named_unless_the_job_ended_it():
+    stopped = SideTaskEnd("evaluator:0", ExitRecord("evaluator:0", -1, "n", 7, None, 15, 2.0, True))
+    alone = outcome(record(0, 1.0, code=0), side_tasks=(stopped,))
+    assert render(alone) == "warning: evaluator:0 (pid 7) was killed by SIGTERM; training did not need it"
+    assert "evaluator" not in render(outcome(record(0, 1.0, code=1), side_tasks=(stopped,)))
 
 
 def test_the_figures_of_an_evaluator_in_words():

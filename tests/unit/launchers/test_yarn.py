@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import sysconfig
 import types
 from pathlib import Path
 
@@ -172,10 +173,11 @@ def cluster_pack(monkeypatch, tmp_path):
     """A stand-in that notes what it is asked for."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     module = types.ModuleType("cluster_pack")
-    module.asked, module.error = [], None
+    module.asked, module.error, module.path = [], None, []
 
     def upload_env(**arguments):
         module.asked.append(arguments)
+        module.path.append(os.environ["PATH"].split(os.pathsep)[0])
         if module.error is not None:
             raise module.error
         return arguments["package_path"], "name"
@@ -186,12 +188,14 @@ def cluster_pack(monkeypatch, tmp_path):
 
 
 def test_without_an_environment_the_running_one_is_packed_once_for_all_jobs(cluster_pack, tmp_path):
-    pack = {"additional_indexes": ["/wheels"]}
+    pack, before = {"additional_indexes": ["/wheels"]}, os.environ["PATH"]
     (first,) = archives_of(YarnOptions(pack=pack)).values()
     assert archives_of(YarnOptions()) == {"": first}  # cluster-pack itself sees whether it is up to date
     assert Path(first).parent == tmp_path / "cache/tfcollective/environments"
     assert first.endswith(".pex")
     assert cluster_pack.asked[0] == {"package_path": first, "include_pex_tools": True, **pack}
+    assert cluster_pack.path[0] == sysconfig.get_path("scripts")  # where pex is, activated or not
+    assert os.environ["PATH"] == before
     assert archives_of(YarnOptions(python="/python")) == {}
     with pytest.raises(ConfigError, match="nothing is packed where python or archive is given"):
         YarnOptions(python="/python", pack=pack)
