@@ -25,6 +25,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="how many train beside the chief")
     parser.add_argument("--linger", type=float, default=30, help="how many seconds TensorBoard stays afterwards")
     parser.add_argument("--max-restarts", type=int, default=0, help="how often to start again when a process dies")
+    parser.add_argument("--launcher", default="local", help="where: local, or yarn")
+    parser.add_argument("--python", help="yarn: an interpreter that every node has; else this environment is packed")
     return parser.parse_args()
 
 
@@ -112,15 +114,23 @@ def main() -> None:
     arguments = parse_arguments()
     model_dir = absolute(arguments.model_dir)
     task_specs = {
-        "chief": TaskSpec("2 GiB", 1),
-        "worker": TaskSpec("2 GiB", 1, instances=arguments.workers),
-        "evaluator": TaskSpec("2 GiB", 1),
-        "tensorboard": TaskSpec("1 GiB", 1, tb_termination_timeout_seconds=arguments.linger),
+        "chief": TaskSpec("1 GiB", 1),
+        "worker": TaskSpec("1 GiB", 1, instances=arguments.workers),
+        "evaluator": TaskSpec("1 GiB", 1),
+        "tensorboard": TaskSpec("900 MiB", 1, tb_termination_timeout_seconds=arguments.linger),
     }
+    data, platform = absolute(arguments.data), {}
+    if arguments.launcher == "yarn":
+        platform = {"python": arguments.python}
+        if not files.is_url(data):  # the tables travel with the job; the model directory has to be one that all see
+            platform["files"] = {path.name: str(path) for path in Path(data).glob("*.csv")}
+            data = "."
     results = tfcollective.run(
         make_experiment,
-        (absolute(arguments.data), model_dir, arguments.epochs),
+        (data, model_dir, arguments.epochs),
+        launcher=arguments.launcher,
         task_specs=task_specs,
+        platform=platform,
         max_restarts=arguments.max_restarts,
     )
     print(f"trained {results[0].global_step} steps")

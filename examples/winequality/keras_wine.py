@@ -86,10 +86,10 @@ def main() -> None:
     arguments = parse_arguments()
     model_dir = absolute(arguments.model_dir)
     task_specs = {
-        "chief": TaskSpec("2 GiB", 1),
-        "worker": TaskSpec("2 GiB", 1, instances=arguments.workers),
-        "evaluator": TaskSpec("2 GiB", 1),
-        "tensorboard": TaskSpec("1 GiB", 1, tb_termination_timeout_seconds=arguments.linger),
+        "chief": TaskSpec("1 GiB", 1),
+        "worker": TaskSpec("1 GiB", 1, instances=arguments.workers),
+        "evaluator": TaskSpec("1 GiB", 1),
+        "tensorboard": TaskSpec("900 MiB", 1, tb_termination_timeout_seconds=arguments.linger),
     }
     data, platform = absolute(arguments.data), {}
     if arguments.launcher == "yarn":

@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -91,6 +92,19 @@ def test_the_wines_with_an_estimator_in_one_call(yarn, wine, data_on_hdfs, tmp_p
     found = files.find_files(model_dir)
     assert {"checkpoint", "model.ckpt-0.index", "model.ckpt-108.index"} <= set(found)
     assert any(name.startswith("export/wine/") and name.endswith("saved_model.pb") for name in found)
+
+
+@pytest.mark.parametrize("script", ["keras_wine.py", "estimator_wine.py"])
+def test_the_examples_run_as_they_are(yarn, hdfs, script):
+    if script == "estimator_wine.py" and not hasattr(tf, "estimator"):
+        pytest.skip("this TensorFlow has no Estimators")
+    command = [sys.executable, str(EXAMPLE / script), "--launcher", "yarn", "--python", sys.executable]
+    command += ["--model-dir", f"{hdfs.url}/model", "--epochs", "1", "--linger", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the evaluator's last word" in done.stdout
+    found = files.find_files(f"{hdfs.url}/model")
+    assert any(name == "model.keras" or name.endswith("saved_model.pb") for name in found)
 
 
 def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(yarn, on_yarn, hdfs, tmp_path, capfd):

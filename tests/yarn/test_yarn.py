@@ -160,6 +160,13 @@ def test_what_yarn_would_never_grant_is_refused_before_anything_is_sent(yarn, on
     assert len(yarn.apps("NEW,ACCEPTED,RUNNING,FINISHED,FAILED,KILLED")) == before
 
 
+def test_what_only_the_queue_does_not_allow_is_named(yarn, on_yarn):
+    specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 7)}  # of the 8 that the node has
+    said = r"has ended \(failed\).*Invalid resource request.*vCores:6>.*asks for .*worker-0 \(400 MiB, 7 vcores\)"
+    with pytest.raises(LaunchError, match=said):
+        tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn())
+
+
 def test_containers_that_do_not_come_in_time_release_the_others(yarn, on_yarn):
     specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("4 GiB", 1, instances=2)}
     said = r"[012] of 3 containers came within 90 s; missing: .*worker-\d \(4096 MiB, 1 vcores\).*free now: 127.0.0.11"

@@ -13,6 +13,7 @@ NODES = (1, 2)
 LABEL = "gpu"  # of the second node, which serves nobody who does not ask for it
 NODE_MEMORY_MB = 6144
 NODE_VCORES = 8
+QUEUE_VCORES = 6  # for one container, as the queue allows
 _LOOPBACK = "127.0.0.1"
 # What an application's containers inherit of the node's environment: skein's master needs JAVA_HOME there.
 _INHERITED = "JAVA_HOME,HADOOP_CONF_DIR,HADOOP_HOME,PATH,LANG,TZ"
@@ -195,6 +196,7 @@ def _scheduler() -> dict[str, object]:
         f"{queue}.capacity": 100,
         f"{queue}.maximum-capacity": 100,
         f"{queue}.state": "RUNNING",
+        f"{queue}.maximum-allocation-vcores": QUEUE_VCORES,
         f"{root}.acl_submit_applications": "*",
         f"{root}.acl_administer_queue": "*",
         f"{root}.accessible-node-labels": "*",

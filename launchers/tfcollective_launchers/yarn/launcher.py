@@ -53,6 +53,7 @@ _MASTER_S = 180.0  # from its registration with YARN on; its Python may have to 
 _TOKENS = "HADOOP_TOKEN_FILE_LOCATION"
 _APPLICATION = re.compile(r"application_\d+_\d+")
 _MASTER_LOG = "application.driver.log"
+_TOO_LARGE = "Invalid resource request"
 
 
 @dataclass(frozen=True)
@@ -298,6 +299,8 @@ class _Submitted:
         text = f"{self._app_id} has ended ({state.final_status.lower()}) without its coordinator's report{why}"
         if state.state == "KILLED":
             return text
+        if _TOO_LARGE in state.why:  # the limits of a queue are told when containers are asked for, without their names
+            return f"{text}; this job asks for {', '.join(map(str, requests(self._hosted.spec)))}"
         lines = end_of_log(self._app_id, _MASTER_LOG)
         return "\n    ".join([f"{text}\n  the end of the coordinator's log:", *lines]) if lines else text
 
