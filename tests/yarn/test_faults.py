@@ -68,7 +68,12 @@ def test_without_yarn_on_the_path_nothing_begins(yarn, on_yarn, tmp_path):
     run = [sys.executable, "-m", "tfcollective", "run", "--launcher", "yarn", "--remote-python", sys.executable]
     environ = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(
-        [*run, "-np", "1", sys.executable, "-c", ""], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [*run, "-np", "1", sys.executable, "-c", ""],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 64
     assert "there is no command `yarn` on the PATH: run this where Hadoop's client is installed" in done.stderr

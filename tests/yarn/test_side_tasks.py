@@ -1,4 +1,4 @@
-"""An evaluator on the real YARN that does not do its work to the end: training does not notice, and the report says it."""
+"""An evaluator on the real YARN that does not do its work to the end: training goes on, and the report says it."""
 
 import os
 import re

@@ -31,7 +31,7 @@ class SideTaskEnd:
         exit: the record of its end, or None when nobody has reported it.
         info: what it has published: an evaluator its figures, TensorBoard its address.
         started: whether its process was started.
-        lost: where nobody has reported its end: what happened to the agent that should have; empty when that is unknown.
+        lost: where nobody has reported its end: what happened to the agent that should have, or an empty text.
     """
 
     task: str

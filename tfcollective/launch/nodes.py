@@ -244,9 +244,7 @@ def run_on_nodes(
             agents.stop(number)
         failures = agents.wait(lambda: job.failed)
     lost = any(nodes[host].lost for host in plan.hosts if host not in side)
-    side_failures = {
-        str(one.task): why for place, why in agents.side_failures.items() for one in plan.on(side[place])
-    }
+    side_failures = {str(one.task): why for place, why in agents.side_failures.items() for one in plan.on(side[place])}
     return job.outcome(
         [*earlier, *received], failures[0] if failures else None, host_lost=lost, side_failures=side_failures
     )
