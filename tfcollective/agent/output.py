@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import select
@@ -22,6 +23,8 @@ _MAX_LINE_BYTES = 1 << 16
 _TAIL_LINES = 20
 _TIME = "%Y-%m-%d %H:%M:%S "
 _TAIL_LINE_BYTES = 2000
+_LATE_S = 0.05
+_BLOCKED_S = 0.5
 # A carriage return at the end of what has come so far is no end yet: the line feed of a pair may follow.
 _PIECE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 
@@ -120,6 +123,7 @@ class OutputPump:
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="tfc-output", daemon=True)
+        self._showing_since = math.inf  # it takes as long as the reader likes
 
     def start(self) -> None:
         """Starts the thread; it ends with the stream."""
@@ -128,6 +132,24 @@ class OutputPump:
     def join(self, timeout: float) -> None:
         """Waits for the end of the stream, at most ``timeout`` seconds."""
         self._thread.join(timeout)
+
+    def catch_up(self, timeout: float, most: float) -> None:
+        """Waits for the end of the stream, at most ``timeout`` seconds; longer, up to ``most``, only while the pump's
+        thread is late, as on a busy machine: what is there has not been read, and not for want of a reader."""
+        deadline = time.monotonic() + most
+        self._thread.join(timeout)
+        while self._thread.is_alive() and time.monotonic() < deadline and self._is_late():
+            self._thread.join(_LATE_S)
+
+    def _is_late(self) -> bool:
+        if time.monotonic() - self._showing_since > _BLOCKED_S:
+            return False
+        try:
+            poll = select.poll()
+            poll.register(self.source.fileno(), select.POLLIN)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):  # closed meanwhile
+            return False
 
     def _run(self) -> None:
         splitter = LineSplitter()
@@ -156,4 +178,6 @@ class OutputPump:
             if self.tail is not None:
                 self.tail.add(piece)
             shown += prefix + piece
+        self._showing_since = time.monotonic()
         self.console.write(bytes(shown))
+        self._showing_since = math.inf

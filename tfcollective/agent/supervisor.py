@@ -27,6 +27,7 @@ _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
 _DRAIN_S = 0.25
+_MOST_DRAIN_S = 3.0
 
 
 @dataclass
@@ -128,11 +129,11 @@ class Supervisor:
             self._signalled_at = self._signalled_at or self._clock.wall()
 
     def drain(self, timeout: float) -> None:
-        """Waits until all output is shown, at most ``timeout`` seconds."""
+        """Waits until all output is shown, at most ``timeout`` seconds, somewhat longer when it is we who are late."""
         deadline = self._clock.monotonic() + timeout
         for worker in self._ended:
             for pump in worker.pumps:
-                pump.join(max(0.0, deadline - self._clock.monotonic()))
+                pump.catch_up(max(0.0, deadline - self._clock.monotonic()), _MOST_DRAIN_S)
 
     def _start(self, config: WorkerConfig) -> None:
         failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.replace(':', '-')}.json"
@@ -169,7 +170,7 @@ class Supervisor:
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
         if worker.last_words is not None:
-            worker.last_words.join(_DRAIN_S)  # not longer: a descendant may hold the pipe open
+            worker.last_words.catch_up(_DRAIN_S, _MOST_DRAIN_S)  # a descendant may hold the pipe open
         code, number = describe_status(status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
         time = exception.time if exception is not None else self._clock.wall()

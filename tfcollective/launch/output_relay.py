@@ -52,7 +52,7 @@ class OutputRelay:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        self.close(5.0)
+        self.close(7.0)
 
     def close(self, timeout: float) -> None:
         """Puts the descriptors back and sends what is left, for at most ``timeout`` seconds."""
@@ -60,7 +60,7 @@ class OutputRelay:
             os.dup2(kept, descriptor)
         deadline = time.monotonic() + timeout
         for reader in self._readers:  # they end when nobody holds the other end any more
-            reader.join(max(0.0, min(1.0, deadline - time.monotonic())))
+            reader.join(max(0.0, min(2.0, deadline - time.monotonic())))
         self._outbox.close()
         self._sender.join(max(0.0, deadline - time.monotonic()))
 

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import within
 
 from tfcollective.agent.output import Console, LineSplitter, OutputPump, Tail
 
@@ -66,7 +67,7 @@ def pump(data, *, prefix=b"[0]<stdout>: ", copy=None, tail=None):
     one.start()
     os.write(feed, data)
     os.close(feed)
-    one.join(5)
+    one.join(within(20))
     os.close(console)
     with os.fdopen(shown, "rb") as file:
         return file.read()
@@ -85,6 +86,35 @@ def test_a_file_that_cannot_be_written_does_not_stop_the_output():
         assert pump(b"one\ntwo\n", prefix=b"", copy=full) == b"one\ntwo\n"
 
 
+def test_a_pump_that_is_late_is_waited_for():
+    source, feed = os.pipe()
+    begin, tail = threading.Event(), Tail()
+
+    class Late(OutputPump):
+        def _run(self):
+            begin.wait()
+            super()._run()
+
+    with Path("/dev/null").open("wb", buffering=0) as null:
+        one = Late(os.fdopen(source, "rb", buffering=0), Console(null.fileno()), b"", None, tail)
+        one.start()
+        os.write(feed, b"the last word\n")
+        os.close(feed)
+        threading.Timer(0.2, begin.set).start()
+        one.catch_up(0.01, within(20))
+        assert tail.lines() == ("the last word",)
+
+
+def test_a_stream_that_somebody_holds_open_is_not_waited_for():
+    source, feed = os.pipe()
+    with Path("/dev/null").open("wb", buffering=0) as null:
+        one = OutputPump(os.fdopen(source, "rb", buffering=0), Console(null.fileno()), b"")
+        one.start()
+        one.catch_up(0.01, 3600.0)  # not so long
+        os.close(feed)
+        one.join(within(20))
+
+
 def test_a_reader_that_has_gone_does_not_stop_the_process():
     reader, writer = os.pipe()
     os.close(reader)
@@ -93,7 +123,7 @@ def test_a_reader_that_has_gone_does_not_stop_the_process():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(within(20))
     assert not any(thread.is_alive() for thread in threads)
     os.close(writer)
 
@@ -107,7 +137,7 @@ def test_a_reader_that_is_slow_loses_nothing_of_a_stream_that_does_not_block():
     found = b""
     while len(found) < len(data):
         found += os.read(reader, 1 << 16)
-    thread.join(5)
+    thread.join(within(20))
     assert found == data
     os.close(reader)
     os.close(writer)
