@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import psutil
 
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.records import running_jobs
+from tfcollective.launch.tf_config import free_ports
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.
 TRAIN = """
@@ -31,10 +31,8 @@ print(json.dumps([*about, seen]))
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses now, and that Linux gives nobody who takes any."""
+    return free_ports("127.0.0.1", 1)[0]
 
 
 def tf_config(port: int, kind: str, index: int, host: str = "127.0.0.1") -> dict[str, str]:

@@ -19,7 +19,7 @@ def run_job(
     ranks: int,
     *arguments: str,
     options: tuple[str, ...] = (),
-    timeout: float = 150.0,
+    timeout: float = 250.0,
     expect: int | None = 0,
     whole: bool = False,
     **environment: str,

@@ -126,7 +126,7 @@ def run(*arguments, timeout=60.0, **options):
     """Runs to the end and checks that nothing is left; returns (exit code, stdout, stderr)."""
     with Run(arguments, **options) as one:
         result = one.finish(timeout)
-        one.wait_until_gone(1.0)
+        one.wait_until_gone()
         return result
 
 

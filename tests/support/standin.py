@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ def standins() -> Path:
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     folder = ROOT / "build" / f"standin-{digest}"
     if not folder.exists():
-        made = folder.with_name(f"{folder.name}.{os.getpid()}")
-        made.mkdir(parents=True)
+        folder.parent.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
         common = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", f"-I{ROOT / 'native'}", f"-I{SOURCES}"]
         cuda, nccl = made / "libcuda_standin.so", made / "libnccl_standin.so"
         subprocess.run([*common, str(SOURCES / "cuda.cc"), "-o", str(cuda), f"-Wl,-soname,{cuda.name}"], check=True)

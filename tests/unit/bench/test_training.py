@@ -268,7 +268,10 @@ def job_of(monkeypatch, tmp_path, *processes):
 def test_a_job_ends_with_its_training_and_ends_its_servers(monkeypatch, tmp_path):
     pid = tmp_path / "pid"
     server = python(
-        "server", f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)", trains=False
+        "server",
+        f"import os, time; open({str(pid)!r} + '.new', 'w').write(str(os.getpid())); "
+        f"os.rename({str(pid)!r} + '.new', {str(pid)!r}); time.sleep(60)",
+        trains=False,
     )
     trainer = python(
         "trainer",

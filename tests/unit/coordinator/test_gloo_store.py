@@ -3,6 +3,7 @@ import logging
 import socket
 
 import pytest
+from launching import until
 
 from tfcollective.coordinator.gloo_store import GlooStore, GlooStoreServer
 from tfcollective.coordinator.state import Refusal
@@ -105,8 +106,16 @@ def test_the_protocol_is_horovods(caplog):
         ask(server, "GET", "/global/0")
 
 
+def is_heard(server):
+    """On a busy machine a request may come so late that it is cut off itself."""
+    try:
+        return ask(server, "PUT", "/global/0", b"x")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def test_who_asks_for_nothing_is_cut_off():
     with GlooStoreServer(SCOPES, "127.0.0.1", silence=0.2) as server:
         with socket.create_connection((server.endpoint.host, server.endpoint.port), timeout=30) as silent:
             assert silent.recv(1) == b""
-        assert ask(server, "PUT", "/global/0", b"x")[0] == 200
+        until(lambda: is_heard(server))

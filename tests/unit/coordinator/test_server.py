@@ -1,5 +1,6 @@
 """The server over real sockets: what it does for its own, and how little it does for strangers."""
 
+import contextlib
 import json
 import logging
 import socket
@@ -8,6 +9,8 @@ import time
 
 import pytest
 import urllib3
+from launching import until
+from patience import within
 
 from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Signer, new_key
 from tfcollective.coordinator.client import MAX_BODY_BYTES, NODES, CoordinatorClient
@@ -58,13 +61,6 @@ def in_thread(function, *arguments):
     return thread, results
 
 
-def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)  # another thread's request is on its way; nothing tells us when it has arrived
-
-
 def ended(index, code):
     return ExitRecord(f"worker:{index}", index, "n", index, code, None, 1.0)
 
@@ -72,7 +68,7 @@ def ended(index, code):
 def test_everybody_gets_the_same_world(server):
     threads = [in_thread(join, server.endpoint, index) for index in range(2)]
     for thread, _ in threads:
-        thread.join(10)
+        thread.join(within(20))
     (first,), (second,) = (results for _, results in threads)
     assert first == second
     assert first.addresses == ("a0", "a1")
@@ -91,7 +87,7 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     thread, results = in_thread(join, server.endpoint, 0)
     until(lambda: server.view().initialised)
     client.exited(ended(1, 3).to_json())
-    thread.join(2)
+    thread.join(within(20))
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
 
 
@@ -110,7 +106,7 @@ def test_closing_ends_the_waits():
     until(lambda: server.view().initialised)
     server.close()
     server.close()
-    thread.join(5)
+    thread.join(within(20))
     assert isinstance(results[0], (RendezvousError, CoordinatorError))
 
 
@@ -140,9 +136,9 @@ def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
 def test_values_and_waits(server, client):
     assert client.get("k") is None
     assert client.wait("k", timeout=0.01) is None
-    thread, results = in_thread(lambda: client.wait("k", timeout=10, newer_than=1))
+    thread, results = in_thread(lambda: client.wait("k", timeout=within(20), newer_than=1))
     assert [client.put("k", "old"), client.put("k", {"new": [1, None]})] == [1, 2]
-    thread.join(5)
+    thread.join(within(20))
     assert results[0].value == {"new": [1, None]}
 
 
@@ -185,7 +181,7 @@ def test_an_address_that_is_not_ours_cannot_be_served():
 
 
 def raw(server, headers, body=b"{}", method="POST", path="/v1/status"):
-    pool = urllib3.HTTPConnectionPool(server.endpoint.host, server.endpoint.port, retries=False, timeout=5)
+    pool = urllib3.HTTPConnectionPool(server.endpoint.host, server.endpoint.port, retries=False, timeout=within(20))
     return pool.urlopen(method, path, body=body, headers=headers)
 
 
@@ -286,7 +282,7 @@ def test_an_unknown_task_is_a_conflict(server, client):
 
 def connect(server):
     connection = socket.create_connection((server.endpoint.host, server.endpoint.port))
-    connection.settimeout(5)
+    connection.settimeout(within(20))
     return connection
 
 
@@ -302,12 +298,20 @@ def read_all(connection):
     return data
 
 
+def is_cut_off(connection):
+    """Waits for the end; a connection with something unread ends with a reset."""
+    try:
+        return read_all(connection) == b""
+    except ConnectionError:
+        return True
+
+
 def test_a_client_that_sends_slowly_is_cut_off(caplog):
-    with serve(body_timeout=0.2) as server, connect(server) as slow:
+    # Not shorter: whoever is slow is meant, and on a busy machine that is this test, too.
+    with serve(body_timeout=2.0) as server, connect(server) as slow:
         slow.sendall(head(signed(body=b" " * 100), 100) + b" ")
         with CoordinatorClient(server.endpoint, KEY) as client:
             assert client.put("meanwhile", 1) == 1
-        slow.settimeout(5)
         assert b"408" in slow.recv(1000)
         assert "did not come in time" in caplog.text
 
@@ -330,9 +334,10 @@ def test_strangers_that_never_finish_a_head_are_cut_off():
     with serve(body_timeout=0.2) as server:
         strangers = [connect(server) for _ in range(5)]
         for stranger in strangers[1:]:
-            stranger.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
+            with contextlib.suppress(ConnectionError):  # cut off already
+                stranger.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
         for stranger in strangers:
-            assert read_all(stranger) == b""
+            assert is_cut_off(stranger)
             stranger.close()
 
 
@@ -365,10 +370,11 @@ def test_malformed_requests_make_few_lines(server, caplog):
 def test_what_is_no_http_is_cut_off(server, client, garbage):
     with socket.create_connection((server.endpoint.host, server.endpoint.port)) as stranger:
         stranger.sendall(garbage)
-        stranger.shutdown(socket.SHUT_WR)
-        stranger.settimeout(5)
-        while stranger.recv(1000):
-            pass
+        stranger.settimeout(within(20))
+        with contextlib.suppress(OSError):  # it may be cut off before it has said that there is no more
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(1000):
+                pass
     assert client.put("still", "alive") == 1
 
 
@@ -388,7 +394,7 @@ def test_a_server_without_the_key_is_not_believed():
     with listener, CoordinatorClient(endpoint, KEY) as client:
         with pytest.raises(CoordinatorError, match="does not prove the job key"):
             client.put("k", 1)
-    thread.join(5)
+    thread.join(within(20))
 
 
 def test_it_listens_on_one_interface_only(server):
@@ -402,11 +408,11 @@ def test_the_clock_offset_is_that_of_the_coordinator(client):
 def test_a_lost_member_is_told_to_those_who_ask(server, client):
     threads = [in_thread(join, server.endpoint, index) for index in range(2)]
     for thread, _ in threads:
-        thread.join(10)
+        thread.join(within(20))
     assert client.lost_member(1, timeout=0.01) is None
-    thread, results = in_thread(lambda: client.lost_member(1, timeout=10))
+    thread, results = in_thread(lambda: client.lost_member(1, timeout=within(20)))
     server.exited(ended(1, 3))
-    thread.join(5)
+    thread.join(within(20))
     assert results == [(1, "rank 1 (worker:1, pid 1) exited with code 3")]
     assert client.lost_member(2, timeout=0.01) is None  # another world
 
@@ -426,7 +432,7 @@ def test_output_reaches_a_reader_who_waits_and_one_who_comes_later(server, clien
     thread, pages = in_thread(lambda: client.read_output(0, timeout=20))
     with CoordinatorClient(server.endpoint, KEY) as node:
         node.show(OutputPiece("worker-0", "stdout", "a line\n"))
-    thread.join(20)
+    thread.join(within(20))
     (page,) = pages
     assert [piece.text for piece in page.pieces] == ["a line\n"]
     assert client.read_output(0, timeout=0).pieces == page.pieces

@@ -59,7 +59,7 @@ def test_an_experiment_elsewhere_writes_here_and_moves_what_is_whole(tmp_path: P
         lambda: inputs,
         lambda: 2 * inputs,
         lambda: (inputs, 2 * inputs),
-        {"idle_timeout": 1.0, "poll_interval": 0.1, "best_metric": "loss"},
+        {"idle_timeout": 4.0, "poll_interval": 0.1, "best_metric": "loss"},
     )
     tfcollective.init()
     try:

@@ -53,7 +53,7 @@ def test_a_second_request_leaves_it_less_time(deaf, monkeypatch):
 
 
 def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
-    monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", 0.2)
+    monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", within(20))  # it has to come up before it can obey
     agent = held("head", "-n", "1", stdout=subprocess.PIPE)
     agent.stop(signal.SIGTERM)
     assert agent.wait() is None
@@ -79,8 +79,8 @@ def test_an_agent_that_falls_silent_is_killed(monkeypatch):
 
 def test_signs_of_life_keep_an_agent(monkeypatch):
     monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
-    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 20.0)
-    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 20.0)
+    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", within(20))
+    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", within(20))
     assert held("sh", "-c", "echo . >&0; sleep 0.5; echo . >&0; sleep 0.5").wait() is None
 
 

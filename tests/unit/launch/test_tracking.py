@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from patience import within
 
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskView
@@ -84,6 +85,7 @@ def store(tmp_path, monkeypatch):
     uri = (tmp_path / "runs").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(module, "_FLUSH_S", within(60))  # what follows is about all that is told
     mlflow.set_tracking_uri(uri)
     yield mlflow.MlflowClient()
     mlflow.set_tracking_uri(None)

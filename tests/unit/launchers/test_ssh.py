@@ -19,6 +19,7 @@ from tfcollective.launch.hosts import parse_hosts
 from tfcollective.launch.spec import JobSpec
 
 OPTIONS = SshOptions(python="/opt/py")
+NOW = time.time()
 
 
 def test_the_command_asks_nothing_and_checks_host_keys():
@@ -47,12 +48,12 @@ def said(**facts):
     good = {
         "python": platform.python_version(),
         "version": __version__,
-        "time": time.time(),
+        "time": NOW,
         "ssh": "10.0.0.1 5 10.0.0.2 22",
     }
     good.update(facts)
     text = json.dumps({key: value for key, value in good.items() if value is not None})
-    return Answer(0, f"welcome to this host\ntfcollective-preflight {text}\n", "", time.time())
+    return Answer(0, f"welcome to this host\ntfcollective-preflight {text}\n", "", NOW)
 
 
 def test_a_good_answer_among_other_words():
@@ -70,7 +71,7 @@ def test_a_good_answer_among_other_words():
         ),
         (said(version="0.0.1"), "tfcollective 0.0.1 is installed there", f"pip install tfcollective=={__version__}"),
         (said(directory="No such file: '/x'"), "the working directory is not there", "--cwd"),
-        (said(time=time.time() + 400), "its clock differs from ours by 400 s", "NTP"),
+        (said(time=NOW + 400), "its clock differs from ours by 400 s", "NTP"),
         (Answer(None, "", "", 0.0), "no answer within", "ssh h true"),
         (Answer(127, "", "sh: /opt/py: not found", 0.0), "there is no /opt/py", "--remote-python"),
         (Answer(0, "tfcollective-preflight {\n", "", 0.0), "does not run as a Python does", "--remote-python"),

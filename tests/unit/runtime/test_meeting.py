@@ -75,9 +75,9 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch):
         return real("127.0.0.1", *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    with CoordinatorServer(ServerOptions("job", KEY, workers(2), 5.0)) as server:
+    with CoordinatorServer(ServerOptions("job", KEY, workers(2), 60.0)) as server:
         one = identity(host="late.test", port=server.endpoint.port, key=KEY)
-        found = arrange(Settings(start_timeout=5.0), one)
+        found = arrange(Settings(start_timeout=60.0), one)
     assert (found.endpoint.host, found.key, found.bind_host) == ("late.test", KEY, "127.0.0.1")
     assert len(asked) >= 4
 
@@ -85,7 +85,7 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch):
 def test_while_waiting_it_says_for_whom(monkeypatch, caplog):
     monkeypatch.setattr(meeting, "_TELL_EVERY_S", 0.0)
     with pytest.raises(meeting.RendezvousError, match="has not opened") as caught:
-        meeting._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), 0.2)
+        meeting._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), 2.0)  # long enough to say it
     assert caught.value.missing == ("worker:0",)
     assert "waiting for worker:0 (rank 0): no answer from the coordinator" in caplog.text
 

@@ -13,6 +13,7 @@ from patience import within
 
 from tfcollective.clock import Deadline
 from tfcollective.errors import CoordinatorError, PeerLostError
+from tfcollective.runtime import watched
 from tfcollective.runtime.watched import call_watched
 
 LATER = Deadline.after(3600)
@@ -26,7 +27,8 @@ def stuck() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_the_result_comes_back_and_nobody_is_asked() -> None:
+def test_the_result_comes_back_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "_PATIENCE_S", within(20))  # on a busy machine even this call may take long
     asked: list[int] = []
     assert call_watched(lambda: 7, lambda: asked.append(1), LATER) == 7
     with pytest.raises(ZeroDivisionError):
@@ -55,11 +57,12 @@ def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event)
         call_watched(stuck.wait, find_lost, LATER)
 
 
-def test_what_the_call_itself_says_comes_first() -> None:
+def test_what_the_call_itself_says_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "_OWN_WORDS_S", within(20))
     found = threading.Event()
 
     def call() -> None:
-        found.wait(10)
+        assert found.wait(within(20))
         raise PeerLostError("rank 1 says why")
 
     def find_lost() -> tuple[int, str]:
@@ -71,13 +74,19 @@ def test_what_the_call_itself_says_comes_first() -> None:
 
 
 def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
+    called = threading.Event()
+
+    def call() -> None:
+        called.set()
+        stuck.wait()
+
     def interrupt() -> None:
-        time.sleep(0.2)  # until the main thread waits
+        assert called.wait(within(20))
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        call_watched(stuck.wait, lambda: None, LATER)
+        threading.Thread(target=interrupt).start()
+        call_watched(call, lambda: None, LATER)
 
 
 def test_after_its_deadline_the_call_speaks_for_itself() -> None:
