@@ -1,6 +1,7 @@
 """What jobs on YARN run in the tests. Nothing here needs TensorFlow but `train`."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def report(*args):
     rank, size = _meet()
     print(f"rank {rank} says hello", flush=True)
     files = sorted(str(path) for path in Path().iterdir())
-    return rank, size, _sum(float(rank)), os.environ["NM_HOST"], str(Path.cwd()), files, len(args and args[0])
+    here = str(Path.cwd())
+    return rank, size, _sum(float(rank)), os.environ["NM_HOST"], here, files, len(args and args[0]), sys.prefix
 
 
 def go_on():
@@ -68,9 +70,11 @@ def with_evaluator(until, *, fails):
     return None
 
 
-def write(place):
-    """Rank 0 puts a file somewhere, while the other ranks are in a collective."""
+def write(place, after=None):
+    """Rank 0 puts a file somewhere, while the other ranks are in a collective; ``after`` a file has come."""
     rank, _ = _meet()
+    if after is not None:
+        wait_for(after)
     if rank == 0:
         from tfcollective import files
 

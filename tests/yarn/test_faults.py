@@ -20,10 +20,14 @@ HADOOP = Path(__file__).resolve().parents[2] / "tools" / "hadoop" / "cluster.py"
 
 
 @pytest.fixture
-def read_only(hdfs):
-    hdfs("dfsadmin", "-safemode", "enter")
+def writable_afterwards(hdfs):
     yield
     hdfs("dfsadmin", "-safemode", "leave")
+
+
+@pytest.fixture
+def read_only(hdfs, writable_afterwards):
+    hdfs("dfsadmin", "-safemode", "enter")
 
 
 def test_hdfs_is_full(yarn, on_yarn, hdfs):
@@ -43,6 +47,23 @@ def test_hdfs_is_read_only_when_the_job_is_sent(yarn, on_yarn, read_only):
     with pytest.raises(LaunchError, match="safe mode"):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn())
     assert not yarn.apps()
+
+
+def test_hdfs_becomes_read_only_while_a_job_runs(yarn, on_yarn, hdfs, when_all_run, tmp_path, writable_afterwards):
+    place = f"{hdfs.url}/model"
+    with files.written_whole(place) as path:
+        path.write_text("old")
+
+    def forbid(app_id):
+        hdfs("dfsadmin", "-safemode", "enter")
+        (tmp_path / "go").touch()
+
+    when_all_run(forbid)
+    with pytest.raises(WorkerFailedError, match=r"(?s)cannot write hdfs://.*/model: .*safe mode") as caught:
+        tfcollective.run(yarn_jobs.write, (place, "go"), task_specs=PAIR, **on_yarn())
+    assert caught.value.first["task"] == "chief:0"
+    with files.local_copy(place) as path:
+        assert path.read_text() == "old"
 
 
 def test_the_resource_manager_is_started_again_and_the_job_goes_on(yarn, on_yarn, when_all_run, tmp_path):

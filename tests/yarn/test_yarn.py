@@ -98,6 +98,12 @@ def test_yarn_kills_a_container_that_takes_too_much_memory(yarn, on_yarn):
         tfcollective.run(yarn_jobs.eat_memory, task_specs=PAIR, **on_yarn())
 
 
+def _with_support(env):
+    """So that what is not a function finds the module of the tests, too."""
+    path = filter(None, [env.get("PYTHONPATH"), os.path.dirname(yarn_jobs.__file__)])
+    return {**env, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def submit_command(on_yarn, *options):
     arguments = [f"--env={name}={value}" for name, value in on_yarn()["env"].items()]
     specs = ["--task-spec=chief:memory=400MiB,vcores=1", "--task-spec=worker:memory=400MiB,vcores=1"]
@@ -111,9 +117,7 @@ def submitter(on_yarn):
     started = []
 
     def start(*options):
-        support = os.path.dirname(yarn_jobs.__file__)
-        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), support]))
-        command = submit_command(lambda: {"env": {**on_yarn()["env"], "PYTHONPATH": path}}, *options)
+        command = submit_command(lambda: {"env": _with_support(on_yarn()["env"])}, *options)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -193,6 +197,22 @@ def test_containers_that_stay_get_one_function_after_the_other(yarn, on_yarn):
         with pytest.raises(WorkerFailedError, match="this rank has had enough"):
             kept.run(yarn_jobs.fail_on_one)
         assert kept.run(yarn_jobs.report) == first
+
+
+def test_a_module_from_hdfs_runs_in_place_of_the_experiment_by_a_given_client(yarn, on_yarn, hdfs, tmp_path, capfd):
+    import skein
+
+    (tmp_path / "a_task.py").write_text("import yarn_jobs; print('module on rank', yarn_jobs.report()[0], flush=True)")
+    hdfs("dfs", "-put", str(tmp_path / "a_task.py"), hdfs.url)
+    with skein.Client(security=skein.Security.new_credentials()) as client:
+        options = {"python": sys.executable, "env": _with_support(on_yarn()["env"]), "skein_client": client}
+        metrics = tfcollective.run_on_yarn(
+            str, PAIR, custom_task_module="a_task", files={"a_task.py": f"{hdfs.url}/a_task.py"}, name="mine", **options
+        )
+        assert client.application_report(metrics.app_id).name == "mine"  # it was not closed
+    assert metrics.container_duration.keys() == {"chief:0", "worker:0"}
+    said = capfd.readouterr().out
+    assert {f"[{rank}]<stdout>: module on rank {rank}" for rank in range(2)} <= set(said.splitlines())
 
 
 def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_path):
