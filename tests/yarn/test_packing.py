@@ -12,7 +12,7 @@ import yarn_jobs
 import tfcollective
 from tfcollective import TaskSpec
 
-pytestmark = [pytest.mark.yarn, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(2400)]
 
 WHEELS = Path(__file__).resolve().parents[2] / "dist"
 

@@ -31,13 +31,13 @@ EVERYBODY = {
 def wine(on_yarn):
     """Runs an example's experiment; the module travels as a file."""
 
-    def start(module, data, model_dir, specs=EVERYBODY, launcher="yarn", epochs=2, **arguments):
+    def start(module, data, model_dir, launcher="yarn", epochs=2, **arguments):
         experiment = tfcollective.get_safe_experiment_fn(f"{module}.make_experiment", data, model_dir, epochs)
         env = on_yarn()["env"]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(EXAMPLE)]))
         return tfcollective.run_on_yarn(
             experiment,
-            specs,
+            EVERYBODY,
             env=env if launcher == "local" else on_yarn()["env"],
             python=sys.executable if launcher == "yarn" else None,
             files={f"{module}.py": str(EXAMPLE / f"{module}.py")},
@@ -67,8 +67,7 @@ def test_the_wines_with_keras_in_one_call(yarn, wine, data_on_hdfs, tmp_path):
     model_dir = f"{data_on_hdfs}/model"
     there = wine("keras_wine", data_on_hdfs, model_dir, eval_monitor_log_thresholds={"mae": (0.0, None)})
     check_everybody(yarn, there)
-    world = {role: EVERYBODY[role] for role in ("chief", "worker")}
-    here = wine("keras_wine", str(EXAMPLE), str(tmp_path / "here"), world, launcher="local")
+    here = wine("keras_wine", str(EXAMPLE), str(tmp_path / "here"), launcher="local")
     losses = [metrics.results[0]["loss"] for metrics in (there, here)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     found = files.find_files(model_dir)
