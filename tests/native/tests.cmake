@@ -44,10 +44,10 @@ foreach(directory ${_test_directories})
     target_precompile_headers(${room}_test PRIVATE <gtest/gtest.h> <string> <vector>)
     set(_first_test ${room}_test)
   endif()
-  # Sanitizers make a sweep over every failing call many times slower.
-  set(_seconds 120)
+  # Sanitizers make a sweep over every failing call many times slower: 217 s with the thread sanitizer on two cores.
+  set(_seconds 300)
   if(TFC_SANITIZE)
-    set(_seconds 600)
+    set(_seconds 1800)
   endif()
   gtest_discover_tests(${room}_test TEST_PREFIX "${room}." PROPERTIES TIMEOUT ${_seconds} LABELS "${room}")
 endforeach()

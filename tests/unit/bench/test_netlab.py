@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from one_lab import needs_root, the_lab
+from patience import within
 
 from tfcollective.bench import netlab
 from tfcollective.bench.netlab import Lab, LabState, down_commands, hosts_file, parse_rate, up_commands
@@ -99,14 +100,16 @@ def test_a_lab_comes_carries_and_goes(no_lab):
             stdout=subprocess.PIPE,
             text=True,
         ) as host:
-            timer = threading.Timer(20, host.kill)
+            timer = threading.Timer(within(60), host.kill)
             timer.start()
             assert host.stdout.readline() == "up\n"
             with pytest.raises(LaunchError, match="in use"):
                 netlab.up(Lab(3, "1gbit"))
-            connect = f"import socket; socket.create_connection(('{lab.addresses[0]}', 5001), 10)"
+            connect = f"import socket; socket.create_connection(('{lab.addresses[0]}', 5001), 60)"
             subprocess.run(
-                ["ip", "netns", "exec", lab.namespaces[1], sys.executable, "-c", connect], check=True, timeout=20
+                ["ip", "netns", "exec", lab.namespaces[1], sys.executable, "-c", connect],
+                check=True,
+                timeout=within(60),
             )
             assert host.stdout.read() == f"{lab.addresses[1]}\n"
             timer.cancel()
@@ -123,7 +126,7 @@ def test_down_ends_what_runs_in_the_lab(no_lab):
     reaper = threading.Thread(target=sleeper.wait)  # a zombie would still count
     reaper.start()
     netlab.down()
-    reaper.join(10)
+    reaper.join(within(20))
     assert sleeper.returncode == -15
     assert netlab.current_state().empty
 
