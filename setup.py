@@ -74,8 +74,13 @@ class PlatformWheel(bdist_wheel):
 
 def _add_gpu_kernels(prefix: Path) -> None:
     """Puts what tools/build_tf_gpu.py has made into the package: wheels of releases only (`make wheel-release`)."""
+    for stale in (prefix / PACKAGE / "tf_gpu").glob("*.so"):  # the folder is that of the last build
+        stale.unlink()
     folder = os.environ.get("TFC_TF_GPU_KERNELS")
-    for library in sorted(Path(folder).glob("*.so")) if folder else []:
+    libraries = sorted(Path(folder).glob("*.so")) if folder else []
+    if folder and not libraries:
+        raise SystemExit(f"TFC_TF_GPU_KERNELS={folder} holds no GPU kernels: make them with tools/build_tf_gpu.py")
+    for library in libraries:
         shutil.copy2(library, prefix / PACKAGE / "tf_gpu" / library.name)
 
 

@@ -37,11 +37,12 @@ def cache_directory(override: str | None) -> Path:
 
     Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
     """
-    path = Path(override) if override else Path.home() / ".cache" / "tfcollective"
+    path = Path(override) if override else Path("~", ".cache", "tfcollective")
     try:
+        path = path.expanduser()  # a user of a container may have no home
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(path, "TFCOLLECTIVE_CACHE_DIR")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise ConfigError(f"cannot use {path}: {error}; TFCOLLECTIVE_CACHE_DIR names another place") from error
     return path
 

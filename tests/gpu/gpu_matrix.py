@@ -2,6 +2,7 @@
 
     python gpu_matrix.py              everything that this machine can do; needs CuPy, numpy and a GPU
     python gpu_matrix.py rank ...     one rank of two on one GPU; started by the above
+    python gpu_matrix.py alone        the cases of one rank; what the above gives to compute-sanitizer
 
 Without pytest, so that it runs where only Python, CuPy and tfcollective are.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,13 +24,15 @@ from typing import Any
 import numpy as np
 
 from tfcollective.communicator import Average, Communicator, CommunicatorOptions, Listener, Max, Min, Product, Sum
-from tfcollective.errors import PeerLostError
+from tfcollective.errors import PeerLostError, UnsupportedError
 
 TYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64")
 SIZES = (0, 1, 7, 1000, 65537, 1 << 20)
 KEY = bytes(range(32))
 SHARED_FROM = 23003  # NCCL 2.30.3 lets ranks share a GPU
 PATIENCE_S = 60.0
+SANITIZER_S = 900.0  # it makes kernels many times slower
+SANITIZER_FOUND = 99
 
 
 def values(rank: int, size: int, dtype: str) -> np.ndarray:
@@ -97,7 +101,11 @@ def measure(world: Communicator) -> None:
     """Our cost over NCCL's own, called from CuPy in this process, with one rank."""
     from tfcollective.bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
 
-    device = CupyDevice()
+    try:
+        device = CupyDevice()
+    except UnsupportedError as error:
+        print(f"what a call costs: not measured: {error}")
+        return
     sizes = (4, 1 << 10, 1 << 20, 64 << 20, 256 << 20)
     rows = measure_device(world, device, sizes, dtype="float32", rounds=9, iterations=200)
     print("\n".join([device.title, device_table(rows, "float32"), *overheads(rows)]))
@@ -113,7 +121,11 @@ def run_pair(kill: bool) -> None:
             )
             for rank in range(2)
         ]
-        codes = [rank.wait(timeout=4 * PATIENCE_S) for rank in ranks]
+        try:
+            codes = [rank.wait(timeout=4 * PATIENCE_S) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
     assert codes == [0, -signal.SIGKILL if kill else 0], codes
 
 
@@ -150,9 +162,32 @@ def run_rank(rank: int, folder: Path, kill: bool) -> None:
         assert error.peer == 1
 
 
+def run_alone() -> None:
+    """All cases of one rank."""
+    import cupy
+
+    with Communicator.alone(options=options()) as world:
+        check_matrix(world, cupy.asarray, cupy.asnumpy)
+        check_order(world, cupy)
+
+
+def run_sanitizer() -> None:
+    """The cases of one rank once more, with every access to the GPU's memory checked."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        print("compute-sanitizer: skipped, it is not installed")
+        return
+    line = [tool, "--error-exitcode", str(SANITIZER_FOUND), sys.executable, __file__, "alone"]
+    subprocess.run(line, check=True, timeout=SANITIZER_S)
+    print("compute-sanitizer: clean")
+
+
 def main() -> None:
     """Everything, in the order of what depends on least."""
-    import cupy
+    try:
+        import cupy
+    except ImportError as error:
+        sys.exit(f"error: needs CuPy: {error}")
 
     from tfcollective import _native
     from tfcollective._native.device_calls import DeviceSearch, find_libraries
@@ -166,6 +201,7 @@ def main() -> None:
         check_order(world, cupy)
         print("order of streams: kept")
         measure(world)
+    run_sanitizer()
     if found.nccl_version < SHARED_FROM:
         print("two ranks on one GPU: skipped, this NCCL is older than 2.30.3")
         return
@@ -177,5 +213,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         run_rank(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4] == "1")
+    elif sys.argv[1:2] == ["alone"]:
+        run_alone()
     else:
         main()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,13 +292,56 @@ def test_without_a_compiler_the_error_says_what_to_do(tmp_path: Path) -> None:
     assert "TFCOLLECTIVE_GPU_KERNELS=0" in str(raised.value)
 
 
+def fake_compiler(folder: Path, body: str) -> str:
+    """A program that does `body` in place of compiling; in it, $OUTPUT is the file to make."""
+    made = folder / "fake-compiler"
+    made.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nOUTPUT=$2\n' + body)
+    made.chmod(0o700)
+    return str(made)
+
+
+def compile_with(compiler: str, output: Path) -> None:
+    tf_gpu.compile_kernels(tf_gpu.TensorflowFolder("1.2.3", Path("/nowhere")), core(), output, compilers=(compiler,))
+
+
+def test_ranks_that_come_at_once_compile_once(tmp_path: Path) -> None:
+    log, output = tmp_path / "log", tmp_path / "cache" / "kernels.so"
+    compiler = fake_compiler(tmp_path, f"echo compiled >> {log}\necho kernels > $OUTPUT\n")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: compile_with(compiler, output), range(4)))
+    assert log.read_text().split() == ["compiled"]
+    assert output.read_text() == "kernels\n"
+
+
+def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "kernels.so.4711.0a1b2c3d").write_text("half")
+    compile_with(fake_compiler(tmp_path, "echo kernels > $OUTPUT\n"), tmp_path / "kernels.so")
+    assert sorted(path.name for path in tmp_path.glob("kernels*")) == ["kernels.so", "kernels.so.lock"]
+
+
+def test_a_killed_compiler_is_no_kernel(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"says:\nnothing; its exit code is -9"):
+        compile_with(fake_compiler(tmp_path, "echo half > $OUTPUT\nkill -9 $$\n"), tmp_path / "kernels.so")
+    assert [path.name for path in tmp_path.glob("kernels*")] == ["kernels.so.lock"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cannot be written to .*file: .*TFCOLLECTIVE_CACHE_DIR names another place"):
+        compile_with(fake_compiler(tmp_path, "exit 1\n"), tmp_path / "file" / "kernels.so")
+
+
+def test_wheels_hold_kernels_for_a_tensorflow_that_is_compiled_as_this_one() -> None:
+    assert set(gpu_kernels.tensorflow_folder().flags) == set(tf_gpu.FLAGS)
+
+
 def test_what_the_compiler_says_is_shown(tmp_path: Path) -> None:
     unit = tmp_path / "tf_gpu" / "tf_gpu.cc"
     unit.parent.mkdir()
     unit.write_text("#error not this time\n")
     with pytest.raises(ConfigError, match="error not this time"):
         tf_gpu.compile_kernels(gpu_kernels.tensorflow_folder(), core(), tmp_path / "x.so", sources=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["tf_gpu"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tf_gpu", "x.so.lock"]
 
 
 class TestLoading:
@@ -340,6 +384,18 @@ class TestLoading:
         monkeypatch.setattr(tf_gpu, "prebuilt", lambda version: there)
         gpu_kernels.load_where_needed(core(), self.settings(tmp_path))
         assert (self.loaded, self.made) == ([str(there)], [])
+
+    def test_those_of_the_wheel_are_not_for_a_tensorflow_that_is_compiled_otherwise(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        there = tmp_path / "there.so"
+        there.touch()
+        own = replace(gpu_kernels.tensorflow_folder(), flags=("-D_GLIBCXX_USE_CXX11_ABI=0", "-std=c++17"))
+        monkeypatch.setattr(tf_gpu, "prebuilt", lambda version: there)
+        monkeypatch.setattr(gpu_kernels, "tensorflow_folder", lambda: own)
+        gpu_kernels.load_where_needed(core(), self.settings(tmp_path))
+        assert self.loaded == [str(path) for path in self.made]
+        assert len(self.made) == 1
 
     def test_a_cache_that_others_can_write_to_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "cache").mkdir(mode=0o777)

@@ -78,8 +78,10 @@ def as_device(value: Any, argument: str) -> DeviceBuffer:
         interface = value.__cuda_array_interface__
     except (AttributeError, TypeError):  # PyTorch has none for bfloat16
         return _from_dlpack(value, argument)
+    if interface.get("mask") is not None:
+        raise UnsupportedError(f"{argument}: an array with a mask cannot be communicated from a GPU")
     typestr = str(interface["typestr"])
-    dtype = _TYPES.get((typestr[1], int(typestr[2:])))
+    dtype = _TYPES.get((typestr[1:2], int(typestr[2:]) if typestr[2:].isdecimal() else 0))
     if dtype is None and hasattr(value, "__dlpack__"):
         return _from_dlpack(value, argument)
     if dtype is None or typestr[0] == ">":
@@ -93,6 +95,8 @@ def as_device(value: Any, argument: str) -> DeviceBuffer:
 
 
 def _check_contiguous(argument: str, shape: Sequence[int], strides: Sequence[int], unit: int) -> None:
+    if len(strides) != len(shape):
+        raise InvalidArgumentError(f"{argument}: has shape {tuple(shape)}, but strides {tuple(strides)}")
     expected = unit
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if length > 1 and stride != expected and 0 not in shape:
@@ -154,7 +158,10 @@ def stream_of(buffer: DeviceBuffer, given: Any) -> int:
     if given is not None:
         for name in ("ptr", "cuda_stream", "handle"):
             given = getattr(given, name, given)
-        given = getattr(given, "value", given)
+        if isinstance(given, ctypes.c_void_p):
+            given = given.value or 0
+        if hasattr(given, "__int__") and not isinstance(given, float):  # also those of CUDA's own bindings
+            given = int(given)
         if not isinstance(given, int) or given < 0:
             raise InvalidArgumentError(f"stream: expected a stream or its handle, got {given!r}")
         return given

@@ -14,10 +14,11 @@ from typing import Any
 from tfcollective._native import abi
 from tfcollective._native.device_buffers import DeviceBuffer, as_device, stream_of
 from tfcollective._native.library import Library
-from tfcollective.errors import InvalidArgumentError
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["DeviceArray", "DeviceCalls", "DeviceSearch", "Ticket", "describe_gpus", "find_libraries"]
 
+_MAKERS = ("torch", "cupy")  # libraries whose arrays are made here
 _TYPESTR = {
     abi.DType.FLOAT16: "<f2",
     abi.DType.FLOAT32: "<f4",
@@ -140,7 +141,10 @@ class Ticket:
 
         Raises:
             CollectiveError: what ended the communicator, or CollectiveTimeoutError.
+            InvalidArgumentError: no time at all.
         """
+        if timeout is not None and timeout <= 0:
+            raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
         seconds = ctypes.c_double(timeout or 0.0)
         self._calls.library.call("tfc_device_wait", self._calls.handle, self._number, seconds)
 
@@ -203,6 +207,8 @@ class DeviceCalls:
 
     def _gather(self, request: abi.Request, source: DeviceBuffer, stream: Any) -> tuple[Any, list[int]]:
         on = stream_of(source, stream)
+        if _library_of(source) not in _MAKERS:
+            _check_can_be_told(source)  # before the others count on this rank
         made: list[Any] = []
         counts: list[int] = []
         failure: list[BaseException] = []
@@ -225,12 +231,13 @@ class DeviceCalls:
 
     def _new(self, shape: tuple[int, ...], like: DeviceBuffer, stream: int) -> Any:
         """An array of the library of `like` where it can be made, else one of ours."""
-        owner = like.owner[0] if isinstance(like.owner, tuple) else like.owner
-        library = type(owner).__module__.partition(".")[0]
+        owner = _owner_of(like)
+        library = _library_of(like)
         if library == "torch":
             return owner.new_empty(shape)
         if library == "cupy":
             return sys.modules["cupy"].empty(shape, owner.dtype)
+        _check_can_be_told(like)
         nbytes = math.prod(shape) * self._size_of(like.dtype)
         return DeviceArray(_Memory(self, like.pointer or None, nbytes), shape, like.dtype, stream)
 
@@ -251,6 +258,23 @@ class DeviceCalls:
 
     def _size_of(self, dtype: abi.DType) -> int:
         return int(self.library.function("tfc_dtype_size")(dtype))
+
+
+def _owner_of(buffer: DeviceBuffer) -> Any:
+    return buffer.owner[0] if isinstance(buffer.owner, tuple) else buffer.owner
+
+
+def _library_of(buffer: DeviceBuffer) -> str:
+    return type(_owner_of(buffer)).__module__.partition(".")[0]
+
+
+def _check_can_be_told(like: DeviceBuffer) -> None:
+    """A result of ours says what it is by ``__cuda_array_interface__``, which has no bfloat16."""
+    if like.dtype not in _TYPESTR:
+        raise UnsupportedError(
+            f"array: a result of {like.dtype.name.lower()} can be made for PyTorch and CuPy only, and not for a "
+            f"{type(_owner_of(like)).__name__}: give another type, or 'out' where the operation has it"
+        )
 
 
 def _check_output(source: DeviceBuffer, target: DeviceBuffer, element: int) -> None:

@@ -7,21 +7,26 @@ when it is first needed, from the sources in the package. TensorFlow is not impo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["FOLDER", "SOURCES", "TensorflowFolder", "compile_kernels", "compiled", "prebuilt"]
+__all__ = ["FLAGS", "FOLDER", "SOURCES", "TensorflowFolder", "compile_kernels", "compiled", "prebuilt"]
 
 FOLDER = Path(__file__).resolve().parent / "tf_gpu"
 SOURCES = FOLDER / "sources"
+# What all packages of TensorFlow on PyPI are compiled with; wheels of releases hold kernels for those.
+FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64")
 _UNIT = Path("tf_gpu", "tf_gpu.cc")
 _COMPILERS = ("g++", "c++")
 _PATIENCE_S = 900.0
@@ -43,7 +48,7 @@ class TensorflowFolder:
 
     version: str
     path: Path
-    flags: tuple[str, ...] = ("-std=c++17", "-D_GLIBCXX_USE_CXX11_ABI=1")
+    flags: tuple[str, ...] = FLAGS
 
 
 def prebuilt(version: str, folder: Path = FOLDER) -> Path:
@@ -80,7 +85,7 @@ def compile_kernels(
     device: Path | None = None,
     compilers: Sequence[str] = _COMPILERS,
 ) -> None:
-    """Makes `output`, whole or not at all; takes 10 s or so.
+    """Makes `output`, whole or not at all, if no other process has made it meanwhile; takes 10 s or so.
 
     Args:
         tensorflow: for which version.
@@ -91,7 +96,8 @@ def compile_kernels(
         compilers: the first one that there is compiles.
 
     Raises:
-        ConfigError: there is no compiler, or it does not succeed; says what can be done.
+        ConfigError: there is no compiler, it does not succeed, or the folder cannot be written to; says what can be
+            done.
     """
     compiler = next((path for path in map(shutil.which, compilers) if path), None)
     what = f"tfcollective's GPU kernels for TensorFlow {tensorflow.version}"
@@ -100,13 +106,50 @@ def compile_kernels(
             f"{what} are not in this installation and have to be compiled, but there is no compiler "
             f"({' or '.join(compilers)}). {_REMEDY}"
         )
-    output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = output.with_name(f"{output.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with _alone(output, what):
+        if output.exists():
+            return
+        partial = output.with_name(f"{output.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            _compile(command(compiler, tensorflow, core, partial, sources, device), what)
+            partial.replace(output)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(output: Path, what: str) -> Iterator[None]:
+    """No other process makes `output` meanwhile: all ranks of a node come at once, and a compiler takes gigabytes."""
     try:
-        _compile(command(compiler, tensorflow, core, partial, sources, device), what)
-        partial.replace(output)
+        output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(output.with_name(f"{output.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"{what} have to be compiled, and cannot be written to {output.parent}: {error}; TFCOLLECTIVE_CACHE_DIR "
+            "names another place"
+        ) from error
+    try:
+        if _locked(lock, what):
+            for left in output.parent.glob(f"{output.name}.*.*"):  # by processes that were killed
+                left.unlink(missing_ok=True)
+        yield
     finally:
-        partial.unlink(missing_ok=True)
+        os.close(lock)  # also the end of a process releases it
+
+
+def _locked(lock: int, what: str) -> bool:
+    """Waits for the lock. False where the file system has none: then several may compile, each to a file of its own."""
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise ConfigError(f"{what}: another process has not compiled them in {_PATIENCE_S:g} s") from None
+            time.sleep(0.1)  # flock waits without a deadline or not at all
+        except OSError:
+            return False
 
 
 def _compile(line: Sequence[str], what: str) -> None:
@@ -115,14 +158,15 @@ def _compile(line: Sequence[str], what: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{what} could not be compiled: {error}. {_REMEDY}") from error
     if done.returncode != 0:
-        said = "\n".join([text for text in done.stderr.splitlines() if "error" in text][:10]) or done.stderr[-2000:]
+        said = "\n".join([text for text in done.stderr.splitlines() if "error" in text][:10])
+        said = said or done.stderr[-2000:] or f"nothing; its exit code is {done.returncode}"
         raise ConfigError(f"{what} could not be compiled; {line[0]} says:\n{said}\n{_REMEDY}")
 
 
 def compiled(tensorflow: TensorflowFolder, core: Path, cache: Path, sources: Path = SOURCES) -> Path:
     """Where the kernels for this TensorFlow lie in the folder `cache`, which others can use as well: another version of
-    TensorFlow, of these sources or of the compiler's flags is another file."""
-    digest = hashlib.sha256(repr((tensorflow, str(core))).encode())
+    TensorFlow, of these sources or of the compiler's flags, and another processor, is another file."""
+    digest = hashlib.sha256(repr((tensorflow, str(core), os.uname().machine)).encode())
     for source in sorted(path for path in sources.rglob("*") if path.is_file()):
         digest.update(source.read_bytes())
     return cache / f"tf_gpu-{tensorflow.version}-{digest.hexdigest()[:16]}.so"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
@@ -96,6 +97,18 @@ def _native_library() -> Finding:
 
 
 def _gpus() -> Finding:
+    """In a thread that is left behind where the driver or NCCL does not answer: their calls have no deadline."""
+    found: list[Finding] = []
+    thread = threading.Thread(target=lambda: found.append(_find_gpus()), daemon=True)
+    thread.start()
+    thread.join(_TIMEOUT_S)
+    if found:
+        return found[0]
+    remedy = "see whether nvidia-smi answers; the driver may have to be loaded again, or the host to be restarted"
+    return Finding("GPUs", False, f"the CUDA driver or NCCL gives no answer within {_TIMEOUT_S:g} s", remedy)
+
+
+def _find_gpus() -> Finding:
     """Without GPUs all is well, too: it says what is missing, for those who have some."""
     from tfcollective import _native
     from tfcollective._native.device_calls import DeviceSearch, describe_gpus, find_libraries

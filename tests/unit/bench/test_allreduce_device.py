@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import ctypes
 import json
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,15 @@ def test_without_cupy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         bench.CupyDevice()
 
 
+def test_a_cupy_without_nccl_is_said(monkeypatch: pytest.MonkeyPatch):
+    for name in ("cupy", "cupy.cuda", "cupy.cuda.nccl"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["cupy.cuda"].nccl = sys.modules["cupy.cuda.nccl"]
+    sys.modules["cupy.cuda.nccl"].available = False
+    with pytest.raises(UnsupportedError, match="CuPy has not found it"):
+        bench.CupyDevice()
+
+
 def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(bench, "CupyDevice", StandinDevice)
     monkeypatch.setenv("TFCOLLECTIVE_NCCL", str(options().nccl))
@@ -112,6 +123,14 @@ def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert [one["nbytes"] for one in found["rows"]] == [4, 1024]
 
 
-def test_np_does_not_go_with_it(capsys: pytest.CaptureFixture[str]):
-    assert main(["bench", "allreduce", "--device", "cuda", "-np", "2"]) == 64
-    assert "tfcollective run -np N --gpus-per-proc 1" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-np", "2"], "-np does not go with --device cuda"),
+        (["--out", "somewhere"], "--out does not go with --device cuda"),
+        (["--dtype", "bfloat16"], "--dtype: expected one of float16, float32"),
+    ],
+)
+def test_what_does_not_go_with_it(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "allreduce", "--device", "cuda", *arguments]) == 64
+    assert message in capsys.readouterr().err

@@ -1,6 +1,9 @@
 """What ``tfcollective check`` says of GPUs."""
 
-from standin import standins
+import sys
+import threading
+
+from standin import cuda, standins
 
 from tfcollective.cli.check import _gpus
 
@@ -31,3 +34,19 @@ def test_gpus_without_nccl_are_one(monkeypatch):
     assert not finding.ok
     assert "/nowhere/libnccl.so.2" in finding.detail
     assert "nvidia-nccl-cu12" in finding.remedy
+
+
+def test_a_driver_that_does_not_answer_is_one(monkeypatch):
+    use(monkeypatch)
+    monkeypatch.setattr(sys.modules[_gpus.__module__], "_TIMEOUT_S", 0.2)
+    cuda().standin_set(b"hang:cuInit", 1)
+    before = set(threading.enumerate())
+    try:
+        finding = _gpus()
+    finally:
+        cuda().standin_reset()
+        for left_behind in set(threading.enumerate()) - before:
+            left_behind.join(60)
+    assert not finding.ok
+    assert "no answer within 0.2 s" in finding.detail
+    assert "nvidia-smi" in finding.remedy

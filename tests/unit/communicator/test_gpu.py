@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +149,9 @@ def test_follows_the_callers_stream(world: Communicator) -> None:
     assert ticket is not None
     with pytest.raises(CollectiveTimeoutError):
         ticket.wait(0.05)
+    for nothing in (0, -1):
+        with pytest.raises(InvalidArgumentError, match="timeout: expected seconds above 0"):
+            ticket.wait(nothing)
     release.set()
     ticket.wait(20)
     np.testing.assert_array_equal(host(got), filled)
@@ -316,6 +324,13 @@ def test_dlpack() -> None:
         as_device(Packed(5, 64, (2,), None), "array")
 
 
+def test_a_result_that_could_not_say_what_it_is(world: Communicator) -> None:
+    array = Packed(4, 16, (2, 3), None)
+    for call in (world.allreduce, world.reducescatter, world.broadcast, world.allgather, world.alltoall):
+        with pytest.raises(UnsupportedError, match="a result of bfloat16 can be made for PyTorch and CuPy only"):
+            call(array)
+
+
 class OfLibrary:
     def __init__(self, **names: object) -> None:
         self.__dict__.update(names)
@@ -328,3 +343,75 @@ def test_streams_of_all_libraries() -> None:
     for name in ("ptr", "cuda_stream", "handle"):
         assert stream_of(buffer, OfLibrary(**{name: 78})) == 78
     assert stream_of(buffer, OfLibrary(handle=ctypes.c_void_p(79))) == 79
+    assert stream_of(buffer, OfLibrary(handle=ctypes.c_void_p(0))) == 0
+    assert stream_of(buffer, OfLibrary(handle=np.uint64(80))) == 80
+    for nonsense in (1.5, -1, "77", object()):
+        with pytest.raises(InvalidArgumentError, match="stream: expected a stream or its handle"):
+            stream_of(buffer, nonsense)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"mask": object()}, UnsupportedError, "array: an array with a mask"),
+        ({"typestr": "<M8[ns]"}, UnsupportedError, r"elements of type '<M8\[ns\]'"),
+        ({"typestr": ">f4"}, UnsupportedError, "elements of type '>f4'"),
+        ({"strides": (8, 8)}, InvalidArgumentError, r"has shape \(2,\), but strides \(8, 8\)"),
+    ],
+)
+def test_an_array_that_cannot_be_taken(changes: dict[str, object], error: type[Exception], message: str) -> None:
+    array = GpuArray(np.ones(2))
+    array.__cuda_array_interface__.update(changes)
+    with pytest.raises(error, match=message):
+        as_device(array, "array")
+
+
+# ---- which NCCL ----
+
+FINDER = """
+import ctypes, json, sys
+from tfcollective import _native
+from tfcollective._native.device_calls import DeviceSearch, find_libraries
+nccl, driver, *loaded = sys.argv[1:]
+others = [ctypes.CDLL(path) for path in loaded]
+found = find_libraries(_native.load(), DeviceSearch(nccl=nccl or None, cuda_driver=driver))
+print(json.dumps([found.nccl_path.decode(), found.nccl_version, found.problem.decode()]))
+"""
+
+
+def find_nccl(chosen: str, *loaded: Path, packages: Path | None = None) -> tuple[str, int, str]:
+    """Path, version and problem of the NCCL of a process that has `loaded` other libraries before."""
+    places = [entry for entry in (*sys.path, str(packages or "")) if entry]
+    line = [sys.executable, "-c", FINDER, chosen, str(options().cuda_driver), *map(str, loaded)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 0, done.stderr
+    path, version, problem = json.loads(done.stdout)
+    return path, version, problem
+
+
+def make_nccl(folder: Path, version: int | None = None) -> Path:
+    """A library that the loader knows as NCCL: the stand-in, or one that says it has this version."""
+    made, stand_in = folder / "libnccl.so.2", Path(str(options().nccl))
+    source = f"int ncclGetVersion(int* version) {{ *version = {version}; return 0; }}" if version else ""
+    line = ["g++", "-x", "c", "-", "-shared", "-fPIC", f"-Wl,-soname,{made.name}", "-o", str(made)]
+    line += ["-Wl,--no-as-needed", "-x", "none", str(stand_in), f"-Wl,-rpath,{stand_in.parent}"]
+    folder.mkdir(parents=True)
+    subprocess.run(line, input=source, text=True, check=True)
+    return made
+
+
+def test_nccl_is_looked_for_in_the_process_then_in_packages(tmp_path: Path) -> None:
+    packaged = make_nccl(tmp_path / "packages" / "nvidia" / "nccl" / "lib")
+    loaded = make_nccl(tmp_path / "loaded", 22899)
+    assert find_nccl("", packages=tmp_path / "packages") == (str(packaged), 22703, "")
+    assert find_nccl("", loaded, packages=tmp_path / "packages") == (str(loaded), 22899, "")
+
+
+def test_two_versions_of_nccl_in_one_process_are_refused(tmp_path: Path) -> None:
+    chosen, loaded = str(options().nccl), make_nccl(tmp_path / "loaded", 22899)
+    path, version, problem = find_nccl(chosen, loaded)
+    assert (path, version) == ("", 0)
+    assert "two versions of NCCL in one process" in problem
+    assert f"TFCOLLECTIVE_NCCL={chosen} is 2.27.3, but {loaded} (2.28.99) is loaded already" in problem
+    assert find_nccl(chosen, make_nccl(tmp_path / "same")) == (chosen, 22703, "")

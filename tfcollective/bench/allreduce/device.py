@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from tfcollective.communicator import Communicator, Sum
 from tfcollective.errors import UnsupportedError
 
-__all__ = ["CupyDevice", "Device", "DeviceRow", "device_table", "measure_device", "overheads"]
+__all__ = ["TYPES", "CupyDevice", "Device", "DeviceRow", "device_table", "measure_device", "overheads"]
 
+TYPES = ("float16", "float32", "float64", "int32", "int64")
 MOST_OVERHEAD_S = 10e-6
 MOST_OVERHEAD = 0.02  # from LARGE on
 LARGE = 64 << 20
@@ -52,6 +53,8 @@ class CupyDevice:
             from cupy.cuda import nccl
         except ImportError as error:
             raise UnsupportedError(f"--device cuda needs CuPy with NCCL ({error}): {_INSTALL}") from error
+        if not getattr(nccl, "available", True):  # CuPy's module is there without the library, too, and empty
+            raise UnsupportedError(f"--device cuda needs CuPy with NCCL (CuPy has not found it): {_INSTALL}")
         try:
             number = cupy.cuda.Device()
             name = cupy.cuda.runtime.getDeviceProperties(number.id)["name"].decode()
@@ -80,13 +83,7 @@ class CupyDevice:
         mine = np.array(self._nccl.get_unique_id(), dtype=np.int64)
         shared = tuple(int(byte) for byte in world.broadcast(mine, 0, name="bench/id"))
         direct = self._nccl.NcclCommunicator(world.size, shared, world.rank)
-        types = {
-            "float16": self._nccl.NCCL_FLOAT16,
-            "float32": self._nccl.NCCL_FLOAT32,
-            "float64": self._nccl.NCCL_FLOAT64,
-            "int32": self._nccl.NCCL_INT32,
-            "int64": self._nccl.NCCL_INT64,
-        }
+        types = {name: getattr(self._nccl, f"NCCL_{name.upper()}") for name in TYPES}
 
         def call(source: Any, target: Any) -> None:
             stream = self._cupy.cuda.get_current_stream().ptr
@@ -145,7 +142,7 @@ def measure_device(
         world: the ranks that take part; all of them call this.
         device: this rank's GPU.
         sizes: bytes, at least one element each.
-        dtype: float16, float32, float64, int32 or int64.
+        dtype: one of TYPES.
         rounds: turns; medians are taken over them.
         iterations: calls of a turn up to 1 MiB; fewer for larger arrays.
     """

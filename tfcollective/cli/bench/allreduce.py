@@ -25,6 +25,8 @@ from tfcollective.errors import ConfigError
 
 __all__ = ["allreduce"]
 
+_WITH_CUDA = {"device", "sizes", "least", "most", "dtype", "rounds", "iterations", "as_json", "quick"}
+
 
 @click.command(
     epilog="""\b
@@ -48,8 +50,10 @@ Examples:
 @click.option("--max", "most", metavar="SIZE", help="See --min.")
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
 @click.option("--runners", metavar="NAME,...", help="Who takes part; all when omitted.")
-@click.option("--rounds", type=int, help="Turns of every runner; 5, or 3 with --quick.")
-@click.option("--iterations", type=int, default=200, show_default=True, help="Calls per turn for small sizes.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Turns of every runner; 5, or 3 with --quick.")
+@click.option(
+    "--iterations", type=click.IntRange(min=1), default=200, show_default=True, help="Calls per turn for small sizes."
+)
 @click.option("--transport", default="auto", show_default=True, help="Ours: auto, shm, tcp; several: auto,tcp.")
 @click.option(
     "--link",
@@ -92,7 +96,7 @@ def allreduce(
     What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
     """
     if device == "cuda":
-        _only_in_jobs("-np", click.get_current_context().get_parameter_source("ranks"))
+        _only_what_goes_with_cuda(click.get_current_context())
         turns = rounds if rounds is not None else QUICK_ROUNDS if quick else 9
         return _allreduce_on_gpus(sizes_of(sizes, least, most, quick), dtype, turns, iterations, as_json)
     from tfcollective.bench.allreduce.analysis import overview, sections
@@ -122,19 +126,24 @@ def allreduce(
     return 0
 
 
-def _only_in_jobs(option: str, source: click.core.ParameterSource | None) -> None:
-    if source is click.core.ParameterSource.COMMANDLINE:
-        raise ConfigError(
-            f"{option} does not go with --device cuda, which measures the ranks of the job that it runs in, or one: "
-            "tfcollective run -np N --gpus-per-proc 1 tfcollective bench allreduce --device cuda"
-        )
+def _only_what_goes_with_cuda(context: click.Context) -> None:
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in _WITH_CUDA:
+            raise ConfigError(
+                f"{parameter.opts[0]} does not go with --device cuda, which measures the ranks of the job that it runs "
+                "in, or one: tfcollective run -np N --gpus-per-proc 1 tfcollective bench allreduce --device cuda"
+            )
 
 
 def _allreduce_on_gpus(sizes: Sequence[int], dtype: str, rounds: int, iterations: int, as_json: bool) -> int:
     """Rank 0 prints; exit code 1 where results were wrong."""
-    from tfcollective.bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
+    from tfcollective.bench.allreduce.device import TYPES, CupyDevice, device_table, measure_device, overheads
     from tfcollective.bench.allreduce.device_world import device_world
 
+    if dtype not in TYPES:
+        raise ConfigError(f"--dtype: expected one of {', '.join(TYPES)} with --device cuda, got {dtype!r}")
     device = CupyDevice()
     with device_world() as world:
         rows = measure_device(world, device, sizes, dtype=dtype, rounds=rounds, iterations=iterations)
