@@ -77,7 +77,7 @@ struct Star::Impl {
       std::lock_guard<std::mutex> lock(mutex);
       tasks.push_back(std::move(task));
     }
-    wake.Signal();
+    if (monitor.load() != std::this_thread::get_id()) wake.Signal();  // the monitor looks before it sleeps
   }
 
   Status Watch(int fd, int key, uint32_t events, int operation) {

@@ -255,6 +255,7 @@ class Engine final : public StarHandler {
   JoinDesk join_desk_;                 // rank 0
   std::optional<RollCall> roll_call_;  // rank 0
   bool told_all_ = false;              // rank 0: of a failure
+  Deadline::Clock::time_point last_busy_{};
 };
 
 }  // namespace tfc

@@ -321,7 +321,7 @@ void Engine::OnDataConnection(int peer, UniqueFd fd) {
 }
 
 void Engine::KeepTicking() {
-  // The first waiting operation wakes the monitor; while there are more it looks every kTickSeconds.
+  // The first waiting operation wakes the monitor, which then looks every kTickSeconds until none has come for as long.
   if (options_.topology.size > 1 && !ticking_.load() && !ticking_.exchange(true)) star_->Post([] {});
 }
 
@@ -335,7 +335,9 @@ std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_
                          std::to_string(static_cast<int>(options_.stall_warning_s)) +
                          " s: a rank may be stopped, overloaded or doing something else");
   const bool busy = watch_.active() > 0 || roll_call_ || !OldestPending().ok() || table_.waiting() > 0;
-  if (!busy) return std::nullopt;
+  if (busy) last_busy_ = now;
+  // Operations follow each other closely: going on for one more tick spares the next ones that wake-up.
+  if (now - last_busy_ > Deadline::Seconds(kTickSeconds)) return std::nullopt;
   ticking_.store(true);
   const auto next = now + Deadline::Seconds(kTickSeconds);
   return roll_call_ ? std::min(next, roll_call_->until) : next;
