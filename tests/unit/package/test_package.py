@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from patience import within
 
 import tfcollective
 
@@ -45,4 +44,4 @@ def test_the_import_is_cheap():
     runs = [json.loads(subprocess.check_output([sys.executable, "-c", program])) for _ in range(3)]
     seconds, modules = min(runs)
     assert not {"numpy", "aiohttp", "urllib3", "tensorflow", "keras", "click", "rich", "psutil"} & set(modules)
-    assert seconds < within(0.15)
+    assert seconds < 0.15  # of a core: how long it has to wait for one is not its own doing
