@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import words_of
+from launching import gone, until, words_of
+from patience import within
 
 pytestmark = [pytest.mark.multiprocess]
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def test_ours_run_and_what_is_missing_is_named(tmp_path):
     options = ["--baselines", str(tmp_path / "none"), "--horovod-python", str(broken), "--out", str(tmp_path / "out")]
     runners = ["--runners", "c,ctypes,numpy,openmpi-c,horovod"]
     done = subprocess.run(
-        [*COMMAND, *QUICK, *runners, *options], capture_output=True, text=True, timeout=150, check=False
+        [*COMMAND, *QUICK, *runners, *options], capture_output=True, text=True, timeout=within(150), check=False
     )
     assert done.returncode == 0, done.stderr
     assert "c: missing: tools/baselines.sh programs" in done.stdout
@@ -50,15 +51,17 @@ def test_ours_run_and_what_is_missing_is_named(tmp_path):
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_the_program_in_c_is_built_and_runs(tmp_path):
     script = [str(ROOT / "tools" / "baselines.sh"), "--into", str(tmp_path), "programs"]
-    built = subprocess.run(script, capture_output=True, text=True, timeout=150, check=False)
+    built = subprocess.run(script, capture_output=True, text=True, timeout=within(150), check=False)
     assert built.returncode == 0, built.stderr
     options = ["--baselines", str(tmp_path), "--runners", "c", "--caches", "hot,cold", "--json"]
-    done = subprocess.run([*COMMAND, *QUICK, *options], capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(
+        [*COMMAND, *QUICK, *options], capture_output=True, text=True, timeout=within(150), check=False
+    )
     report = json.loads(done.stdout)
     assert report["statuses"][0]["state"] == "ran", report["statuses"]
     rows = {(s["row"]["cache"], s["row"]["bytes"]) for s in report["samples"] if s["metric"] == "latency"}
     assert rows == {("hot", 4), ("cold", 4), ("hot", 4096), ("cold", 4096)}
-    again = subprocess.run(script, capture_output=True, text=True, timeout=150, check=False)
+    again = subprocess.run(script, capture_output=True, text=True, timeout=within(150), check=False)
     assert "are there" in again.stdout
 
 
@@ -66,7 +69,7 @@ def test_the_program_in_c_is_built_and_runs(tmp_path):
 @pytest.mark.tensorflow
 def test_the_op_runs_over_tcp_and_prints_json():
     command = [*COMMAND, *QUICK, "--rounds", "1", "--runners", "op", "--transport", "tcp", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=within(150), check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["statuses"] == [
@@ -81,16 +84,15 @@ def test_being_stopped_leaves_nothing(tmp_path, number):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=tmp_path)
     ranks = wait_for_ranks(process.pid)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=within(60))
     assert process.returncode == 130, errors
-    psutil.wait_procs(ranks, timeout=10)
-    assert [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE] == []
+    until(lambda: all(map(gone, ranks)))
     assert os.listdir(tmp_path) == []
 
 
 def wait_for_ranks(pid):
     benchmark = psutil.Process(pid)
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + within(60)
     while time.monotonic() < give_up and benchmark.status() != psutil.STATUS_ZOMBIE:
         family = benchmark.children(recursive=True)
         ranks = [member for member in family if "workers.native" in " ".join(words_of(member)[-12:])]
@@ -106,7 +108,7 @@ def wait_for_ranks(pid):
 def test_growth_measures_steps_and_a_coordinator(tmp_path):
     command = [sys.executable, "-m", "tfcollective", "bench", "growth", "--quick", "-np", "2", "--tensors", "3,7"]
     options = ["--bytes", "64K", "--agents", "20", "--runners", "ours,coordinator", "--out", str(tmp_path)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=within(150), check=False)
     assert done.returncode == 0, done.stderr
     assert "ours: ran" in done.stdout, done.stderr
     report = json.loads((tmp_path / "growth.json").read_text())

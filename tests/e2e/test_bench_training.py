@@ -1,5 +1,6 @@
 """The training benchmark as a user runs it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,10 +10,12 @@ import time
 
 import psutil
 import pytest
-from launching import words_of
+from launching import gone, until, words_of
 from one_lab import needs_root, the_lab
+from patience import within
 
 from tfcollective.bench import netlab
+from tfcollective.errors import LaunchError
 
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(400)]
@@ -22,7 +25,7 @@ COMMAND = [sys.executable, "-m", "tfcollective", "bench", "training", "-np", "2"
 
 
 def run_bench(*options, timeout=300):
-    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=within(timeout), check=False)
 
 
 @pytest.mark.long
@@ -82,22 +85,32 @@ def test_being_stopped_leaves_no_host(tmp_path):
             env={**os.environ, "TMPDIR": str(tmp_path)},
         )
         wait_for_ranks(process)
-        processes = [psutil.Process(pid) for pid in netlab.current_state().processes]
+        processes = on_hosts()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=within(60))
         state = netlab.current_state()
     assert process.returncode == 130, errors
     assert state.empty, state
-    psutil.wait_procs(processes, timeout=10)
-    assert [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    until(lambda: all(map(gone, processes)))
     assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def on_hosts():
+    """The processes on the lab's hosts; none while the lab is being built."""
+    found, pids = [], ()
+    with contextlib.suppress(LaunchError):  # `ip` does not understand half a host
+        pids = netlab.current_state().processes
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            found.append(psutil.Process(pid))
+    return found
 
 
 def wait_for_ranks(process):
     """Until both ranks run on their hosts."""
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + within(60)
     while time.monotonic() < give_up and process.poll() is None:
-        found = [words_of(psutil.Process(pid)) for pid in netlab.current_state().processes if psutil.pid_exists(pid)]
+        found = [words_of(one) for one in on_hosts()]
         if len([words for words in found if "tfcollective.bench.allreduce.workers.native" in words]) >= 2:
             return
         time.sleep(0.1)  # processes of others give no notice
@@ -115,16 +128,15 @@ def test_being_stopped_leaves_nothing(tmp_path, number):
     )
     family = wait_for_workers(process.pid)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=within(60))
     assert process.returncode == 130, errors
-    psutil.wait_procs(family, timeout=10)
-    assert [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    until(lambda: all(map(gone, family)))
     assert [name for name in os.listdir(scratch) if name.startswith("tfcollective-bench")] == []
 
 
 def wait_for_workers(pid):
     benchmark = psutil.Process(pid)
-    give_up = time.monotonic() + 90
+    give_up = time.monotonic() + within(90)
     while time.monotonic() < give_up and benchmark.status() != psutil.STATUS_ZOMBIE:
         family = benchmark.children(recursive=True)
         workers = [one for one in family if "tfcollective.bench.training.worker" in words_of(one)[:3]]

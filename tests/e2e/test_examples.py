@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from by_hand import free_port
 from jobs import run_job
+from patience import within
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +31,7 @@ def test_pi_needs_no_tensorflow(ranks):
 def test_tf_config_on_three_hosts_started_by_hand():
     folder = EXAMPLES / "tf_config"
     command = [sys.executable, "hosts.py", "--port", str(free_port()), "python", "train.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=within(60))
     assert "y = 3.00 x + 1.00" in done.stdout
     # Three processes write to one pipe: their lines may share a line.
     for rank, task in enumerate(("chief:0", "worker:0", "worker:1")):
@@ -48,14 +49,14 @@ def test_digits_on_two_processes_end_above_95_percent_and_leave_one_model(tmp_pa
         f"import sys, tensorflow as tf; model = tf.keras.models.load_model({str(model)!r});"
         "assert 'tfcollective' not in sys.modules; assert type(model.optimizer).__name__ == 'Adam'"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=within(120))
 
 
 @pytest.mark.long
 @pytest.mark.tensorflow
 def test_digits_run_unchanged_without_the_launcher(tmp_path):
     command = [sys.executable, str(EXAMPLES / "keras_digits.py"), "--epochs", "1", "--model-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=150)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=within(150))
     assert 0 <= accuracy_in(done.stdout) <= 1
 
 

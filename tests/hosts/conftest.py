@@ -4,12 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from launching import Run
+from launching import Run, until
+from patience import within
 
 from tfcollective.bench import netlab
 from tfcollective.bench.netlab import Lab
@@ -92,7 +92,7 @@ class Hosts:
         running = self.sshds.pop(number, None)
         if running is not None:
             running.terminate()
-            running.wait(10)
+            running.wait(within(10))
 
     def cut(self, number):
         """Takes the cable of a host away."""
@@ -112,9 +112,8 @@ def _keygen(path):
 
 def _wait_for_port(inside, address):
     probe = f"import socket; socket.create_connection(('{address}', 22), 1)"
-    deadline = time.monotonic() + 10
-    while subprocess.run([*inside, sys.executable, "-c", probe], capture_output=True).returncode:
-        assert time.monotonic() < deadline, "sshd does not listen"
+    there = [*inside, sys.executable, "-c", probe]
+    until(lambda: subprocess.run(there, capture_output=True).returncode == 0, 20, lambda: "sshd does not listen")
 
 
 def _rename_interfaces(lab):

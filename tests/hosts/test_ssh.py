@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from foreign import path_with_mpi4py, python_with_horovod
-from launching import JOIN, Run, until
+from launching import JOIN, Run, environment_of, gone, until, words_of
+from patience import within
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
 
@@ -92,7 +93,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 import moved
 print(tfcollective.run(moved.where, ("at ",), launcher="ssh", hosts={hosts.listed()!r}, platform={platform!r}))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=within(90))
     assert done.stdout == f"{[f'at {address}' for address in hosts.addresses]}\n", done.stderr
 
 
@@ -204,8 +205,8 @@ def test_directory_and_environment(hosts, tmp_path):
 def test_the_key_is_in_nobodys_arguments(hosts):
     with hosts.run("-H", hosts.listed(count=2), *python(WAIT)) as one:
         one.wait_for_line("ready")
-        keys = {p.environ().get("TFCOLLECTIVE_KEY_FILE") for p in one.processes()} - {None}
-        texts = [" ".join(p.cmdline()) for p in one.processes()]
+        keys = {environment_of(p).get("TFCOLLECTIVE_KEY_FILE") for p in one.processes()} - {None}
+        texts = [" ".join(words_of(p)) for p in one.processes()]
         assert keys
         for path in keys:
             key = Path(path).read_text().strip()
@@ -223,7 +224,7 @@ def test_a_crash_blames_the_slot(hosts, end, code, how):
     got, _, err = hosts.finish("-H", hosts.listed(slots=2), *python(program))
     assert got == code
     assert re.search(rf"rank 3 \(worker:3, pid \d+ on {hosts.addresses[1]}, slot 1\) {how}", err), err
-    assert time.monotonic() - begin < 40
+    assert time.monotonic() - begin < within(40)
 
 
 def test_output_in_files_with_names_of_one_length(hosts, tmp_path):
@@ -359,10 +360,10 @@ def test_a_cable_that_is_cut_ends_all_ranks_and_is_named(hosts):
         hosts.cut(3)
         cut_at = time.monotonic()
         try:
-            ranks = [p for p in one.processes() if p.environ().get("TFCOLLECTIVE_TASK")]
+            ranks = [p for p in one.processes() if environment_of(p).get("TFCOLLECTIVE_TASK")]
             assert len(ranks) == 4
-            until(lambda: not any(p.is_running() and p.status() != "zombie" for p in ranks), 20)
-            assert time.monotonic() - cut_at < 15
+            until(lambda: all(map(gone, ranks)), 20)
+            assert time.monotonic() - cut_at < within(15)
             code, _, err = one.finish(20)
             assert code == 75
             assert f"the host {hosts.addresses[2]} ({hosts.addresses[2]}) has not answered for 7 s" in err
@@ -378,8 +379,7 @@ def test_an_agent_that_is_killed_or_stopped_ends_all_ranks_and_its_host_is_named
     with hosts.run("-H", hosts.listed(), *python(WAIT)) as one:
         for _ in range(4):
             one.wait_for_line("ready")
-        ranks = {p.environ()["TFCOLLECTIVE_TASK"]: p for p in one.processes() if p.environ().get("TFCOLLECTIVE_TASK")}
-        agent = ranks["worker:2"].parent()
+        agent = next(p for p in one.processes() if environment_of(p).get("TFCOLLECTIVE_TASK") == "worker:2").parent()
         agent.send_signal(number)
         try:
             code, _, err = one.finish(60)
@@ -408,7 +408,7 @@ def test_agents_started_by_hand(hosts, tmp_path):
             )
             for name in hosts.lab.namespaces[:2]
         ]
-        outs = [agent.communicate(timeout=60)[0] for agent in agents]
+        outs = [agent.communicate(timeout=within(60))[0] for agent in agents]
         assert [agent.returncode for agent in agents] == [0, 0]
         code, _, err = one.finish(30)
         assert code == 0, err
@@ -426,7 +426,7 @@ def test_agents_started_by_mpirun(tmp_path):
     with Run((*arguments, *python(program))) as one:
         join = next(line for line in one.process.stderr if "agent --join" in line).split()
         start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "btl", "self,tcp"]
-        done = subprocess.run([*start, sys.executable, "-m", *join], capture_output=True, text=True, timeout=90)
+        done = subprocess.run([*start, sys.executable, "-m", *join], capture_output=True, text=True, timeout=within(90))
         assert done.returncode == 0, done.stderr
         assert one.finish(30)[0] == 0
     assert ranks_seen(done.stdout) == [0, 1, 2, 3]

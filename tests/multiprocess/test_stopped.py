@@ -1,6 +1,5 @@
 """Processes of the launching side that were stopped by a signal: they hold up nobody, and nothing outlives the job."""
 
-import contextlib
 import re
 import socket
 import subprocess
@@ -9,7 +8,7 @@ import threading
 
 import psutil
 import pytest
-from launching import until, words_of
+from launching import gone, until, words_of
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
@@ -27,12 +26,6 @@ SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 
 def agents():
     return [one for one in psutil.Process().children() if "tfcollective.agent" in words_of(one)]
-
-
-def gone(process):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() == psutil.STATUS_ZOMBIE  # whoever adopts it takes note some time
-    return True
 
 
 def test_the_launcher_ends_a_job_whose_agent_was_stopped(monkeypatch):

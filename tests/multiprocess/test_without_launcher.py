@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 from by_hand import TRAIN, free_port, ranks, tf_config
-from launching import until
+from launching import gone, until
 from patience import within
 
 pytestmark = pytest.mark.multiprocess
@@ -48,7 +48,7 @@ def test_the_ranks_meet_twice_and_agree(tmp_path, environments):
             group.start(TRAIN, environ)
         results = []
         for process in reversed(group.processes):
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=within(60))
             assert process.returncode == 0, err
             assert ("can join this job" in err) == (environments is by_kubernetes)
             results.append(json.loads(out))
@@ -63,7 +63,7 @@ def test_a_rank_0_that_does_not_come_is_named(tmp_path):
     port = free_port()
     with ranks(tmp_path) as group:
         process = group.start(ONLY_INIT, tf_config(port, "worker", 0), timeout=0.5)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=within(30))
         assert f"chief:0 (rank 0) has not opened 127.0.0.1:{port} within 0.5 s" in err
 
 
@@ -73,10 +73,10 @@ def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
         chief = group.start(ONLY_INIT, {**tf_config(port, "chief", 0), **KEY}, timeout=10)
         worker = group.start(ONLY_INIT, {**tf_config(port, "worker", 1), **KEY}, timeout=10)
         stranger = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), "TFCOLLECTIVE_KEY": "cd" * 32}, timeout=30)
-        _, err = stranger.communicate(timeout=60)
+        _, err = stranger.communicate(timeout=within(60))
         assert "UnprovenReplyError" in err
         assert "does not prove the job key" in err
-        errors = [process.communicate(timeout=60)[1] for process in (chief, worker)]
+        errors = [process.communicate(timeout=within(60))[1] for process in (chief, worker)]
         assert "wrong key" in errors[0]
         for err in errors:
             assert "RendezvousError: 2 of 3 tasks joined within 10 s; missing: worker:0" in err
@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         process = group.start(ONLY_INIT, tf_config(port, "chief", 0))
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=within(30))
         assert f"cannot listen on 127.0.0.1, port {port}" in err
         assert "TFCOLLECTIVE_RENDEZVOUS=HOST:PORT" in err
         assert group.coordinators() == []
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):
 def test_without_a_key_nobody_listens_where_others_may_come(tmp_path):
     with ranks(tmp_path) as group:
         process = group.start(ONLY_INIT, tf_config(free_port(), "chief", 0, host="192.0.2.1"))
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=within(30))
         assert "ConfigError" in err
         for way in ("openssl rand -hex 32", "TFCOLLECTIVE_KEY_FILE", "TFCOLLECTIVE_KEY ", "TFCOLLECTIVE_INSECURE=1"):
             assert way in err
@@ -128,11 +128,11 @@ while True:
         chief.send_signal(signal.SIGKILL)
         began = time.monotonic()
         for process in others:
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=within(20))
             assert "PeerLostError" in err
         assert time.monotonic() - began < within(10)
-        assert loader.is_running()
-        until(lambda: not coordinator.is_running() or coordinator.status() == psutil.STATUS_ZOMBIE, 5)
+        assert not gone(loader)
+        until(lambda: gone(coordinator), 5)
         assert not list(group.jobs.glob("*/record.json"))
 
 
@@ -145,7 +145,7 @@ def test_a_rank_0_that_is_killed_while_others_wait_ends_the_wait(tmp_path):
         until(lambda: group.coordinators())
         until(lambda: waiting(group) == 2)
         chief.kill()
-        _, err = worker.communicate(timeout=30)
+        _, err = worker.communicate(timeout=within(30))
         assert f"chief:0 (rank 0, pid {chief.pid}) ended while it waited for the others" in err
         until(lambda: not group.coordinators(), 5)
 
@@ -169,12 +169,12 @@ for call in (tfcollective.rank, tfcollective.get_communicator):
             ONLY_INIT + "; raise SystemExit(9)", tf_config(port, "ps", 0) | {"TFCOLLECTIVE_PS_POLICY": "exit0"}
         )
         refused = group.start(ONLY_INIT, tf_config(port, "ps", 0))
-        out, _ = evaluator.communicate(timeout=30)
+        out, _ = evaluator.communicate(timeout=within(30))
         text = "this process is evaluator:0: it is outside the world and has no rank"
         assert out.splitlines() == ["evaluator:0 3", text, text]
-        _, err = ps.communicate(timeout=30)
+        _, err = ps.communicate(timeout=within(30))
         assert ps.returncode == 0
         assert "it ends" in err
-        _, err = refused.communicate(timeout=30)
+        _, err = refused.communicate(timeout=within(30))
         assert refused.returncode == 1
         assert "there are no parameter servers" in err

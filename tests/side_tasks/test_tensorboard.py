@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import until
+from launching import gone, until
+from patience import within
 
 from tfcollective.errors import LaunchError
 from tfcollective.side_tasks.tensorboard import TensorBoardOptions, TensorBoardProcess
@@ -47,8 +48,8 @@ def test_it_serves_until_training_has_ended(tmp_path: Path) -> None:
             assert str(tmp_path) in answer.read().decode()
         board = child(parent)
         (tmp_path / "training_ended.json").write_text('{"job": null}')
-        assert parent.wait(30) == 0
-        assert not board.is_running()
+        assert parent.wait(within(30)) == 0
+        assert gone(board)
 
 
 @pytest.mark.kill
@@ -57,7 +58,7 @@ def test_it_is_gone_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert parent.stdout.readline() == "http://here/\n", parent.stderr.read()
         board = child(parent)
         os.kill(parent.pid, signal.SIGKILL)
-        until(lambda: not board.is_running() or board.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: gone(board))
 
 
 class Broken(TensorBoardOptions):

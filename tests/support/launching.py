@@ -28,6 +28,10 @@ def join():
     world = client.join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
     client.heartbeat(me.task, "running", {"completed": 7})
     return client
+def wait_until_waiting(count):
+    with CoordinatorClient(me.coordinator, me.key) as client:
+        while sum(task["state"] == "waiting" for task in client.status()["tasks"]) < count:
+            time.sleep(0.02)  # the status has no call that waits
 """
 
 
@@ -37,6 +41,22 @@ def words_of(process):
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def environment_of(process):
+    """Its variables; empty when it has just ended."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def gone(process):
+    """Whether it has ended; whoever adopts it may take note of that later, or never."""
+    try:
+        return not process.is_running() or process.status() in _ENDED
+    except psutil.NoSuchProcess:
+        return True
 
 
 def where(add, times=1):
@@ -89,7 +109,7 @@ class Run:
         """Fails with the list of processes that are still there after ``timeout`` seconds of an idle machine."""
         until(
             lambda: not self.processes(),
-            within(timeout),
+            timeout,
             lambda: f"left behind: {[words_of(p) for p in self.processes()]}",
         )
 
@@ -117,7 +137,7 @@ class Run:
 
     def _is_ours(self, process):
         try:
-            return process.status() not in _ENDED and process.environ().get(_MARK) == self.mark
+            return not gone(process) and process.environ().get(_MARK) == self.mark
         except (psutil.Error, OSError):
             return False
 
@@ -138,4 +158,4 @@ def until(condition, timeout=20.0, explain=lambda: "it did not happen"):
         time.sleep(0.02)  # processes of others give no notice
 
 
-__all__ = ["JOIN", "Run", "run", "signal", "until"]
+__all__ = ["JOIN", "Run", "environment_of", "gone", "run", "signal", "until", "where", "words_of"]
