@@ -13,6 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import tfcollective as tfc
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.identity import discover
+from tfcollective.settings import Settings
 
 FAULT, PHASE, VICTIM, DIRECTORY = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 RANK = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])
@@ -34,9 +37,19 @@ def victim_ends_here(phase: str) -> bool:
     return phase == PHASE and RANK == VICTIM
 
 
+def wait_until_the_others_wait() -> None:
+    """In init, as the coordinator sees it; or until it has given up waiting for us."""
+    me = discover(Settings.load(), {})
+    with CoordinatorClient(me.coordinator, me.key) as client:
+        while (status := client.status())["failure"] is None:
+            if sum(task["state"] == "waiting" for task in status["tasks"]) == me.world_size - 1:
+                return
+            time.sleep(0.02)  # the status has no call that waits
+
+
 def train() -> None:
     if victim_ends_here("rendezvous"):
-        time.sleep(0.5)  # the others are to be waiting in init
+        wait_until_the_others_wait()
         fail()
     if victim_ends_here("connect"):
         tfc.Communicator.connect = lambda *_, **__: fail()
@@ -90,6 +103,7 @@ def train_in_a_process_set(world: tfc.Communicator) -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the agent ends us in any case, a little later
     record: dict[str, object] = {"error": None, "message": "", "peer": None}
     try:
         train()

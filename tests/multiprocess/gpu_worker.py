@@ -11,6 +11,7 @@ from standin import GpuArray, host
 
 import tfcollective as tfc
 
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the agent ends us in any case, a little later
 VICTIM, DIRECTORY = int(sys.argv[1]), Path(sys.argv[2])
 tfc.init()
 world = tfc.get_communicator()
