@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from launching import until
 from patience import within
 
 import tfcollective
@@ -79,7 +80,12 @@ def test_a_process_that_dies_ends_the_cluster():
             kept.run(total, 1)
 
 
-def test_closing_ends_a_call():
+def begin_and_wait(file):
+    file.touch()
+    time.sleep(100)
+
+
+def test_closing_ends_a_call(tmp_path):
     kept = cluster(np=1)
     kept.__enter__()
     (pid, _), *_ = kept.run(pid_and_count)
@@ -87,14 +93,15 @@ def test_closing_ends_a_call():
 
     def call():
         try:
-            kept.run(time.sleep, 100)
+            kept.run(begin_and_wait, tmp_path / "begun")
         except Exception as error:
             caught.append(error)
 
-    thread = threading.Thread(target=call)
+    thread = threading.Thread(target=call, daemon=True)
     thread.start()
+    until((tmp_path / "begun").exists)
     kept.close()
-    thread.join(60)
+    thread.join(within(60))
     assert len(caught) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

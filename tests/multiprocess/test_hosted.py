@@ -11,7 +11,7 @@ import time
 
 import cloudpickle
 import pytest
-from launching import JOIN
+from launching import JOIN, until
 from patience import within
 
 from tfcollective.errors import ConfigError
@@ -83,10 +83,7 @@ class Platform:
         self.processes = [subprocess.Popen([sys.executable, "-c", MASTER, str(folder)])]
 
     def __enter__(self):
-        deadline = time.monotonic() + 60
-        while not (self.folder / "coordinator").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)  # another process makes the file
+        until((self.folder / "coordinator").exists, 60)
         self.coordinator = (self.folder / "coordinator").read_text()
         return self
 

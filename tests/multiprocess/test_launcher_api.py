@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launching import where
+from patience import within
 
 import tfcollective
 from tfcollective.experiment import Trainable
@@ -31,7 +32,9 @@ def test_a_checkout_that_is_not_built_does_not_stand_in_for_what_is_installed(tm
     script = tmp_path / "script.py"
     script.write_text("import tfcollective\nprint(tfcollective.run(str.upper, ('x',), np=2))")
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path / "here", capture_output=True, text=True, timeout=within(100), check=False
+    )
     assert done.stdout.strip() == "['X', 'X']", done.stderr
 
 
@@ -126,7 +129,7 @@ def test_it_works_from_another_thread():
     results = []
     thread = threading.Thread(target=lambda: results.extend(tfcollective.run(where, (1,), np=2)))
     thread.start()
-    thread.join(30)
+    thread.join(within(60))
     assert len(results) == 2
 
 
@@ -147,7 +150,7 @@ def test_ctrl_c_ends_the_ranks_and_is_raised():
     assert "ready" in process.stdout.readline()
     assert "ready" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=within(30))
     assert "interrupted" in out
     assert process.returncode == 0
 

@@ -1,12 +1,13 @@
 """``tfcollective run`` with real processes: what they get, what they show, how the job ends."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 import pytest
-from launching import JOIN, Run, run, until
+from launching import JOIN, Run, environment_of, run, until, words_of
 from patience import within
 
 pytestmark = pytest.mark.multiprocess
@@ -66,16 +67,32 @@ def test_the_first_failure_is_reported_and_gives_the_exit_code(program, code, te
     waits = f"import os, time\nif os.environ['TFCOLLECTIVE_TASK'] == 'worker:1':\n  {program}\ntime.sleep(60)"
     start = time.monotonic()
     found, _, err = run("-np", "3", *python(waits))
-    assert time.monotonic() - start < within(8)
+    assert time.monotonic() - start < within(30)
     assert found == code
     assert "the job failed: rank 1 (worker:1, pid " in err
     assert text in err
 
 
-def test_a_rank_that_fails_by_itself_soon_after_may_say_why():
-    first = "import os, time, sys\nif os.environ['TFCOLLECTIVE_TASK'] == 'worker:1': sys.exit(3)\n"
-    program = first + "time.sleep(.5); sys.exit('because')"
-    code, _, err = run("-np", "2", *python(program))
+def test_a_rank_that_fails_by_itself_soon_after_may_say_why(tmp_path):
+    program = """
+import os, sys, time
+from pathlib import Path
+pid, up = Path(sys.argv[1], "pid"), Path(sys.argv[1], "up")
+if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
+    Path(sys.argv[1], "new").write_text(str(os.getpid()))
+    Path(sys.argv[1], "new").rename(pid)
+    while not up.exists(): time.sleep(0.01)
+    sys.exit(3)
+while not pid.exists(): time.sleep(0.01)
+up.touch()
+try:
+    while True:  # until the agent has seen its end
+        os.kill(int(pid.read_text()), 0)
+        time.sleep(0.01)
+except ProcessLookupError:
+    sys.exit("because")
+"""
+    code, _, err = run("-np", "2", *python(program), str(tmp_path))
     assert code == 3
     assert "[0]<stderr>: because" in err
     assert "then rank 0 (worker:0" in err
@@ -97,8 +114,8 @@ def test_ranks_that_meet_get_no_warning():
 
 def test_a_rank_that_ends_before_it_has_joined_ends_the_wait_of_the_others():
     start = time.monotonic()
-    code, _, err = run("-np", "3", *python(JOIN + "sys.exit(5) if rank == 2 else join()"))
-    assert time.monotonic() - start < within(6)
+    code, _, err = run("-np", "3", *python(JOIN + "wait_until_waiting(2) or sys.exit(5) if rank == 2 else join()"))
+    assert time.monotonic() - start < within(30)
     assert code == 5
     assert "RendezvousError: worker:2 (rank 2, pid " in err
     assert "exited with code 5 before it called init()" in err
@@ -116,23 +133,25 @@ def test_the_start_timeout_names_who_is_missing():
     program = JOIN + "time.sleep(60) if rank else join()"
     start = time.monotonic()
     code, _, err = run("-np", "3", "--start-timeout", "1", *python(program))
-    assert time.monotonic() - start < within(10)
+    assert time.monotonic() - start < within(30)
     assert code == 69
     assert "1 of 3 tasks joined within 1 s; missing: worker:1, worker:2" in err
 
 
-def test_status_shows_the_running_job():
-    with Run(("-np", "2", *python(JOIN + "join(); print('joined', flush=True); time.sleep(60)"))) as job:
+def test_status_shows_the_running_job(tmp_path):
+    env = {"TFCOLLECTIVE_RUNTIME_DIR": str(tmp_path / "jobs")}  # other tests' jobs come and go
+    asking = {"env": {**os.environ, **env}, "text": True, "timeout": within(60)}
+    with Run(("-np", "2", *python(JOIN + "join(); print('joined', flush=True); time.sleep(60)")), env) as job:
         job.wait_for_line("joined")
         job.wait_for_line("joined")
-        listed = subprocess.check_output([sys.executable, "-m", "tfcollective", "status", "--json"], text=True)
+        listed = subprocess.check_output([sys.executable, "-m", "tfcollective", "status", "--json"], **asking)
         mine = [one for one in json.loads(listed) if one["pid"] == job.process.pid]
         assert [(task["rank"], task["state"], task["info"]) for task in mine[0]["tasks"]] == [
             (0, "running", {"completed": 7}),
             (1, "running", {"completed": 7}),
         ]
         assert {task["pid"] for task in mine[0]["tasks"]} == {worker.pid for worker in job.workers()}
-        table = subprocess.check_output([sys.executable, "-m", "tfcollective", "status"], text=True)
+        table = subprocess.check_output([sys.executable, "-m", "tfcollective", "status"], **asking)
         assert mine[0]["job"] in table
         assert "worker:1" in table
 
@@ -143,8 +162,8 @@ def test_the_key_is_in_no_argv_and_in_no_environment(tmp_path):
         key = job.wait_for_line("joined").split()[-1]
         assert len(key) == 64
         for process in job.processes():
-            assert key not in " ".join(process.cmdline())
-            assert key not in " ".join(process.environ().values())
+            assert key not in " ".join(words_of(process))
+            assert key not in " ".join(environment_of(process).values())
 
 
 def test_runs_side_by_side_do_not_see_each_other():
@@ -170,7 +189,7 @@ def test_a_reader_that_goes_away_does_not_hurt(tmp_path):
     with Run(("-np", "1", *python(program))) as job:
         job.process.stdout.close()
         until(done.exists)
-        assert job.process.wait(20) == 0
+        assert job.process.wait(within(20)) == 0
 
 
 def test_the_shell_finds_no_leftover_files(tmp_path):
@@ -186,7 +205,7 @@ def test_files_that_are_called_like_modules_do_not_reach_the_agent(tmp_path):
     # As the installed command does: the directory is not in the path of the launcher.
     program = "import sys; sys.path.remove(''); from tfcollective.cli import main; sys.exit(main())"
     words = [sys.executable, "-c", program, "run", "-np", "2", "echo", "fine"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=within(60), check=False)
     assert (done.returncode, done.stdout.count("fine")) == (0, 2), done.stderr
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from launching import JOIN, Run, run, until
+from patience import within
 
 import tfcollective
 from tfcollective import TaskSpec, runtime
@@ -137,7 +138,7 @@ wait_for(here / "end")
     with Run((*ROLES, *program(text), str(tmp_path)), env) as job:
         until((tmp_path / "said").exists)
         command = [sys.executable, "-m", "tfcollective", "status"]
-        options = {"env": {**os.environ, **env, "COLUMNS": "200"}, "text": True, "check": True, "timeout": 60}
+        options = {"env": {**os.environ, **env, "COLUMNS": "200"}, "text": True, "check": True, "timeout": within(60)}
         table = subprocess.run(command, capture_output=True, **options).stdout
         (found,) = json.loads(subprocess.run([*command, "--json"], capture_output=True, **options).stdout)
         (tmp_path / "end").touch()
