@@ -9,13 +9,27 @@ from launching import Run
 
 pytestmark = [pytest.mark.multiprocess]
 
-SLOW_RANK = (
-    "import time, numpy as np, tfcollective as tfc\n"
-    "tfc.init(); world = tfc.get_communicator()\n"
-    "for step in range(5):\n"
-    "    time.sleep(0.02 * (tfc.rank() == 1))\n"
-    "    world.allreduce(np.ones(10), name=f'x{step}')\n"
-)
+# Rank 1 begins every operation after rank 0 has: another thread sees that, and says so by a file.
+SLOW_RANK = """
+import sys, threading, time
+from pathlib import Path
+import numpy as np, tfcollective as tfc
+tfc.init()
+world = tfc.get_communicator()
+begun = [Path(sys.argv[1], f"begun-{step}") for step in range(5)]
+def watch(before):
+    for step, file in enumerate(begun):
+        while world.info().completed != before + step or not world.info().pending:
+            time.sleep(0.001)  # nothing tells other threads when an operation begins
+        file.touch()
+if tfc.rank() == 0:
+    threading.Thread(target=watch, args=[world.info().completed], daemon=True).start()
+for step, file in enumerate(begun):
+    while tfc.rank() == 1 and not file.exists():
+        time.sleep(0.01)  # another process makes the file
+    time.sleep(0.1 * tfc.rank())  # longer than the ranks' clocks may seem to differ
+    world.allreduce(np.ones(10), name=f"x{step}")
+"""
 
 
 def run_job(*options: str, code: int = 0) -> str:
@@ -32,12 +46,13 @@ def operations(path: Path) -> list[dict]:
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_the_straggler_is_found(tmp_path, transport):
     path = tmp_path / "trace.json"
-    err = run_job("--transport", transport, "--timeline", str(path), "--", sys.executable, "-c", SLOW_RANK)
+    program = (sys.executable, "-c", SLOW_RANK, str(tmp_path))
+    err = run_job("--transport", transport, "--timeline", str(path), "--", *program)
     events = operations(path)
     assert sorted((e["pid"], e["name"]) for e in events) == [(r, f"x{s}") for r in (0, 1) for s in range(5)]
-    assert all(e["args"]["last_rank"] == 1 for e in events if e["name"] != "x0")
+    assert all(e["args"]["last_rank"] == 1 for e in events)
     row = next(line for line in err.splitlines() if line.startswith("[0]<stderr>:    1 "))
-    assert row.split()[6] >= "4", row  # came last
+    assert row.split()[6] == "5", row  # came last
 
 
 def test_a_part_of_a_program(tmp_path):
@@ -71,5 +86,6 @@ def test_a_rank_that_is_killed_costs_its_own_part_only(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_said_before_training(tmp_path):
-    err = run_job("--timeline", str(tmp_path / "no" / "trace.json"), "--", sys.executable, "-c", SLOW_RANK, code=1)
+    program = (sys.executable, "-c", SLOW_RANK, str(tmp_path))
+    err = run_job("--timeline", str(tmp_path / "no" / "trace.json"), "--", *program, code=1)
     assert "the timeline cannot be written to" in err
