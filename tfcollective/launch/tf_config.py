@@ -42,7 +42,8 @@ def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpo
 
 def free_ports(host: str, count: int) -> list[int]:
     """So many ports of ``host``, an address of this machine, that are free now. Raises LaunchError."""
-    ports = random.sample(_PORTS, len(_PORTS))  # not always the same ones: jobs start side by side
+    # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
+    ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
     found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))
     if len(found) < count:
         raise LaunchError(f"there are no {count} free ports on {host} for TF_CONFIG")
