@@ -18,7 +18,7 @@ from tfcollective.bench import netlab
 from tfcollective.errors import LaunchError
 
 pytest.importorskip("tensorflow")
-pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(900)]
 
 KERAS = "-keras2" if __import__("tensorflow").__version__.startswith("2.15") else ""
 COMMAND = [sys.executable, "-m", "tfcollective", "bench", "training", "-np", "2", "--models", "mlp1024", "--quick"]

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from jobs import QUIET
+from patience import within
 
 from tfcollective.side_tasks import find_checkpoints
 
 WINE = Path(__file__).resolve().parents[2] / "examples" / "winequality"
-pytestmark = [pytest.mark.multiprocess, pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 
 def run_example(script, model_dir, epochs):
@@ -28,7 +29,7 @@ def run_example(script, model_dir, epochs):
         str(model_dir),
     ]
     done = subprocess.run(
-        command, env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=280, cwd=model_dir.parent
+        command, env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=within(280), cwd=model_dir.parent
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert re.search(r"^tfcollective: tensorboard:0: http://127\.0\.0\.1:\d+/$", done.stderr, re.M)

@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
-from launching import JOIN, Run, run, until
+from launching import JOIN, Run, gone, run, until
 from patience import within
 
 pytestmark = pytest.mark.multiprocess
@@ -35,7 +36,7 @@ def agents(one, count, key):
 def test_agents_share_the_ranks_and_end_with_them(tmp_path):
     key = tmp_path / "key"
     arguments = ("-np", "3", "--wait-for-agents", "2", "--key-file", str(key), *ON_LOOPBACK)
-    program = f"{JOIN}\njoin(); print('rank', rank, me.world_size); sys.exit(5 * (rank == 2))"
+    program = f"{JOIN}\njoin(); print('rank', rank, me.world_size)\nif rank == 2: wait_until(2, 'exited'); sys.exit(5)"
     with Run((*arguments, "python", "-c", program)) as one, agents(one, 2, key) as started:
         said = [agent.communicate(timeout=within(60))[0] for agent in started]
         code, _, err = one.finish()
@@ -52,21 +53,13 @@ def test_agents_end_their_ranks_when_the_launcher_is_killed(tmp_path):
     arguments = ("-np", "1", "--wait-for-agents", "1", "--key-file", str(key), *ON_LOOPBACK)
     program = f"{JOIN}\njoin(); print('pid', os.getpid(), flush=True); time.sleep(100)"
     with Run((*arguments, "python", "-c", program)) as one, agents(one, 1, key) as (agent,):
-        rank = int(agent.stdout.readline().split()[-1])
+        rank = psutil.Process(int(agent.stdout.readline().split()[-1]))
         one.signal(signal.SIGKILL)
         agent.communicate(timeout=within(30))
         assert agent.returncode == 70
-        until(lambda: not _exists(rank))
+        until(lambda: gone(rank))
 
 
 def test_one_rank_keeps_its_output_too(tmp_path):
     assert run("-np", "1", "--output-filename", str(tmp_path / "o"), "python", "-c", "print(1)")[0] == 0
     assert (tmp_path / "o/rank.0/stdout").read_text() == "1\n"
-
-
-def _exists(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().split()[2] != "Z"
-    except OSError:
-        return False

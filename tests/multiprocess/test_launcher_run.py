@@ -114,7 +114,7 @@ def test_ranks_that_meet_get_no_warning():
 
 def test_a_rank_that_ends_before_it_has_joined_ends_the_wait_of_the_others():
     start = time.monotonic()
-    code, _, err = run("-np", "3", *python(JOIN + "wait_until_waiting(2) or sys.exit(5) if rank == 2 else join()"))
+    code, _, err = run("-np", "3", *python(JOIN + "wait_until(2, 'waiting') or sys.exit(5) if rank == 2 else join()"))
     assert time.monotonic() - start < within(30)
     assert code == 5
     assert "RendezvousError: worker:2 (rank 2, pid " in err

@@ -28,10 +28,10 @@ def join():
     world = client.join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
     client.heartbeat(me.task, "running", {"completed": 7})
     return client
-def wait_until_waiting(count):
+def wait_until(count, state):
     with CoordinatorClient(me.coordinator, me.key) as client:
-        while sum(task["state"] == "waiting" for task in client.status()["tasks"]) < count:
-            time.sleep(0.02)  # the status has no call that waits
+        while sum(task["state"] == state for task in client.status()["tasks"]) < count:
+            time.sleep(0.05)  # the status has no call that waits
 """
 
 
@@ -137,7 +137,7 @@ class Run:
 
     def _is_ours(self, process):
         try:
-            return not gone(process) and process.environ().get(_MARK) == self.mark
+            return process.status() not in _ENDED and process.environ().get(_MARK) == self.mark
         except (psutil.Error, OSError):
             return False
 
