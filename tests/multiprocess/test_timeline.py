@@ -52,7 +52,7 @@ def test_the_straggler_is_found(tmp_path, transport):
     assert sorted((e["pid"], e["name"]) for e in events) == [(r, f"x{s}") for r in (0, 1) for s in range(5)]
     assert all(e["args"]["last_rank"] == 1 for e in events)
     row = next(line for line in err.splitlines() if line.startswith("[0]<stderr>:    1 "))
-    assert row.split()[6] == "5", row  # came last
+    assert row.split()[7] == "5", row  # came last
 
 
 def test_a_part_of_a_program(tmp_path):
