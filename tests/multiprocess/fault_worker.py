@@ -47,12 +47,27 @@ def wait_until_the_others_wait() -> None:
             time.sleep(0.02)  # the status has no call that waits
 
 
+def note_connecting() -> None:
+    """The victim ends once the others try to connect."""
+    connect = tfc.Communicator.connect
+
+    def noted(*arguments: object, **options: object) -> tfc.Communicator:
+        if RANK != VICTIM:
+            (DIRECTORY / f"connecting-{RANK}").touch()
+            return connect(*arguments, **options)
+        while len(list(DIRECTORY.glob("connecting-*"))) < len(options["addresses"]) - 1:
+            time.sleep(0.02)  # other processes make the files
+        return fail()
+
+    tfc.Communicator.connect = noted
+
+
 def train() -> None:
     if victim_ends_here("rendezvous"):
         wait_until_the_others_wait()
         fail()
-    if victim_ends_here("connect"):
-        tfc.Communicator.connect = lambda *_, **__: fail()
+    if PHASE == "connect":
+        note_connecting()
     tfc.init()
     world = tfc.get_communicator()
     if PHASE == "join":
