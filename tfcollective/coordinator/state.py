@@ -215,13 +215,15 @@ class Membership:
         self._settle(now)
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
-        """A member of the world of that generation whose process has ended: its rank, and what happened in words."""
+        """A member of the world of that generation whose process has ended: its rank, and what happened in words. Where
+        several have, the first of them that no other's end has ended."""
         if self._world is None or self._world.generation != generation:
             return None
-        ended = (self._views[member.task] for member in self._world.members)
-        view = next((view for view in ended if view.ended), None)
-        if view is None:
+        ended = [view for member in self._world.members if (view := self._views[member.task]).ended]
+        if not ended:
             return None
+        causes = [view for view in ended if view.exit is None or not view.exit.consequence]
+        view = min(causes or ended, key=lambda view: 0.0 if view.exit is None else view.exit.time)
         how = view.exit.how if view.exit is not None else "ended"
         return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {how}"
 

@@ -1,12 +1,13 @@
 """The membership: every rule by example, then invariants over random sequences of events."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from tfcollective.coordinator.state import JoinRequest, Membership, Refusal, RendezvousFailure, TaskState
 from tfcollective.errors import ConfigError
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import World
 
@@ -270,6 +271,19 @@ def test_side_tasks_are_known_but_nobody_waits_for_them():
     assert (state.side_views[0].state, state.failure, len(state.views)) == (TaskState.FAILED, None, 2)
     state.heartbeat(evaluator, "running", {"url": "v"}, now=6.0)  # one that was under way
     assert state.side_views[0].state is TaskState.FAILED
+
+
+def test_of_several_lost_members_the_first_is_told_that_no_other_has_ended():
+    state = membership(3)
+    for index in range(3):
+        state.join(request(index, 3), now=0.0)
+    assert state.lost_member(1) is None
+    told = ExceptionRecord("PeerLostError", "rank 2 is gone", "", 0.5, consequence=True)
+    state.exited(replace(ended(0, code=1), time=0.5, exception=told), now=1.0)  # its agent has spoken first
+    state.exited(replace(ended(1, signal=15), time=2.0, stopped=True), now=2.0)
+    state.exited(ended(2, signal=9), now=2.0)
+    assert state.lost_member(1) == (2, "rank 2 (worker:2, pid 102) was killed by SIGKILL")
+    assert state.lost_member(2) is None  # another world
 
 
 def test_training_has_ended_when_rank_0_has():
