@@ -48,7 +48,7 @@ class Ranks:
         self.jobs = folder / "jobs"
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, program: str, variables: dict[str, str], *, timeout: float = 20.0) -> subprocess.Popen[str]:
+    def start(self, program: str, variables: dict[str, str], *, timeout: float = 60.0) -> subprocess.Popen[str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("TFCOLLECTIVE_", "TF_CONFIG"))}
         settings = {"TFCOLLECTIVE_RUNTIME_DIR": str(self.jobs), "TFCOLLECTIVE_START_TIMEOUT": str(timeout)}
         process = subprocess.Popen(

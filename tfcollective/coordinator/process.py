@@ -22,7 +22,7 @@ from tfcollective.topology import Endpoint
 
 __all__ = ["CoordinatorConfig", "CoordinatorProcess"]
 
-_START_S = 30.0
+_START_S = 120.0  # Python and the modules may come from a slow file system
 _END_S = 2.0
 _MAX_LINE_BYTES = 1 << 16
 
