@@ -25,7 +25,7 @@ from tfcollective.side_tasks.tensorboard import TensorBoardOptions, run_tensorbo
 class Options(TensorBoardOptions):
     def command(self):
         return [sys.executable, "-c", sys.argv[2]] if len(sys.argv) > 2 else super().command()
-run_tensorboard(Options(sys.argv[1]), linger=0.0, on_url=lambda url: print(url, flush=True))
+run_tensorboard(Options(sys.argv[1], start_timeout=500.0), linger=0.0, on_url=lambda url: print(url, flush=True))
 """
 STAND_IN = "import time; print('TensorBoard 2.0 at http://here/ (...)', flush=True); time.sleep(100)"
 
