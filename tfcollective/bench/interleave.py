@@ -20,6 +20,7 @@ from typing import IO, Any, TypeAlias
 
 import psutil
 
+from tfcollective.bench.interrupts import interrupts_deferred
 from tfcollective.bench.last_words import last_word
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
 from tfcollective.processes import signal_group, spawn
@@ -121,13 +122,14 @@ def interleave(
                 continue
             begun.add(variant.name)
             yield Started(variant.name, number)
-            for event in _turn(variant, number, clock):
-                if isinstance(event, Failure):
-                    failed.add(variant.name)
-                yield event
+            with contextlib.closing(_turn(variant, number, clock)) as turn:  # its end is part of ours
+                for event in turn:
+                    if isinstance(event, Failure):
+                        failed.add(variant.name)
+                    yield event
 
 
-def _turn(variant: Variant, number: int, clock: Clock) -> Iterator[Event]:
+def _turn(variant: Variant, number: int, clock: Clock) -> Generator[Event, None, None]:
     """One run of one variant."""
     inherited = {name: value for name, value in environ_snapshot().items() if name not in variant.unset}
     try:
@@ -142,7 +144,8 @@ def _turn(variant: Variant, number: int, clock: Clock) -> Iterator[Event]:
             yield Record(variant.name, number, content)
         late = not _ends(process, deadline.remaining(clock))
     finally:
-        _end_all(process)
+        with interrupts_deferred():
+            _end_all(process)
     reason = _reason(process.returncode, variant.deadline_s if late else None)
     if reason is not None:
         yield Failure(variant.name, number, reason, output.last_line())

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfcollective.bench.interrupts import interrupts_deferred
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 BRIDGE = "tfclab"
+_CLAIM = "\0tfcollective-lab"
 _ETC = Path("/etc/netns")
 UNLIMITED = "none"
 _NETWORK = "10.213.87"
@@ -189,20 +191,47 @@ def current_state() -> LabState:
 
 
 def up(lab: Lab) -> None:
-    """Makes the lab exist. One that is there stays; another is replaced unless processes run in it (LaunchError)."""
+    """Makes the lab exist. One that is there stays; another is replaced unless it is in use (LaunchError)."""
+    if current_state().lab == lab:
+        return
+    with _claimed():
+        _check_unused(lab)
+        _build(lab)
+
+
+def _check_unused(lab: Lab) -> None:
+    state = current_state()
+    if state.lab != lab and state.processes:
+        pids = ", ".join(map(str, state.processes))
+        raise LaunchError(f"another lab is in use (processes {pids}); end it: tools/netlab.sh down")
+
+
+@contextlib.contextmanager
+def _claimed() -> Iterator[None]:
+    """While it is open nobody else builds a lab, or takes it for theirs: both would end each other's processes.
+
+    The claim is a name that the kernel forgets with this process, however that ends, and that networks of their own
+    (``tools/own_network.sh``) have one each.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
+        try:
+            claim.bind(_CLAIM)
+        except OSError as error:
+            raise LaunchError("the lab is in use by another program on this machine, and there is only one") from error
+        yield
+
+
+def _build(lab: Lab) -> None:
     state = current_state()
     if state.lab == lab:
         return
-    if state.processes:
-        pids = ", ".join(map(str, state.processes))
-        raise LaunchError(f"another lab is in use (processes {pids}); end it: tools/netlab.sh down")
     _take_down(state)
     try:
         _write_hosts_files(lab)
         for command in up_commands(lab):
             _run(command)
     except BaseException:
-        with _interrupts_ignored():
+        with interrupts_deferred():
             _take_down(current_state())
         raise
 
@@ -222,27 +251,19 @@ def down() -> None:
 
 @contextlib.contextmanager
 def opened(lab: Lab) -> Iterator[Lab]:
-    """The lab, for as long as the block runs; it is gone afterwards, however the block ends."""
-    up(lab)
-    try:
-        yield lab
-    finally:
-        with _interrupts_ignored():
-            down()
+    """The lab, for as long as the block runs; it is gone afterwards, however the block ends.
 
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A second Ctrl-C must not leave half a lab. Outside the main thread there are none."""
-    try:
-        earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
+    Raises LaunchError when there cannot be one, or somebody else uses it.
+    """
+    _check_possible()
+    with _claimed():
+        _check_unused(lab)
+        try:
+            _build(lab)
+            yield lab
+        finally:
+            with interrupts_deferred():
+                down()
 
 
 def _wait_for_end(seconds: float) -> LabState:

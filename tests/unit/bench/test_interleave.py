@@ -10,7 +10,9 @@ import pytest
 from launching import until
 from patience import within
 
+from tfcollective.bench import interleave as interleave_module
 from tfcollective.bench.interleave import Failure, Record, Started, Variant, interleave, rotation
+from tfcollective.bench.interrupts import interrupts_deferred
 from tfcollective.clock import Deadline, ManualClock
 
 # Prints JSON with and without a launcher's prefix, and what is no JSON.
@@ -157,6 +159,42 @@ def test_closing_the_iteration_leaves_no_process(tmp_path):
             if seen == 3:
                 break
     assert_gone(pids, 3)
+
+
+@contextlib.contextmanager
+def handled(number, handler):
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_asks_to_end_waits_until_all_is_cleared_away(number, monkeypatch):
+    """An impatient second Ctrl-C would leave what the first has not ended yet."""
+    came = []
+    with handled(number, lambda number, frame: came.append(number)):
+        with interrupts_deferred():
+            signal.raise_signal(number)
+            assert came == []
+        assert came == [number]
+
+
+def test_a_second_interrupt_leaves_no_process(monkeypatch):
+    told = "import json, os, time; print(json.dumps({'pid': os.getpid()}), flush=True); time.sleep(600)"
+    family = interleave_module._family
+
+    def interrupted(leader):
+        signal.raise_signal(signal.SIGINT)
+        return family(leader)
+
+    events = interleave([variant("a", told)], 1)
+    process = next(psutil.Process(event.content["pid"]) for event in events if isinstance(event, Record))
+    monkeypatch.setattr(interleave_module, "_family", interrupted)
+    with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        events.close()
+    assert not process.is_running()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -117,6 +117,20 @@ def test_a_lab_comes_carries_and_goes(no_lab):
 
 
 @needs_root
+def test_one_program_at_a_time_has_the_lab(no_lab):
+    lab = Lab(1, "none")
+    with netlab.opened(lab):
+        for other in (lab, Lab(2, "none")):
+            with pytest.raises(LaunchError, match="in use by another program"), netlab.opened(other):
+                pass
+        with pytest.raises(LaunchError, match="in use by another program"):
+            netlab.up(Lab(2, "none"))
+        assert netlab.current_state().lab == lab
+    with netlab.opened(Lab(2, "none")) as free_again:
+        assert netlab.current_state().lab == free_again
+
+
+@needs_root
 def test_down_ends_what_runs_in_the_lab(no_lab):
     lab = Lab(1, "none")
     netlab.up(lab)
