@@ -37,8 +37,23 @@ __all__ = [
 ]
 
 QUICK_ROUNDS = 3
+_LONGEST_TURN_S = 7 * 86400.0
+
+
+def _deadline(context: click.Context, option: click.Parameter, seconds: float) -> float:
+    del context, option
+    if not 0 < seconds <= _LONGEST_TURN_S:  # so is no "nan": a deadline that never passes
+        raise ConfigError(f"--deadline: seconds above 0 and at most {_LONGEST_TURN_S:.0f}, not {seconds:g}")
+    return seconds
+
+
 deadline_option = click.option(
-    "--deadline", type=float, default=300.0, show_default=True, help="Seconds that one turn may take."
+    "--deadline",
+    type=float,
+    default=300.0,
+    show_default=True,
+    callback=_deadline,
+    help="Seconds that one turn may take.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
 baselines_option = click.option(
