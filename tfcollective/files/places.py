@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import re
 import shutil
@@ -14,7 +15,8 @@ from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective.files import remote
-from tfcollective.files.facts import FileFacts
+from tfcollective.files.facts import FileFacts, local_facts
+from tfcollective.files.temporaries import abandoned, temporary_name
 
 __all__ = [
     "SCRATCH_PREFIX",
@@ -34,6 +36,7 @@ __all__ = [
 Place = str | Path
 
 SCRATCH_PREFIX = "tfcollective-files-"
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SWALLOWED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 _fetched: dict[str, Path] = {}
@@ -68,7 +71,8 @@ def join(place: Place, *names: str) -> Place:
 def written_whole(place: Place) -> Iterator[Path]:
     """A local path to write to; when the block is left without an exception, what is there replaces ``place`` at once.
 
-    A place has one writer. What one leaves that is killed in the middle is overwritten by the next.
+    Several writers do not disturb each other: the last one counts. What one leaves that is killed in the middle goes
+    when somebody writes there some minutes later.
 
     Raises OSError that names the place; then what was there is still there.
     """
@@ -79,12 +83,18 @@ def written_whole(place: Place) -> Iterator[Path]:
         return
     path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(temporary_name(path.name))
     try:
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _DISK_ERRORS:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a write does not say what it wrote to
     finally:
         temporary.unlink(missing_ok=True)
+    with suppress(OSError):
+        _remove_abandoned(path)
 
 
 @contextmanager
@@ -140,12 +150,24 @@ def list_files(directory: Place) -> dict[str, FileFacts]:
     if is_url(directory):
         return remote.list_files(str(directory))
     files = {}
-    with suppress(FileNotFoundError), os.scandir(directory) as entries:  # or one was deleted while we looked
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
-            if not entry.name.startswith(".") and entry.is_file():
-                facts = entry.stat()
-                files[entry.name] = FileFacts(facts.st_mtime_ns, facts.st_size)
+            with suppress(FileNotFoundError):  # deleted while we looked: the others are there
+                if not entry.name.startswith(".") and entry.is_file():
+                    facts = entry.stat()
+                    files[entry.name] = FileFacts(facts.st_mtime_ns, facts.st_size)
     return files
+
+
+def _remove_abandoned(path: Path) -> None:
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(".")]
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):  # its writer has just ended
+            found[name] = path.with_name(name).stat().st_mtime_ns
+    for name in abandoned(path.name, found, local_facts(path).modified_ns):
+        path.with_name(name).unlink(missing_ok=True)
 
 
 @contextmanager

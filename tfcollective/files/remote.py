@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from tfcollective.errors import ConfigError
 from tfcollective.files.facts import FileFacts
+from tfcollective.files.temporaries import abandoned, temporary_name
 
 __all__ = ["append_tail", "download", "find_files", "list_files", "remove", "remove_tree", "upload"]
 
@@ -45,7 +45,7 @@ def upload(local: Path, url: str) -> None:
             fs.put_file(str(local), path)
             return
         fs.makedirs(parent, exist_ok=True)
-        temporary = f"{parent}/.{name}.{uuid4().hex}.tmp"
+        temporary = f"{parent}/{temporary_name(name)}"
         try:
             fs.put_file(str(local), temporary)
             _rename(fs, temporary, path)
@@ -53,6 +53,8 @@ def upload(local: Path, url: str) -> None:
             with suppress(Exception):
                 fs.rm_file(temporary)
             raise
+    with suppress(Exception):
+        _remove_abandoned(fs, parent, name)
 
 
 def download(url: str, local: Path) -> None:
@@ -171,6 +173,13 @@ def _rename(fs: Any, temporary: str, path: str) -> None:
         raise OSError("it could not be renamed")  # WebHDFS does not say so itself
     if fs.exists(previous):
         fs.rm_file(previous)
+
+
+def _remove_abandoned(fs: Any, parent: str, name: str) -> None:
+    fs.invalidate_cache()
+    found = {str(info["name"]).rpartition("/")[2]: _modified_ns(info) for info in fs.ls(parent, detail=True)}
+    for one in abandoned(name, found, found[name]):
+        fs.rm_file(f"{parent}/{one}")
 
 
 def _renames_over(fs: Any) -> bool:

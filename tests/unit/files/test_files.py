@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,16 +100,57 @@ def test_what_fails_leaves_the_old_file(place):
     assert list(files.list_files(place)) == ["x"]
 
 
-def test_what_a_killed_writer_leaves_is_overwritten(tmp_path):
+def test_what_a_killed_writer_leaves_goes_when_it_is_old(tmp_path):
     program = (
         "import os, sys; from tfcollective import files\n"
         "with files.written_whole(sys.argv[1]) as path: path.write_text('half'); os._exit(0)"
     )
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", program, str(tmp_path / "x")], check=True)
-    assert len(list(tmp_path.iterdir())) == 1
-    write(tmp_path / "x", "whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "x")], check=True)
+    (left,) = tmp_path.iterdir()
+    (tmp_path / ".x.tmp").write_text("another's")
+    for target in (tmp_path / "x", f"file://{tmp_path}/x"):
+        left.write_text("half")
+        write(target, "whole")
+        assert left.exists()  # somebody may be writing it
+        os.utime(left, (1e9, 1e9))
+        write(target, "whole")
+        assert {path.name for path in tmp_path.iterdir()} == {"x", ".x.tmp"}
+
+
+def test_writers_of_one_place_do_not_disturb_each_other(place):
+    target = files.join(place, "x")
+    with files.written_whole(target) as path, path.open("w") as file:
+        file.write("the first, ")
+        file.flush()
+        write(target, "the second")
+        assert read(target) == "the second"
+        file.write("to the end")
+    assert read(target) == "the first, to the end"
+
+
+def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path, monkeypatch):
+    """The evaluator would forget what it has evaluated."""
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    scan = os.scandir
+
+    @contextlib.contextmanager
+    def deletes_b(directory):
+        with scan(directory) as entries:
+            found = list(entries)
+        (tmp_path / "b").unlink(missing_ok=True)
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", deletes_b)
+    assert set(files.list_files(tmp_path)) == {"a", "c"}
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+    with pytest.raises(OSError, match=r"No space left on device: '.*x'") as told, files.written_whole(tmp_path / "x"):
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"text")
+    assert told.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("renames", [0, 1])
