@@ -6,13 +6,14 @@ does not know survive. It is replaced at once: there is either the old backup or
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.files import Place, local_copy, written_whole
@@ -96,19 +97,28 @@ def read_backup(path: Place) -> Backup | None:
     """The backup at `path`; None if there is none.
 
     Raises:
-        InvalidArgumentError: there is something else, or it cannot be read.
+        InvalidArgumentError: there is something else.
+        OSError: it cannot be read now, which says nothing of what it holds.
     """
+    try:
+        with local_copy(path) as here, here.open("rb") as file:
+            return _read(path, file)
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Place, file: BinaryIO) -> Backup:
     import numpy as np
 
     try:
-        with local_copy(path) as here, here.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with np.load(file, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             if header["format"] != _FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {_FORMAT}")
             return _parse(header, lambda index: archive[str(index)])
-    except FileNotFoundError:
-        return None
     except _DAMAGED as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # the disk's; the excepted are what comes of places that the file itself names
         raise InvalidArgumentError(
             f"the backup {path} cannot be used: {error}. Delete it to start from the beginning"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,23 @@ def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidArgumentError, match=r"backup\.npz cannot be used.*Delete it"):
         read_backup(path)
+
+
+def test_a_backup_that_cannot_be_read_now_is_not_called_damaged(tmp_path: Path, monkeypatch: Any) -> None:
+    """Whoever believed that would delete it; and the job would not be tried again."""
+    fsspec = pytest.importorskip("fsspec")
+    url = f"memory://away-{tmp_path.name}/backup.npz"
+    write_backup(url, Backup(Position(1), [], [[]]))
+
+    def away(*arguments: object, **options: object) -> None:
+        raise ConnectionError("the name node does not answer")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", away)
+    with pytest.raises(OSError, match=r"cannot read .*backup\.npz: the name node does not answer$"):
+        read_backup(url)
+    (tmp_path / "backup.npz").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_backup(tmp_path / "backup.npz")
 
 
 @pytest.mark.parametrize(
