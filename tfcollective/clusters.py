@@ -269,7 +269,8 @@ def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str) -> N
         value = fn(*args, **kwargs)
         answer = _Answer(task, os.getpid(), value.train() if isinstance(value, Trainable) else value)
         reply = payload.dumps(answer, f"the result of {task}")
-    except Exception as error:  # noqa: BLE001  the submitter gets it
+    # A call that ended its process with code 0 would leave the submitter, and the other ranks, waiting for its result.
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the submitter gets it
         failure = describe_exception(error, now=time.time())
         reply = payload.dumps(_Answer(task, os.getpid(), failure=failure), "a failure")
         with suppress(Exception):

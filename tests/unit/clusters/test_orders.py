@@ -1,10 +1,12 @@
 """Which calls a process of a cluster makes, and in which order several threads' calls are made; without processes."""
 
+import sys
 import threading
 
+import pytest
 from patience import within
 
-from tfcollective import clusters
+from tfcollective import clusters, payload
 from tfcollective.clusters import Cluster, _Orders
 from tfcollective.coordinator.store import Entry
 
@@ -36,6 +38,23 @@ def test_an_order_that_was_stored_twice_is_followed_once():
 def test_a_process_that_comes_later_begins_with_the_newest():
     orders = _Orders(Client(Entry({"number": 7}, 9)))
     assert orders.next() == {"number": 7}
+
+
+@pytest.mark.parametrize("code", [None, 0, 3])
+def test_a_function_that_wants_to_end_its_process_has_failed(code):
+    """The process would be gone with a code that says nothing was wrong, and its result be waited for."""
+    told = {}
+
+    class Store:
+        def get_blob(self, name, *, timeout):
+            return payload.dumps((sys.exit, (code,), {}), "sys.exit")
+
+        def put_blob(self, name, data):
+            told[name] = payload.loads(data)
+
+    clusters._follow(Store(), {"number": 4, "fresh": False, "path": []}, "worker:1")
+    assert list(told) == ["result/4/worker:1"]
+    assert told["result/4/worker:1"].failure.type == "SystemExit"
 
 
 def test_calls_of_several_threads_are_made_one_after_the_other(monkeypatch):
