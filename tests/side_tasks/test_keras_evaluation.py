@@ -12,7 +12,14 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 from tfcollective.errors import InvalidArgumentError
-from tfcollective.side_tasks import EvaluatorOptions, KerasEvaluation, announced_training, run_evaluator
+from tfcollective.side_tasks import (
+    EvaluatorOptions,
+    KerasEvaluation,
+    announced_training,
+    find_checkpoints,
+    run_evaluator,
+)
+from tfcollective.side_tasks.checkpoints import NotWholeError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras
@@ -48,6 +55,25 @@ def scalars(directory: Path) -> dict[tuple[str, int], float]:
             for value in event.summary.value:
                 found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
     return found
+
+
+@pytest.mark.parametrize("kind", ["keras", "weights"])
+def test_a_file_that_ends_before_its_end_is_told_from_one_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
+    save(new_model(), tmp_path, kind, 1.0, 1)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    evaluate = KerasEvaluation((X, Y), new_model())
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        (checkpoint,) = find_checkpoints(tmp_path)
+        with pytest.raises(NotWholeError):
+            evaluate(checkpoint)
+    path.write_bytes(whole)
+    (checkpoint,) = find_checkpoints(tmp_path)
+    assert evaluate(checkpoint).metrics["loss"] == pytest.approx(9.0)
+    path.unlink()
+    with pytest.raises((OSError, ValueError)):  # gone: for the loop to see
+        evaluate(checkpoint)
 
 
 @pytest.mark.parametrize("kind", ["keras", "weights", "model", "root"])

@@ -52,9 +52,16 @@ class BestModel:
         self._mode = mode
 
     def best(self) -> Best | None:
-        """The best one so far, also of an evaluator before a restart. None: there is none."""
-        found = read_json(join(self._directory, _FILE))
-        return None if found is None else Best(**found)
+        """The best one so far, also of an evaluator before a restart. None: there is none.
+
+        Raises ConfigError when the file that names it holds something else.
+        """
+        place = join(self._directory, _FILE)
+        try:
+            found = read_json(place)
+            return None if found is None else Best(str(found["path"]), float(found["value"]), found["step"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"{place} does not name the best model ({error!r}): delete it to begin anew") from error
 
     def __call__(self, checkpoint: Checkpoint, metrics: Mapping[str, float], step: int | None) -> bool:
         """Copies `checkpoint` if it is the best so far; returns whether it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ __all__ = [
     "TENSORFLOW",
     "WEIGHTS",
     "Checkpoint",
+    "NotWholeError",
+    "check_whole",
     "checkpoints_of",
     "fetched",
     "find_checkpoints",
@@ -28,6 +31,10 @@ _INDEX = ".index"
 _SHARD = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})")
 _DECIMAL = re.compile(r"\d+\.\d+")
 _WHOLE = re.compile(r"\d+")
+
+
+class NotWholeError(Exception):
+    """A checkpoint's file ends before its end: its writer was killed, or stands still."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,21 @@ def fetched(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     with Workspace(directory) as here:
         here.fetch([file for file in names if file.startswith(f"{name}.")] or [name])
         yield replace(checkpoint, path=f"{here.directory}/{name}")
+
+
+def check_whole(checkpoint: Checkpoint) -> None:
+    """Raises NotWholeError for a file, on this machine, that Keras has not written to the end. TensorFlow's own
+    checkpoints get their names when they are whole."""
+    if checkpoint.kind == TENSORFLOW or (checkpoint.kind == KERAS and zipfile.is_zipfile(checkpoint.path)):
+        return
+    import h5py
+
+    try:
+        h5py.File(checkpoint.path, "r").close()  # such were ``.keras`` files, too
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NotWholeError(str(error)) from error
 
 
 def checkpoints_of(directory: str, files: Mapping[str, FileFacts]) -> tuple[Checkpoint, ...]:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tfcollective import runtime
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError
-from tfcollective.files import Place, Workspace, as_place, join
+from tfcollective.files import Place, Workspace, as_place, is_url, join
 from tfcollective.log import get_logger
 from tfcollective.side_tasks import training_flag
 from tfcollective.side_tasks.best import Best, BestModel
-from tfcollective.side_tasks.checkpoints import Checkpoint, fetched, find_checkpoints
+from tfcollective.side_tasks.checkpoints import Checkpoint, NotWholeError, fetched, find_checkpoints
 from tfcollective.side_tasks.figures import Figures, Meter
-from tfcollective.side_tasks.plan import Evaluate, Finish, Policy, View, Wait, next_action
+from tfcollective.side_tasks.plan import Action, Evaluate, Finish, Policy, View, Wait, next_action
 from tfcollective.side_tasks.small_files import read_json, write_json
 
 __all__ = ["Evaluation", "EvaluatorOptions", "EvaluatorResult", "run_evaluator"]
 
 _STATE_FILE = "evaluator.json"
+# How long the file system of a URL may be away, and how many looks later what is not whole is tried again.
+_AWAY_S = 180.0
+_AGAIN_LOOKS = 10
 _LOG = get_logger(__name__)
 
 
@@ -116,7 +120,8 @@ def run_evaluator(
 ) -> EvaluatorResult:
     """Evaluates the checkpoints in `model_dir` as they come, until training has ended or nothing comes any more.
 
-    A restarted evaluator goes on where it was: ``evaluator.json`` in the output directory says what is done.
+    A restarted evaluator goes on where it was: ``evaluator.json`` in the output directory says what is done. A
+    checkpoint whose writer was killed in the middle is left out, with a warning, unless it is written again.
 
     Args:
         model_dir: where the chief writes checkpoints; may come into being later. At a URL (``hdfs://``, ``s3://``,
@@ -138,6 +143,10 @@ def run_evaluator(
         as_place(model_dir, "model_dir"), evaluate, options or EvaluatorOptions(), exporters, on_figures, clock
     )
     return loop.run(training_ended or loop.flag_is_raised, pause or threading.Event().wait)
+
+
+class _AwayError(OSError):
+    """The file system of a URL does not answer as it should."""
 
 
 @dataclass
@@ -173,6 +182,9 @@ class _Loop:
         self._best = self._best_model()
         self._writer: Any = None
         self._seen: frozenset[str] = frozenset()
+        self._broken: dict[str, float] = {}  # what is not whole, and when it is looked at again
+        self._ended = False
+        self._away_since: float | None = None
         self._busy_at = clock.monotonic()
         self._evaluated = 0
         self._metrics: Mapping[str, float] = {}
@@ -189,21 +201,59 @@ class _Loop:
 
     def _run(self, training_ended: Callable[[], bool], pause: Callable[[float], object]) -> EvaluatorResult:
         while True:
-            action = next_action(self._look(training_ended), self._policy)
-            if isinstance(action, Evaluate):
-                self._handle(action)
-            elif isinstance(action, Wait):
+            try:
+                action = self._act(training_ended)
+            except _AwayError as error:
+                self._bear(error)
+                action = Wait(self._options.poll_interval)
+            if isinstance(action, Wait):
                 pause(action.seconds)  # files that another node writes give no notice
             elif isinstance(action, Finish):
                 return self._result(action.reason)
 
+    def _act(self, training_ended: Callable[[], bool]) -> Action:
+        """Looks, and does what is to be done but for waiting and ending."""
+        view = self._look(training_ended)
+        action = next_action(view, self._policy)
+        if isinstance(action, Evaluate):
+            self._handle(action)
+        elif isinstance(action, Finish) and view.broken:
+            names = ", ".join(one.name for one in view.found if one.identity in view.broken)
+            _LOG.warning("not whole, and so not evaluated: %s", names)
+        self._away_since = None
+        return action
+
+    def _bear(self, error: _AwayError) -> None:
+        """A file system elsewhere may be away for a while, as that of a name node which is started again."""
+        now = self._clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            _LOG.warning("the evaluator waits: %s", error)
+        if now - self._away_since >= min(_AWAY_S, self._options.idle_timeout):
+            raise error
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not is_url(self._model_dir) or isinstance(error, FileNotFoundError):
+                raise
+            raise _AwayError(str(error)) from error
+
     def _look(self, training_ended: Callable[[], bool]) -> View:
-        ended = training_ended()  # before the files: what comes between is seen now
-        found = tuple(c for c in find_checkpoints(self._model_dir) if self._is_wanted(c))
+        with self._reached():
+            ended = training_ended()  # before the files: what comes between is seen now
+            found = tuple(c for c in find_checkpoints(self._model_dir) if self._is_wanted(c))
         identities = frozenset(checkpoint.identity for checkpoint in found)
         settled, self._seen = self._seen & identities, identities
-        idle = self._clock.monotonic() - self._busy_at
-        return View(found, settled, frozenset(self._state.done), ended, self._state.last_step, idle)
+        now = self._clock.monotonic()
+        if ended and not self._ended:
+            self._broken.clear()  # nobody writes any more: now it counts
+        self._ended = ended
+        self._broken = {one: until for one, until in self._broken.items() if one in identities and now < until}
+        done, broken = frozenset(self._state.done), frozenset(self._broken)
+        return View(found, settled, broken, done, ended, self._state.last_step, now - self._busy_at)
 
     def _is_wanted(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.kind in self._options.kinds and checkpoint.name not in self._options.leave_out
@@ -214,10 +264,18 @@ class _Loop:
             self._state.done.append(checkpoint.identity)
         began = self._clock.monotonic()
         try:
-            with fetched(action.checkpoint) as here:
+            with contextlib.ExitStack() as opened:
+                with self._reached():
+                    here = opened.enter_context(fetched(action.checkpoint))
                 self._evaluate_one(here, began)
+        except NotWholeError as error:
+            _LOG.warning("%s waits: %s", action.checkpoint.name, error)
+            self._broken[action.checkpoint.identity] = began + _AGAIN_LOOKS * self._options.poll_interval
+            return
         except Exception:
-            if action.checkpoint.identity in {c.identity for c in find_checkpoints(self._model_dir)}:
+            with self._reached():
+                found = find_checkpoints(self._model_dir)
+            if action.checkpoint.identity in {one.identity for one in found}:
                 raise
             _LOG.warning("%s was deleted before it was evaluated: keep more checkpoints", action.checkpoint.name)
         self._busy_at = self._clock.monotonic()
@@ -283,7 +341,8 @@ def _load_state(path: Place) -> _State:
         if found is None:
             return _State()
         done, last_step = found["done"], found["last_step"]
-        if not isinstance(done, list) or not (last_step is None or isinstance(last_step, int)):
+        names = isinstance(done, list) and all(isinstance(one, str) for one in done)
+        if not names or not (last_step is None or isinstance(last_step, int)):
             raise ValueError("it is not the state of an evaluator")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfcollective.errors import InvalidArgumentError
-from tfcollective.side_tasks.checkpoints import KERAS, TENSORFLOW, Checkpoint
+from tfcollective.side_tasks.checkpoints import KERAS, TENSORFLOW, Checkpoint, check_whole
 from tfcollective.side_tasks.evaluator import Evaluation
 
 __all__ = ["KerasEvaluation"]
@@ -37,6 +37,7 @@ class KerasEvaluation:
 
     def __call__(self, checkpoint: Checkpoint) -> Evaluation:
         """Loads and evaluates `checkpoint`."""
+        check_whole(checkpoint)
         model = self._loaded(checkpoint)
         if getattr(model, "loss", None) is None:
             raise InvalidArgumentError(f"{checkpoint.path}: the model is not compiled: give a compiled one as model")

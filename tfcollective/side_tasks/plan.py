@@ -48,6 +48,8 @@ class View:
     Attributes:
         found: all checkpoints, oldest first.
         settled: identities of those that were the same when it looked before: nobody is writing them any more.
+        broken: identities of those that are settled and yet not whole. They hold up nothing: if their writer goes on,
+            they become others.
         done: identities of those that are evaluated, or left out.
         training_ended: whether it was known, before it looked, that no checkpoint will follow.
         last_step: the highest training step that is evaluated; None: none yet.
@@ -56,6 +58,7 @@ class View:
 
     found: tuple[Checkpoint, ...] = ()
     settled: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
     done: frozenset[str] = frozenset()
     training_ended: bool = False
     last_step: int | None = None
@@ -91,7 +94,7 @@ def next_action(view: View, policy: Policy) -> Action:
     """What to do next. Checkpoints are evaluated in order: one that is still being written holds up later ones."""
     if policy.max_steps is not None and view.last_step is not None and view.last_step >= policy.max_steps:
         return Finish(MAX_STEPS)
-    pending = [checkpoint for checkpoint in view.found if checkpoint.identity not in view.done]
+    pending = [one for one in view.found if one.identity not in view.done | view.broken]
     ready = _leading_settled(pending, view.settled)
     if ready and policy.only_latest:
         return Evaluate(ready[-1], tuple(ready[:-1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tfcollective import files
 from tfcollective.clock import ManualClock
 from tfcollective.errors import ConfigError
+from tfcollective.side_tasks.checkpoints import NotWholeError
 from tfcollective.side_tasks.evaluator import Evaluation, EvaluatorOptions, run_evaluator
 from tfcollective.side_tasks.plan import IDLE, MAX_STEPS, TRAINING_ENDED
 from tfcollective.side_tasks.remote_events import EventFollower
@@ -142,6 +144,65 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error(tmp_path):
         Run(tmp_path).run()
 
 
+class Halves(Run):
+    """Knows files that hold "half" for halves."""
+
+    def evaluate(self, checkpoint):
+        if Path(checkpoint.path).read_text(encoding="ascii") == "half":
+            raise NotWholeError("the end is missing")
+        return super().evaluate(checkpoint)
+
+
+def test_what_a_killed_writer_has_left_holds_up_nothing(tmp_path, caplog):
+    put(tmp_path, 1)
+    put(tmp_path, 2, "half")
+    put(tmp_path, 3)
+    run = Halves(tmp_path)
+    run.script = {3: lambda: put(tmp_path, 2, "whole now"), 6: lambda: put(tmp_path, 4, "half"), 9: run.end}
+    result = run.run()
+    assert run.evaluated == ["e1.keras", "e3.keras", "e2.keras"]
+    assert result.reason == TRAINING_ENDED
+    assert "not whole, and so not evaluated: e4.keras" in caplog.text
+
+
+def test_what_becomes_whole_unseen_is_evaluated(tmp_path):
+    """By a writer that has kept the file's size and time, or whose lock was all that was wrong."""
+    put(tmp_path, 1, "half")
+    facts = (tmp_path / "e1.keras").stat()
+
+    def complete():
+        put(tmp_path, 1, "full")
+        os.utime(tmp_path / "e1.keras", ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+    run = Halves(tmp_path, max_steps=1)
+    run.script = {4: complete}
+    assert run.run().reason == MAX_STEPS
+    assert run.evaluated == ["e1.keras"]
+
+
+@pytest.mark.parametrize("call", ["ls", "get_file"])
+def test_a_file_system_elsewhere_may_be_away_for_a_while(tmp_path, monkeypatch, call):
+    fsspec = pytest.importorskip("fsspec")
+    url = f"memory://away-{call}-{tmp_path.name}"
+    with files.written_whole(f"{url}/e1.keras") as path:
+        path.write_text("x")
+    kind = type(fsspec.filesystem("memory"))
+    usual = getattr(kind, call)
+
+    def away(*arguments, **options):
+        raise ConnectionError("the name node does not answer")
+
+    monkeypatch.setattr(kind, call, away)
+    run = Run(url, max_steps=1, output_dir=tmp_path / "one")
+    run.script = {20: lambda: monkeypatch.setattr(kind, call, usual)}
+    assert run.run().reason == MAX_STEPS
+    monkeypatch.setattr(kind, call, away)
+    for_ever = Run(url, output_dir=tmp_path / "other")
+    with pytest.raises(OSError, match="the name node does not answer"):
+        for_ever.run()
+    assert len(for_ever.waits) == pytest.approx(30, abs=2)
+
+
 def test_the_best_is_kept_whole(tmp_path):
     losses = {"e1.keras": 0.5, "e2.keras": float("nan"), "e3.keras": 0.25, "e4.keras": 0.75}
     for step in (1, 2, 3):
@@ -157,6 +218,15 @@ def test_the_best_is_kept_whole(tmp_path):
     put(tmp_path, 5)
     with pytest.raises(ConfigError, match="no metric 'accuracy', only loss, size"):
         Run(tmp_path, best_metric="accuracy").run()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"path": "p", "value": "x", "step": 1}'])
+def test_a_record_of_the_best_that_is_none_is_named(tmp_path, text):
+    put(tmp_path, 1)
+    (tmp_path / "eval" / "best").mkdir(parents=True)
+    (tmp_path / "eval" / "best" / "best.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"best\.json does not name the best model"):
+        Run(tmp_path, best_metric="loss").run()
 
 
 def test_the_newest_only(tmp_path):
@@ -175,7 +245,9 @@ def test_the_flag_of_this_job_only(tmp_path):
     assert len(run.waits) == 2
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"done": 3, "last_step": 1}', '{"done": []}'])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"done": 3, "last_step": 1}', '{"done": []}', '{"done": [{}], "last_step": 1}']
+)
 def test_a_damaged_state_is_named(tmp_path, text):
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "evaluator.json").write_text(text)

@@ -24,7 +24,7 @@ POLICY = Policy(max_steps=100, idle_timeout=60.0, poll_interval=5.0)
 
 def view(found=(), settled=None, done=(), **more):
     identities = frozenset(c.identity for c in (found if settled is None else settled))
-    return View(tuple(found), identities, frozenset(c.identity for c in done), **more)
+    return View(tuple(found), identities, done=frozenset(c.identity for c in done), **more)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,9 @@ def view(found=(), settled=None, done=(), **more):
         (view([A, B], settled=[]), Wait(5.0)),
         (view([A, B], settled=[B]), Wait(5.0)),  # in order: A first
         (view([A, B], settled=[A]), Evaluate(A)),
+        (view([A, B], broken=frozenset({A.identity})), Evaluate(B)),
+        (view([A], broken=frozenset({A.identity})), Wait(5.0)),  # it may become whole
+        (view([A], broken=frozenset({A.identity}), training_ended=True), Finish(TRAINING_ENDED)),
         (view([A], training_ended=True), Evaluate(A)),  # the last one, too
         (view([A], settled=[], training_ended=True), Wait(5.0)),
         (view([A], done=[A], training_ended=True), Finish(TRAINING_ENDED)),
