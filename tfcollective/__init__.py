@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tfcollective.errors import UnsupportedError as UnsupportedError
     from tfcollective.errors import WorkerFailedError as WorkerFailedError
     from tfcollective.launch.api import run as run
-    from tfcollective.launch.function import get_safe_experiment_fn as get_safe_experiment_fn
+    from tfcollective.launch.running.function import get_safe_experiment_fn as get_safe_experiment_fn
     from tfcollective.runtime import ProcessSet as ProcessSet
     from tfcollective.runtime import add_process_set as add_process_set
     from tfcollective.runtime import cross_rank as cross_rank
@@ -130,7 +130,7 @@ _HOMES = {
     "cluster": "tfcollective.clusters",
     "run": "tfcollective.launch.api",
     "run_on_yarn": "tfcollective_launchers.yarn.api",
-    "get_safe_experiment_fn": "tfcollective.launch.function",
+    "get_safe_experiment_fn": "tfcollective.launch.running.function",
     **dict.fromkeys(_OP_NAMES, "tfcollective.communicator"),
     **dict.fromkeys(_SPEC_NAMES, "tfcollective.task_specs"),
 }

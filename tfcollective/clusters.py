@@ -27,7 +27,7 @@ from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, 
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, first_cause
 from tfcollective.launch import api
-from tfcollective.launch.network import own_address
+from tfcollective.launch.system.network import own_address
 from tfcollective.settings import Settings
 from tfcollective.task_specs import check_task_specs, side_tasks_of, trainers_of
 from tfcollective.tasks import TaskKey, workers

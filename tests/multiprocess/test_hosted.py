@@ -15,12 +15,12 @@ from launching import JOIN, until
 from patience import within
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.hosted import HostedJob
-from tfcollective.launch.hosted_client import HostedClient, ask_status
-from tfcollective.launch.hosts import parse_hosts, share_out
-from tfcollective.launch.job import new_job_id, new_job_key
-from tfcollective.launch.planner import plan_hosts
-from tfcollective.launch.spec import FunctionCall, JobSpec
+from tfcollective.launch.hosted.messages import HostedJob
+from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
+from tfcollective.launch.plan.hosts import parse_hosts, share_out
+from tfcollective.launch.plan.planner import plan_hosts
+from tfcollective.launch.plan.spec import FunctionCall, JobSpec
+from tfcollective.launch.running.job import new_job_id, new_job_key
 from tfcollective.processes import program_of
 
 pytestmark = pytest.mark.multiprocess
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.multiprocess
 MASTER = """
 import json, sys
 from pathlib import Path
-from tfcollective.launch.hosted import HostedJob
-from tfcollective.launch.hosted_master import serve_job
-from tfcollective.launch.spec import FunctionCall
+from tfcollective.launch.hosted.messages import HostedJob
+from tfcollective.launch.hosted.platform_side import serve_job
+from tfcollective.launch.plan.spec import FunctionCall
 
 folder = Path(sys.argv[1])
 
@@ -52,8 +52,8 @@ serve_job(HostedJob.from_json(json.loads((folder / "job").read_text()), call), "
 """
 CONTAINER = """
 import sys
-from tfcollective.launch.hosted_master import serve_container
-from tfcollective.launch.node_protocol import NodeSettings
+from tfcollective.launch.hosted.platform_side import serve_container
+from tfcollective.launch.nodes.protocol import NodeSettings
 
 sys.exit(serve_container(NodeSettings(sys.argv[1], sys.stdin.readline().strip(), sys.argv[2])))
 """
@@ -73,7 +73,9 @@ class Platform:
 
     def __init__(self, folder, fn, args=(), allocation_timeout=60.0):
         call = FunctionCall(cloudpickle.dumps((fn, args, {})), ())
-        spec = JobSpec((sys.executable, *program_of("tfcollective.launch.function")), 3, call=call, env={"A": "b"})
+        spec = JobSpec(
+            (sys.executable, *program_of("tfcollective.launch.running.function")), 3, call=call, env={"A": "b"}
+        )
         plan = plan_hosts(spec, share_out(parse_hosts("one:2,two:1"), 3), {})
         self.job = HostedJob(new_job_id(), new_job_key(), spec, plan, sys.executable, allocation_timeout, True)
         self.folder = folder

@@ -14,9 +14,9 @@ from patience import within
 from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
-from tfcollective.launch import agent_process
 from tfcollective.launch.local import LocalLauncher
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running import agent_process
 from tfcollective.tasks import workers
 
 pytestmark = pytest.mark.multiprocess

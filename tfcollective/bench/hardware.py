@@ -13,7 +13,7 @@ import psutil
 
 from tfcollective._version import __version__
 from tfcollective.bench.model import Hardware, Versions
-from tfcollective.launch.cores import available_cores
+from tfcollective.launch.system.cores import available_cores
 
 __all__ = ["probe_hardware", "probe_versions"]
 

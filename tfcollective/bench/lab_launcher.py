@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.agent_process import AgentProcess
-from tfcollective.launch.agents import Agents
-from tfcollective.launch.cores import available_cores
-from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.planner import Plan, WorkerPlan, plan_local
-from tfcollective.launch.report import exit_code, render
-from tfcollective.launch.signals import forward_signals
-from tfcollective.launch.spec import JobSpec
-from tfcollective.launch.sweep import end_processes_of
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.plan.planner import Plan, WorkerPlan, plan_local
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.agent_process import AgentProcess
+from tfcollective.launch.running.agents import Agents
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.cores import available_cores
+from tfcollective.launch.system.signals import forward_signals
+from tfcollective.launch.system.sweep import end_processes_of
 from tfcollective.settings import Settings, environ_snapshot, variable
 
 __all__ = ["LabLauncher", "main", "plan_lab"]

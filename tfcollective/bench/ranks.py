@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tfcollective
 from tfcollective.bench import foreign
-from tfcollective.launch.planner import THREAD_VARIABLES
+from tfcollective.launch.plan.planner import THREAD_VARIABLES
 from tfcollective.settings import identity_variables
 
 __all__ = [

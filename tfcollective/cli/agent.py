@@ -50,19 +50,19 @@ def agent(
         raise ConfigError(
             "an agent needs --join HOST:PORT and --key-file F: tfcollective run --wait-for-agents says which"
         )
-    from tfcollective.launch import node
-    from tfcollective.launch.node_protocol import NodeSettings
+    from tfcollective.launch.nodes import node_side
+    from tfcollective.launch.nodes.protocol import NodeSettings
 
     if join == _STDIN:
-        return node.serve_stdin()
+        return node_side.serve_stdin()
     settings = Settings.load()
     patience = settings.start_timeout if start_timeout is None else start_timeout
-    key = read_key(settings) if key_file is None else node.wait_for_key(Path(key_file), patience)
+    key = read_key(settings) if key_file is None else node_side.wait_for_key(Path(key_file), patience)
     if key is None:
         raise ConfigError(
             f"--join needs the job key: --key-file F, as the launcher says, or {variable('key')} in the environment"
         )
-    return node.serve(
+    return node_side.serve(
         NodeSettings(
             coordinator=str(Endpoint.parse(join)),
             key=key.hex(),

@@ -17,10 +17,10 @@ from tfcollective.cli.engine import check_engine
 from tfcollective.cli.run_options import job_spec, run_options, warn_of_ignored
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.planner import describe
+from tfcollective.launch.outcome.report import exit_code, render, warning
+from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.launch.plan.planner import describe
 from tfcollective.launch.registry import find_launcher
-from tfcollective.launch.report import exit_code, render, warning
-from tfcollective.launch.restarts import run_job
 
 __all__ = ["run"]
 

@@ -15,9 +15,9 @@ from tfcollective.cli.config_file import read_config
 from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError
-from tfcollective.launch.hosts import Host, parse_hostfile, parse_hosts, share_out
-from tfcollective.launch.network import is_this_machine
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.system.network import is_this_machine
 from tfcollective.log import LEVELS
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings, variable
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of

@@ -14,8 +14,8 @@ from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobDescription
+from tfcollective.launch.outcome.report import describe_info
 from tfcollective.launch.registry import find_manager
-from tfcollective.launch.report import describe_info
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 

@@ -14,15 +14,15 @@ from typing import Any
 from tfcollective import payload
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
 from tfcollective.failures import first_cause
-from tfcollective.launch.function import make_call
 from tfcollective.launch.horovod_run import translate
-from tfcollective.launch.hosts import parse_hosts, share_out
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.network import is_this_machine
+from tfcollective.launch.outcome.report import render
+from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.launch.plan.hosts import parse_hosts, share_out
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.registry import find_launcher
-from tfcollective.launch.report import render
-from tfcollective.launch.restarts import run_job
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.running.function import make_call
+from tfcollective.launch.system.network import is_this_machine
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
@@ -85,7 +85,7 @@ def run(
         nb_retries: another name for ``max_restarts``: how often all ranks are started again when one fails. Errors that
             come again (a wrong argument, a module that is not found) and Ctrl-C end the job at once. The ranks go on
             from their checkpoints: see ``tfcollective.keras.BackupAndRestore``; a ``KerasExperiment`` does so itself.
-        **options: fields of :class:`~tfcollective.launch.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
+        **options: fields of :class:`~tfcollective.launch.plan.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
             (seconds), ``max_restarts``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
@@ -144,7 +144,7 @@ def function_job(
     if hosts:
         np = sum(share.count for share in share_out(hosts, len(tasks) or np))
     return JobSpec(
-        command=(python, *program_of("tfcollective.launch.function")),
+        command=(python, *program_of("tfcollective.launch.running.function")),
         num_proc=len(tasks) if tasks else 1 if np is None else np,
         call=make_call(fn, args, kwargs or {}, sys.path),
         tasks=tasks,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.hosts import parse_hostfile
+from tfcollective.launch.plan.hosts import parse_hostfile
 
 __all__ = ["translate"]
 

@@ -13,15 +13,23 @@ from pathlib import Path
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, UnsupportedError
-from tfcollective.launch.hosts import Host, Share, share_out
-from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.network import own_address
-from tfcollective.launch.node_protocol import LOST_S, beat_key, refusal_line
-from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
-from tfcollective.launch.planner import Plan, plan_hosts
-from tfcollective.launch.secret_file import write_secret
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.nodes.launcher_side import (
+    Facts,
+    Mailbox,
+    Node,
+    client_of,
+    enrolled,
+    run_on_nodes,
+    version_problem,
+)
+from tfcollective.launch.nodes.protocol import LOST_S, beat_key, refusal_line
+from tfcollective.launch.plan.hosts import Host, Share, share_out
+from tfcollective.launch.plan.planner import Plan, plan_hosts
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.network import own_address
+from tfcollective.launch.system.secret_file import write_secret
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 

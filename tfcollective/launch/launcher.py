@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tfcollective.coordinator.service import JobView
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.planner import Plan
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.planner import Plan
+from tfcollective.launch.plan.spec import JobSpec
 
 __all__ = ["JobDescription", "JobManager", "JobOutcome", "Launcher", "SideTaskEnd", "StartFailure"]
 

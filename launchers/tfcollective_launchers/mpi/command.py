@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.hosts import Host
+from tfcollective.launch.plan.hosts import Host
 from tfcollective.settings import variable
 
 __all__ = ["MpiOptions", "check_flavour", "mpirun_command"]

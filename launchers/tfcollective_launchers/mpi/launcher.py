@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.agents import Agents
-from tfcollective.launch.hosts import Host, share_out
-from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.network import is_this_machine, own_address, route_address
-from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, gather, version_problem
-from tfcollective.launch.planner import Plan, plan_hosts
-from tfcollective.launch.signals import forward_signals
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.nodes.launcher_side import Facts, Mailbox, Node, client_of, gather, version_problem
+from tfcollective.launch.plan.hosts import Host, share_out
+from tfcollective.launch.plan.planner import Plan, plan_hosts
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.agents import Agents
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.network import is_this_machine, own_address, route_address
+from tfcollective.launch.system.signals import forward_signals
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
 

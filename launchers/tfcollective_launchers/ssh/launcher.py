@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.hosts import share_out
-from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.network import choose_address, interface_addresses, is_this_machine, own_address
-from tfcollective.launch.node_protocol import NodeSettings
-from tfcollective.launch.nodes import Facts, Node, client_of, enrolled, run_on_nodes
-from tfcollective.launch.planner import Plan, plan_hosts, with_tf_config
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.nodes.launcher_side import Facts, Node, client_of, enrolled, run_on_nodes
+from tfcollective.launch.nodes.protocol import NodeSettings
+from tfcollective.launch.plan.hosts import share_out
+from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.network import choose_address, interface_addresses, is_this_machine, own_address
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 from tfcollective.tasks import TaskKey

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tfcollective.errors import LaunchError
-from tfcollective.launch.line_writer import LineWriter
+from tfcollective.launch.running.line_writer import LineWriter
 
 __all__ = ["NodeProcess"]
 

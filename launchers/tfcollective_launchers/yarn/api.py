@@ -14,11 +14,11 @@ from typing import Any
 
 from tfcollective.errors import UnsupportedError
 from tfcollective.launch.api import function_job, results_of
-from tfcollective.launch.hosted import HostedOutcome
+from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.registry import find_launcher
-from tfcollective.launch.restarts import run_job
-from tfcollective.launch.spec import JobSpec
 from tfcollective.task_specs import single_server_topology
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 

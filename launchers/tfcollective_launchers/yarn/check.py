@@ -16,8 +16,8 @@ from tfcollective.errors import TfCollectiveError
 from tfcollective.launch.api import function_job
 from tfcollective.launch.checks import Finding
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.report import exit_code, render
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.settings import environ_snapshot
 from tfcollective.task_specs import TaskSpec
 from tfcollective_launchers.yarn.options import YarnOptions

@@ -17,13 +17,13 @@ from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
 from tfcollective.launch.checks import CheckedLauncher, Finding
-from tfcollective.launch.hosted import HostedJob, HostedOutcome, call_of
-from tfcollective.launch.hosted_client import HostedClient, ask_status
-from tfcollective.launch.job import new_job_id, new_job_key
+from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome, call_of
+from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
 from tfcollective.launch.launcher import JobDescription, JobManager, JobOutcome, Launcher
-from tfcollective.launch.planner import Plan
-from tfcollective.launch.signals import forward_signals
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.planner import Plan
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.job import new_job_id, new_job_key
+from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 from tfcollective_launchers.yarn import records

@@ -14,11 +14,11 @@ from typing import Any
 from tfcollective import log
 from tfcollective.errors import TfCollectiveError
 from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted import HostedJob, HostedOutcome
-from tfcollective.launch.hosted_master import serve_job
-from tfcollective.launch.network import choose_address, interface_addresses
-from tfcollective.launch.report import exit_code, render
-from tfcollective.launch.spec import FunctionCall
+from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
+from tfcollective.launch.hosted.platform_side import serve_job
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.plan.spec import FunctionCall
+from tfcollective.launch.system.network import choose_address, interface_addresses
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 from tfcollective_launchers.yarn import node_web

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted import ContainerRow, HostedOutcome
+from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
 
 __all__ = ["render_table"]
 

@@ -6,8 +6,8 @@ import pytest
 
 from tfcollective.bench.lab_launcher import plan_lab
 from tfcollective.errors import ConfigError
-from tfcollective.launch.planner import plan_local
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.planner import plan_local
+from tfcollective.launch.plan.spec import JobSpec
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 import tfcollective
-from tfcollective.launch import function
 from tfcollective.launch.local import LocalLauncher
 from tfcollective.launch.registry import find_launcher
+from tfcollective.launch.running import function
 
 
 def test_the_signature_is_for_good():

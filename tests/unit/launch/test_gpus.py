@@ -1,9 +1,9 @@
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.gpus import gpu_variables, visible_gpus
-from tfcollective.launch.planner import plan_local
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.gpus import gpu_variables, visible_gpus
+from tfcollective.launch.plan.planner import plan_local
+from tfcollective.launch.plan.spec import JobSpec
 
 ONE = {"TFCOLLECTIVE_GPUS_PER_PROC": "1"}
 SHARED = {"TFCOLLECTIVE_SHARE_GPUS": "1"}

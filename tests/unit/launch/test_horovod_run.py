@@ -7,7 +7,7 @@ import pytest
 import tfcollective
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.horovod_run import translate
-from tfcollective.launch.hosts import parse_hosts
+from tfcollective.launch.plan.hosts import parse_hosts
 
 
 def test_names_become_ours(tmp_path):

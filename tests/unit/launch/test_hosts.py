@@ -3,7 +3,7 @@
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.hosts import Host, parse_hostfile, parse_hosts, share_out
+from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, RendezvousError
 from tfcollective.launch import joined
 from tfcollective.launch.joined import Attendance, deal_to
-from tfcollective.launch.node_protocol import orders_key
-from tfcollective.launch.secret_file import write_secret
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.nodes.protocol import orders_key
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.system.secret_file import write_secret
 from tfcollective.tasks import workers
 
 

@@ -14,11 +14,11 @@ from tfcollective.agent.config import KillCommand, command_from_line
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
-from tfcollective.launch import agent_process
-from tfcollective.launch.agent_process import AgentProcess
-from tfcollective.launch.job import _unreported
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.report import exit_code, render
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.running import agent_process
+from tfcollective.launch.running.agent_process import AgentProcess
+from tfcollective.launch.running.job import _unreported
 from tfcollective.tasks import TaskKey
 
 

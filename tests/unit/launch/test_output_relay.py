@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from tfcollective.launch.output_relay import Outbox
+from tfcollective.launch.hosted.output_relay import Outbox
 
 PROGRAM = """
 import os, subprocess, sys
 from tfcollective.coordinator.output_log import OutputPiece
-from tfcollective.launch.output_relay import OutputRelay
+from tfcollective.launch.hosted.output_relay import OutputRelay
 
 class Client:
     sent = []

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.cores import available_cores, quota_cores
-from tfcollective.launch.planner import describe, plan_local
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.planner import describe, plan_local
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.system.cores import available_cores, quota_cores
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 

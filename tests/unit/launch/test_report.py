@@ -4,7 +4,7 @@ import pytest
 
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
-from tfcollective.launch.report import describe_info, exit_code, render, warning
+from tfcollective.launch.outcome.report import describe_info, exit_code, render, warning
 
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):

@@ -7,10 +7,10 @@ import pytest
 from tfcollective.errors import ConfigError, InvalidArgumentError, StateError, UnsupportedError
 from tfcollective.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
 from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
-from tfcollective.launch.planner import Plan, plan_local
-from tfcollective.launch.report import exit_code, render
-from tfcollective.launch.restarts import obstacle, pause_before, restarted, run_job
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.outcome.restarts import obstacle, pause_before, restarted, run_job
+from tfcollective.launch.plan.planner import Plan, plan_local
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.settings import Settings
 
 

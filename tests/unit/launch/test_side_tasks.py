@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.agents import Agents
-from tfcollective.launch.hosts import Host, share_out
-from tfcollective.launch.planner import describe, plan_hosts, plan_local
-from tfcollective.launch.side_tasks import side_limit
-from tfcollective.launch.spec import FunctionCall, JobSpec
-from tfcollective.launch.tf_config import tf_config
+from tfcollective.launch.plan.hosts import Host, share_out
+from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
+from tfcollective.launch.plan.side_tasks import side_limit
+from tfcollective.launch.plan.spec import FunctionCall, JobSpec
+from tfcollective.launch.plan.tf_config import tf_config
+from tfcollective.launch.running.agents import Agents
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, trainers_of

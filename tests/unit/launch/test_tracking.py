@@ -10,12 +10,12 @@ from patience import within
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskView
 from tfcollective.failures import ExitRecord
-from tfcollective.launch import tracking as module
-from tfcollective.launch.hosted import HostedOutcome
+from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome, Launcher, SideTaskEnd
-from tfcollective.launch.planner import Plan
-from tfcollective.launch.spec import JobSpec
-from tfcollective.launch.tracking import metrics_of, parameters_of, tracking
+from tfcollective.launch.outcome import tracking as module
+from tfcollective.launch.outcome.tracking import metrics_of, parameters_of, tracking
+from tfcollective.launch.plan.planner import Plan
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.task_specs import TaskSpec
 from tfcollective.tasks import TaskKey
 

@@ -7,11 +7,11 @@ from tfcollective_launchers.mpi.launcher import MpiLauncher, placed
 from tfcollective.errors import ConfigError
 from tfcollective.identity.mpi import open_mpi_place
 from tfcollective.launch.api import run
-from tfcollective.launch.hosts import parse_hosts
 from tfcollective.launch.local import LocalLauncher
-from tfcollective.launch.nodes import Facts
-from tfcollective.launch.restarts import run_job
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.nodes.launcher_side import Facts
+from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.launch.plan.hosts import parse_hosts
+from tfcollective.launch.plan.spec import JobSpec
 
 AGENT = ("python", "agent")
 

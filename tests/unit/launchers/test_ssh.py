@@ -15,8 +15,8 @@ from tfcollective_launchers.ssh.preflight import Answer, Visitor, diagnose
 
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError
-from tfcollective.launch.hosts import parse_hosts
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.hosts import parse_hosts
+from tfcollective.launch.plan.spec import JobSpec
 
 OPTIONS = SshOptions(python="/opt/py")
 NOW = time.time()

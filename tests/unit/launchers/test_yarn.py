@@ -17,9 +17,9 @@ from tfcollective_launchers.yarn.table import render_table
 
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted import ContainerRow, HostedOutcome
+from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.task_specs import NodeLabel, TaskSpec, trainers_of
 
 GOLDEN = Path(__file__).with_name("golden")

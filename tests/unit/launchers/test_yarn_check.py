@@ -6,7 +6,7 @@ from tfcollective_launchers.yarn.launcher import run_application
 from tfcollective_launchers.yarn.options import YarnOptions
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.spec import JobSpec
 
 SITE = """<?xml version="1.0"?>
 <configuration>

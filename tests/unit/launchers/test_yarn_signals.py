@@ -9,7 +9,7 @@ from tfcollective_launchers.yarn import launcher
 from tfcollective_launchers.yarn.launcher import _Submitted
 from tfcollective_launchers.yarn.skein_client import AppState
 
-from tfcollective.launch.hosted import HostedOutcome
+from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
 
 COORDINATOR = "127.0.0.1:1"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfcollective.bench.training.models import MODELS
 from tfcollective.bench.training.task import TrainingTask
-from tfcollective.launch.planner import THREAD_VARIABLES
+from tfcollective.launch.plan.planner import THREAD_VARIABLES
 from tfcollective.settings import variable
 
 __all__ = ["Case", "JobPlan", "PlannedProcess", "Site", "plan_job", "ports_needed", "trace_path"]

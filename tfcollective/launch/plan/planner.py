@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfcollective.launch.gpus import gpu_variables
-from tfcollective.launch.horovod_compat import PYTHONPATH, compat_variables
-from tfcollective.launch.horovod_engine import engine_variables
-from tfcollective.launch.hosts import Share
-from tfcollective.launch.side_tasks import side_command
-from tfcollective.launch.spec import JobSpec
-from tfcollective.launch.tf_config import tf_config
+from tfcollective.launch.plan.gpus import gpu_variables
+from tfcollective.launch.plan.horovod_compat import PYTHONPATH, compat_variables
+from tfcollective.launch.plan.horovod_engine import engine_variables
+from tfcollective.launch.plan.hosts import Share
+from tfcollective.launch.plan.side_tasks import side_command
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.plan.tf_config import tf_config
 from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variables, variable
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.hosts import Host
-from tfcollective.launch.side_tasks import check_side_tasks
+from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.side_tasks import check_side_tasks
 from tfcollective.settings import ENGINES, TRANSPORTS
 from tfcollective.task_specs import TaskSpec, side_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers

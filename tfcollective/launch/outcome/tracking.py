@@ -14,8 +14,8 @@ from typing import Any
 from tfcollective._version import __version__
 from tfcollective.coordinator.service import JobView
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.report import exit_code, render
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
 

@@ -14,10 +14,10 @@ from tfcollective._version import __version__
 from tfcollective.agent.config import StopCommand, command_from_line
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.launch import nodes
-from tfcollective.launch.agents import Agents
-from tfcollective.launch.node_protocol import NodeSettings
-from tfcollective.launch.nodes import Facts, Node, version_problem
+from tfcollective.launch.nodes import launcher_side
+from tfcollective.launch.nodes.launcher_side import Facts, Node, version_problem
+from tfcollective.launch.nodes.protocol import NodeSettings
+from tfcollective.launch.running.agents import Agents
 
 SAID = {"name": "h2", "address": "10.0.0.2", "version": __version__, "python": platform.python_version(), "slots": 4}
 FACTS = Facts.from_json(3, SAID)
@@ -69,7 +69,7 @@ def test_a_node_that_is_silent_is_lost_and_cut_off():
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):
-    monkeypatch.setattr(nodes, "_STOP_LIMIT_S", -1.0)
+    monkeypatch.setattr(launcher_side, "_STOP_LIMIT_S", -1.0)
     one = node(beat(1))
     one.stop(signal.SIGTERM)
     assert command_from_line(one.lines[0]) == StopCommand(signal.SIGTERM)
@@ -97,9 +97,9 @@ class Postbox:
 
 
 def test_an_order_that_could_not_be_left_is_left_later(monkeypatch):
-    monkeypatch.setattr(nodes, "_RETRY_S", 0.01)
+    monkeypatch.setattr(launcher_side, "_RETRY_S", 0.01)
     box = Postbox(refusals=2)
-    mailbox = nodes.Mailbox(box, 3)
+    mailbox = launcher_side.Mailbox(box, 3)
     mailbox.write(b"one\n")
     assert box.left.get(timeout=within(20)) == ("node/3/orders", ["one"])
     mailbox.write(b"two\n")

@@ -11,7 +11,7 @@ from tfcollective.topology import Placement
 __all__ = ["PACKAGES", "PYTHONPATH", "compat_variables"]
 
 #: Holds a package named ``horovod`` that hands on ours.
-PACKAGES = Path(__file__).resolve().parents[1] / "_horovod"
+PACKAGES = Path(__file__).resolve().parents[2] / "_horovod"
 PYTHONPATH = "PYTHONPATH"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
 from tfcollective.errors import LaunchError
-from tfcollective.launch.line_writer import LineWriter
+from tfcollective.launch.running.line_writer import LineWriter
 
 __all__ = ["AgentProcess"]
 

@@ -14,13 +14,13 @@ from tfcollective._version import __version__
 from tfcollective.agent.config import Command, StopCommand, command_to_line
 from tfcollective.coordinator.client import NODES, CoordinatorClient
 from tfcollective.errors import CoordinatorError, LaunchError
-from tfcollective.launch.agents import Agents
-from tfcollective.launch.horovod_compat import PACKAGES, PYTHONPATH
-from tfcollective.launch.job import Job
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.node_protocol import LOST_S, beat_key, orders_key, refusal_line
-from tfcollective.launch.planner import Plan, WorkerPlan
-from tfcollective.launch.signals import forward_signals
+from tfcollective.launch.nodes.protocol import LOST_S, beat_key, orders_key, refusal_line
+from tfcollective.launch.plan.horovod_compat import PACKAGES, PYTHONPATH
+from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.running.agents import Agents
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
@@ -52,7 +52,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, number: int, document: Mapping[str, object]) -> Facts:
-        """Reads what :mod:`tfcollective.launch.node` wrote."""
+        """Reads what :mod:`tfcollective.launch.nodes.node_side` wrote."""
         texts = {
             key: str(document.get(key, ""))
             for key in ("name", "host", "address", "version", "python", "executable", "packages")
@@ -114,7 +114,7 @@ def gather(client: CoordinatorClient, count: int, timeout: float, check: Callabl
 
 
 class Node:
-    """One enrolled node; an :class:`~tfcollective.launch.agents.AgentHandle`.
+    """One enrolled node; an :class:`~tfcollective.launch.running.agents.AgentHandle`.
 
     Args:
         facts: what it has said of itself.

@@ -20,7 +20,7 @@ from tfcollective.coordinator.client import CoordinatorClient, experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError, InvalidArgumentError
 from tfcollective.experiment import Trainable
 from tfcollective.identity import discover
-from tfcollective.launch.spec import FunctionCall
+from tfcollective.launch.plan.spec import FunctionCall
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import TaskKey
 

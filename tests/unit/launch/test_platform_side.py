@@ -1,4 +1,4 @@
-"""The master of a job on a platform: who may take part, and what it hears of the submitter. No platform, no agents."""
+"""The platform's side of a job: who may take part, and what it hears of the submitter. No platform, no agents."""
 
 import os
 import platform
@@ -16,10 +16,10 @@ from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import CoordinatorError
-from tfcollective.launch import hosted_client, hosted_master
-from tfcollective.launch.hosted import STOP
-from tfcollective.launch.hosted_client import HostedClient
-from tfcollective.launch.node_protocol import orders_key
+from tfcollective.launch.hosted import platform_side, submitter_side
+from tfcollective.launch.hosted.messages import STOP
+from tfcollective.launch.hosted.submitter_side import HostedClient
+from tfcollective.launch.nodes.protocol import orders_key
 from tfcollective.tasks import workers
 
 
@@ -73,7 +73,7 @@ def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
     for token in "ab":
         come(client, token, "worker-0")
     asked = Platform()
-    nodes, problem = hosted_master._gather(hosted(2.5), client, asked, [])
+    nodes, problem = platform_side._gather(hosted(2.5), client, asked, [])
     assert list(nodes) == ["worker-0"]
     assert nodes["worker-0"].facts.number == 0
     assert problem.timed_out
@@ -85,7 +85,7 @@ def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
 def test_strangers_are_refused(client):
     for token, name in (("a", "worker-1"), ("b", "stranger"), ("c", "worker-0")):
         come(client, token, name)
-    nodes, problem = hosted_master._gather(hosted(60.0), client, Platform(), [])
+    nodes, problem = platform_side._gather(hosted(60.0), client, Platform(), [])
     assert problem is None
     assert sorted(nodes) == ["worker-0", "worker-1"]
     assert "stranger is none of this job's" in refusal(client, 1)
@@ -109,11 +109,11 @@ class Forgetful:
 
 @pytest.fixture
 def heard(monkeypatch):
-    """The signals that the master sends to itself."""
-    monkeypatch.setattr(hosted_master, "_POLL_S", 0.01)
+    """The signals that it sends to itself."""
+    monkeypatch.setattr(platform_side, "_POLL_S", 0.01)
     numbers = []
     monkeypatch.setattr(
-        hosted_master, "os", SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: numbers.append(number))
+        platform_side, "os", SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: numbers.append(number))
     )
     return numbers
 
@@ -121,25 +121,25 @@ def heard(monkeypatch):
 def test_the_submitters_signals_come_after_an_answer_that_was_lost(heard):
     both = [signal.SIGINT, signal.SIGTERM]
     client = Forgetful(Entry(both[:1], 1), None, CoordinatorError("another"), Entry(both, 2), CoordinatorError("ended"))
-    hosted_master._relay_signals(client)
+    platform_side._relay_signals(client)
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_the_submitters_end_is_noticed_after_an_answer_that_was_lost(heard):
-    hosted_master._keep_lease(Forgetful(Entry(True, 1), CoordinatorError("another"), Entry(True, 2), None))
+    platform_side._keep_lease(Forgetful(Entry(True, 1), CoordinatorError("another"), Entry(True, 2), None))
     assert heard == [signal.SIGHUP]
 
 
 def test_a_job_that_has_ended_misses_no_submitter(heard):
     client = Forgetful()
     client.closed = True
-    hosted_master._keep_lease(client)
-    hosted_master._relay_signals(client)
+    platform_side._keep_lease(client)
+    platform_side._relay_signals(client)
     assert heard == []
 
 
 def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client, key, monkeypatch):
-    monkeypatch.setattr(hosted_client, "_RETRY_S", 0.01)
+    monkeypatch.setattr(submitter_side, "_RETRY_S", 0.01)
     submitter = HostedClient(str(server.endpoint), key)
     put, failures = submitter._client.put, queue.SimpleQueue()
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client,
 
 def test_signals_that_came_earlier_stop_what_begins(monkeypatch):
     """Between the wait for the agents and their beginning a signal may come: it is not lost."""
-    from tfcollective.launch import nodes
+    from tfcollective.launch.nodes import launcher_side
 
     told, ended = [], threading.Event()
 
@@ -178,5 +178,5 @@ def test_signals_that_came_earlier_stop_what_begins(monkeypatch):
     worker = SimpleNamespace(rank=0)
     plan = SimpleNamespace(hosts=("a",), on=lambda host: (worker,))
     job = SimpleNamespace(failed=False, outcome=lambda received, failure, **more: received)
-    assert nodes.run_on_nodes(job, plan, {"a": Node()}, "python", (), [signal.SIGTERM]) == [signal.SIGTERM]
+    assert launcher_side.run_on_nodes(job, plan, {"a": Node()}, "python", (), [signal.SIGTERM]) == [signal.SIGTERM]
     assert told == ["begin", signal.SIGTERM]

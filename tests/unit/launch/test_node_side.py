@@ -11,8 +11,8 @@ from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.client import NODES, CoordinatorClient, UnprovenReplyError
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.launch import node
-from tfcollective.launch.node_protocol import NodeSettings, beat_key, orders_key, refusal_line
+from tfcollective.launch.nodes import node_side
+from tfcollective.launch.nodes.protocol import NodeSettings, beat_key, orders_key, refusal_line
 from tfcollective.tasks import workers
 
 
@@ -44,17 +44,17 @@ def test_what_goes_wrong_before_there_is_an_agent_reaches_the_launcher(server, c
     def fail(*arguments):
         raise ConfigError("the runtime directory is everybody's")
 
-    monkeypatch.setattr(node, "_run", fail)
+    monkeypatch.setattr(node_side, "_run", fail)
     client.put(orders_key(0), [ORDER])
     with pytest.raises(ConfigError, match="everybody's"):
-        node.serve(settings(server, key))
+        node_side.serve(settings(server, key))
     assert client.get(beat_key(0)).value == {"ended": True, "failure": "the runtime directory is everybody's"}
 
 
 def test_orders_that_are_none_reach_the_launcher(server, client, key):
     client.put(orders_key(0), [json.dumps({"workers": 1})])
     with pytest.raises(ConfigError, match="configuration cannot be read"):
-        node.serve(settings(server, key))
+        node_side.serve(settings(server, key))
     assert "configuration cannot be read" in client.get(beat_key(0)).value["failure"]
 
 
@@ -62,19 +62,19 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, mo
     """A launcher that was killed has left its file; the next one replaces it."""
     path = tmp_path / "key"
     refused = threading.Event()
-    monkeypatch.setattr(node._LOG, "warning", lambda *arguments: refused.set())
+    monkeypatch.setattr(node_side._LOG, "warning", lambda *arguments: refused.set())
     stale = new_key()
     path.write_text(stale.hex())
     path.chmod(0o600)
     found = []
     thread = threading.Thread(
-        target=lambda: found.append(node._enroll(settings(server, stale), "127.0.0.1", path)), daemon=True
+        target=lambda: found.append(node_side._enroll(settings(server, stale), "127.0.0.1", path)), daemon=True
     )
     thread.start()
     assert refused.wait(within(30))
     path.unlink()
     with pytest.raises(ConfigError):
-        node.read_key(node.Settings(key_file=str(path)))
+        node_side.read_key(node_side.Settings(key_file=str(path)))
     path.touch(mode=0o600)
     path.write_text(key.hex())
     thread.join(within(30))
@@ -90,15 +90,15 @@ def test_a_key_that_stays_wrong_is_told(server, tmp_path):
     path.write_text(stale.hex())
     for key_file in (path, None):
         with pytest.raises(UnprovenReplyError, match="does not prove the job key"):
-            node._enroll(settings(server, stale, patience=0.0), "127.0.0.1", key_file)
+            node_side._enroll(settings(server, stale, patience=0.0), "127.0.0.1", key_file)
 
 
 def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
     client.put(orders_key(0), [refusal_line("not needed").decode()])
     with pytest.raises(ConfigError, match="not needed"):
-        node.serve(settings(server, key))
+        node_side.serve(settings(server, key))
 
 
 def test_no_orders(server, key):
     with pytest.raises(CoordinatorError, match=r"given no orders within 0\.5 s"):
-        node.serve(settings(server, key, patience=0.5))
+        node_side.serve(settings(server, key, patience=0.5))

@@ -1,7 +1,7 @@
 """A job whose launcher runs on the platform, in a container of its own: the values that travel to and fro.
 
-The submitter sends a :class:`HostedJob` with the containers and follows the job from afar (:mod:`hosted_client`). The
-*master* there (:mod:`hosted_master`) is what the launcher's own process is elsewhere: it runs the coordinator, deals
+The submitter sends a :class:`HostedJob` with the containers and follows the job from afar (:mod:`submitter_side`). What
+runs there (:mod:`platform_side`) is what the launcher's own process is elsewhere: it runs the coordinator, deals
 the ranks to the agents of the other containers and sees how they end.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
-from tfcollective.launch.planner import Plan, WorkerPlan
-from tfcollective.launch.spec import FunctionCall, JobSpec
+from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.plan.spec import FunctionCall, JobSpec
 from tfcollective.task_specs import TaskSpec
 from tfcollective.tasks import TaskKey
 
@@ -40,14 +40,14 @@ DONE = "hosted/done"  # the submitter has seen that
 
 LEASE_S = 30.0
 
-# What of a job description the master needs nothing of, or gets in another way.
+# What of a job description the platform's side needs nothing of, or gets in another way.
 _NOT_SENT = frozenset({"call", "platform", "hosts", "tasks", "task_specs"})
 _TUPLES = frozenset({"command", "network_interfaces", "pass_env"})
 
 
 @dataclass(frozen=True)
 class HostedJob:
-    """What the master is told: a value that travels as a file of JSON.
+    """What the platform's side is told: a value that travels as a file of JSON.
 
     Attributes:
         job_id: the name of the job.

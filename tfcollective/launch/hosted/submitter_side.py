@@ -1,4 +1,4 @@
-"""The submitter's part of a job that runs on the platform; see :mod:`tfcollective.launch.hosted`."""
+"""The submitter's part of a job that runs on the platform; see :mod:`tfcollective.launch.hosted.messages`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError
-from tfcollective.launch.function import fetch_results
-from tfcollective.launch.hosted import DONE, LEASE, OUTCOME, STOP, HostedOutcome
+from tfcollective.launch.hosted.messages import DONE, LEASE, OUTCOME, STOP, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.planner import Plan
-from tfcollective.launch.signals import forward_signals
+from tfcollective.launch.plan.planner import Plan
+from tfcollective.launch.running.function import fetch_results
+from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.topology import Endpoint
 
@@ -97,7 +97,7 @@ class HostedClient:
                 why = gone()
                 ended = self._ask()  # it may have ended in order meanwhile
             if ended is not None and ended.outcome.stopped_by is not None and not received:
-                # Not by us: the platform ends the master, and everything else with it.
+                # Not by us: the platform ends its side of the job, and everything else with it.
                 self._acknowledge()
                 ended, why = None, _wait_for(gone)
         if ended is not None:

@@ -12,9 +12,9 @@ from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.failures import first_cause
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.report import exit_code, headline
-from tfcollective.launch.spec import JobSpec
-from tfcollective.launch.tracking import tracking
+from tfcollective.launch.outcome.report import exit_code, headline
+from tfcollective.launch.outcome.tracking import tracking
+from tfcollective.launch.plan.spec import JobSpec
 
 __all__ = ["obstacle", "pause_before", "restarted", "run_job"]
 

@@ -1,4 +1,4 @@
-"""The launcher's part of a job that runs on the platform; see :mod:`tfcollective.launch.hosted`."""
+"""The launcher's part of a job that runs on the platform; see :mod:`tfcollective.launch.hosted.messages`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,31 @@ from typing import Protocol
 
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError
-from tfcollective.launch.hosted import DONE, LEASE, LEASE_S, OUTCOME, STOP, ContainerRow, HostedJob, HostedOutcome
-from tfcollective.launch.job import Job
+from tfcollective.launch.hosted.messages import (
+    DONE,
+    LEASE,
+    LEASE_S,
+    OUTCOME,
+    STOP,
+    ContainerRow,
+    HostedJob,
+    HostedOutcome,
+)
+from tfcollective.launch.hosted.output_relay import OutputRelay
 from tfcollective.launch.launcher import JobOutcome, StartFailure
-from tfcollective.launch.node import serve
-from tfcollective.launch.node_protocol import NodeSettings, refusal_line
-from tfcollective.launch.nodes import Facts, Mailbox, Node, client_of, enrolled, run_on_nodes, version_problem
-from tfcollective.launch.output_relay import OutputRelay
-from tfcollective.launch.signals import forward_signals
+from tfcollective.launch.nodes.launcher_side import (
+    Facts,
+    Mailbox,
+    Node,
+    client_of,
+    enrolled,
+    run_on_nodes,
+    version_problem,
+)
+from tfcollective.launch.nodes.node_side import serve
+from tfcollective.launch.nodes.protocol import NodeSettings, refusal_line
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.topology import Endpoint
 
@@ -32,7 +49,7 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class HostedPlatform(Protocol):
-    """What the master asks the platform that it runs on."""
+    """What this side asks the platform that it runs on."""
 
     def announce(self, coordinator: str) -> None:
         """Lets the other containers and the submitter find the coordinator."""
@@ -51,7 +68,7 @@ class HostedPlatform(Protocol):
 
 
 def serve_container(settings: NodeSettings) -> int:
-    """What runs in every container but the master's: an agent, whose output the submitter sees."""
+    """What runs in every other container: an agent, whose output the submitter sees."""
     client = CoordinatorClient(Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key))
     with OutputRelay(client, settings.name):
         return serve(settings)
@@ -184,7 +201,7 @@ def _relay_signals(client: CoordinatorClient) -> None:
         try:
             entry = client.wait(STOP, timeout=_POLL_S * 20, newer_than=version)
         except CoordinatorError as error:
-            _LOG.info("master: %s", error)
+            _LOG.info("launcher: %s", error)
             time.sleep(_POLL_S)
             continue
         if entry is not None and isinstance(entry.value, list):
@@ -202,7 +219,7 @@ def _keep_lease(client: CoordinatorClient) -> None:
         except CoordinatorError as error:
             if client.closed:
                 return
-            _LOG.info("master: %s", error)
+            _LOG.info("launcher: %s", error)
             time.sleep(_POLL_S)  # the coordinator is our own: what it did not answer is not the submitter's silence
             continue
         if client.closed:

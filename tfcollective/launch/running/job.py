@@ -21,13 +21,13 @@ from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.errors import CoordinatorError, LaunchError
-from tfcollective.launch import function
-from tfcollective.launch.horovod_engine import meeting_variables, scopes_of, with_interface
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
-from tfcollective.launch.network import interface_addresses
-from tfcollective.launch.planner import Plan, WorkerPlan
-from tfcollective.launch.side_tasks import side_limit
-from tfcollective.launch.spec import JobSpec
+from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of, with_interface
+from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.plan.side_tasks import side_limit
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running import function
+from tfcollective.launch.system.network import interface_addresses
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable

@@ -1,0 +1,1 @@
+"""Jobs whose launcher runs on the platform: the submitter's side, the platform's side, and what they say."""

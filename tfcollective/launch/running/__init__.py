@@ -1,0 +1,1 @@
+"""A job while it runs, as its launcher holds it."""
