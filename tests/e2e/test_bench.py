@@ -34,7 +34,7 @@ def test_ours_run_and_what_is_missing_is_named(tmp_path):
         [*COMMAND, *QUICK, *runners, *options], capture_output=True, text=True, timeout=within(150), check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "c: missing: tools/baselines.sh programs" in done.stdout
+    assert "c: missing: run tools/baselines.sh programs" in done.stdout
     assert "ctypes: ran" in done.stdout
     assert "horovod: failed: horovod, 2 ranks: ended with code 3 in round 1: no module named horovod" in done.stdout
     report = json.loads((tmp_path / "out" / "allreduce.json").read_text())

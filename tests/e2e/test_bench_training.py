@@ -36,7 +36,7 @@ def test_ours_trains_and_what_is_missing_is_named(tmp_path):
     done = run_bench(*runners, *others, "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert f"ours{KERAS}: ran" in done.stdout, done.stderr
-    assert "horovod: missing: tools/baselines.sh horovod" in done.stdout
+    assert "horovod: missing: run tools/baselines.sh horovod" in done.stdout
     report = json.loads((tmp_path / "out" / "training.json").read_text())
     ours = {s["metric"]: s for s in report["samples"] if s["runner"] == f"ours{KERAS}"}
     assert len(ours["throughput"]["values"]) == 2

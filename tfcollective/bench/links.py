@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tfcollective.bench.netlab import parse_rate
 from tfcollective.errors import ConfigError
 
-__all__ = ["LOOPBACK", "check_links"]
+__all__ = ["LOOPBACK", "check_links", "is_rate"]
 
 LOOPBACK = "loopback"
 
@@ -17,11 +17,12 @@ def check_links(links: Sequence[str]) -> None:
     if not links:
         raise ConfigError(f"--link: at least one of {LOOPBACK} and rates such as 1gbit")
     for link in links:
-        if link != LOOPBACK and not _is_rate(link):
+        if link != LOOPBACK and not is_rate(link):
             raise ConfigError(f"--link: {link!r} is neither {LOOPBACK} nor a rate such as 1gbit, 10gbit or 500mbit")
 
 
-def _is_rate(link: str) -> bool:
+def is_rate(link: str) -> bool:
+    """Whether it is a rate such as 1gbit, that a cable can be shaped to."""
     try:
         return parse_rate(link) is not None
     except ConfigError:

@@ -34,7 +34,7 @@ OPTIONS = GrowthOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7))
         (["--tensors", "1000", "--bytes", "1K"], "--bytes: 1000 tensors need at least 4000 bytes"),
         (["--bytes", "much"], "not a size: 'much'"),
         (["--agents", "100000"], "--agents: numbers from 1 to 4000"),
-        (["--rounds", "0"], "rounds, iterations and the deadline are above 0"),
+        (["--rounds", "0"], "--rounds: a number above 0, not 0"),
         (["--horovod-python", "/no/python"], "there is no /no/python"),
     ],
 )

@@ -1,6 +1,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 
@@ -24,6 +25,7 @@ from tfcollective.bench.report import (
 )
 from tfcollective.bench.report.table import MISS, PASS, table_to_markdown
 from tfcollective.bench.units import bandwidth_text, bytes_text, parse_bytes, seconds_text
+from tfcollective.cli import main
 from tfcollective.errors import ConfigError
 
 TABLE = Table(
@@ -76,6 +78,14 @@ def test_the_page_needs_nothing_else_and_is_well_formed(tmp_path):
     assert "build it" in page
 
 
+def test_headings_stand_over_their_numbers_and_not_twice():
+    page = render_page(make_report(), [Section("figures", tables=(replace(TABLE, numbers=frozenset({"measured"})),))])
+    assert "<th>work</th>" in page
+    assert '<th class="number">measured</th>' in page
+    assert "<h2>figures</h2>" in page
+    assert "<h3>figures</h3>" not in page
+
+
 def test_files_of_a_report(tmp_path):
     report = make_report()
     drawn = plots()
@@ -99,8 +109,22 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
 @pytest.mark.parametrize("text", ["", "{}", json.dumps({"format": 99})])
 def test_a_file_that_is_no_report_is_a_clear_error(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"x\.json"):
+    with pytest.raises(ConfigError, match=r"x\.json is no report that `tfcollective bench` has written"):
         load_report(tmp_path / "x.json")
+
+
+def test_a_report_that_is_not_there_is_a_clear_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read the report .*x\.json: No such file or directory$"):
+        load_report(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("command", ["allreduce", "training", "growth", "simulate", "targets"])
+def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(command, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["bench", command, "--out", str(tmp_path / "file" / "x")]) == 64
+    text = capsys.readouterr().err
+    assert text.startswith("tfcollective: --out: cannot make the directory")
+    assert text.count("\n") == 1
 
 
 def test_tables_for_terminals_and_documents():

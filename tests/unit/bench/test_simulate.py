@@ -176,7 +176,7 @@ def test_reports_are_read(tmp_path, capsys):
         (["-np", "8192"], "-np: numbers of ranks from 2 to 4096"),
         (["-np", "x"], "-np: expected numbers"),
         (["--sizes", "8G"], "--sizes: sizes up to 1G"),
-        (["--link", "wifi"], "not a rate: 'wifi'"),
+        (["--link", "wifi"], "--link: 'wifi' is no rate; write for example 1gbit"),
         (["--link", "none"], "--link: 'none' is no rate"),
         (["--hosts", "1"], "--hosts: numbers of namespaces from 2 to 64"),
         (["--alpha", "-1"], "above 0"),

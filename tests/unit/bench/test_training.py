@@ -68,16 +68,18 @@ def test_the_convolutional_network_computes_more_than_it_sends():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"processes": ()}, "--np"),
-        ({"processes": (2, 0)}, "--np"),
+        ({"processes": ()}, "-np"),
+        ({"processes": (2, 0)}, "^-np: "),
         ({"models": ("resnet",)}, "'resnet' is not one of mlp1024"),
         ({"models": ()}, "--models"),
         ({"links": ("wifi",)}, "'wifi' is neither loopback nor a rate"),
         ({"links": ("none",)}, "'none' is neither loopback nor a rate"),
         ({"links": ()}, "--link"),
         ({"views": ("threads",)}, "--view"),
-        ({"rounds": 0}, "rounds"),
-        ({"steps": 3}, "--steps"),
+        ({"rounds": 0}, "--rounds: a number above 0, not 0"),
+        ({"steps": 3}, "--steps: 4 or more, one for each epoch, not 3"),
+        ({"servers": -1}, "--servers: 0 or more, not -1"),
+        ({"deadline_s": float("nan")}, "--deadline: a number above 0, not nan"),
         ({"keras2_python": "/nowhere/python"}, "--keras2-python: there is no /nowhere/python"),
     ],
 )

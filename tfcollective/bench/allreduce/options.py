@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.bench.allreduce.points import CACHES
+from tfcollective.bench.limits import check_above_zero
 from tfcollective.bench.links import LOOPBACK, check_links
+from tfcollective.bench.units import bytes_text
 from tfcollective.errors import ConfigError
 
 __all__ = ["DTYPES", "QUICK_SIZES", "SIZES", "TRANSPORTS", "AllreduceOptions", "sizes_between"]
@@ -57,11 +59,10 @@ class AllreduceOptions:
     budget_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, values, least in (("--np", self.ranks, 1), ("--sizes", self.sizes, 1)):
+        for name, values, least in (("-np", self.ranks, 1), ("--sizes", self.sizes, 1)):
             if not values or min(values) < least:
                 raise ConfigError(f"{name}: at least one number, each {least} or more")
-        if self.rounds < 1 or self.iterations < 1 or self.deadline_s <= 0:
-            raise ConfigError("rounds, iterations and the deadline are above 0")
+        check_above_zero(rounds=self.rounds, iterations=self.iterations, deadline=self.deadline_s)
         _check("--dtype", (self.dtype,), DTYPES)
         _check("--transport", self.transports, TRANSPORTS)
         _check("--caches", self.caches, CACHES)
@@ -86,7 +87,7 @@ def _check(name: str, values: Sequence[str], known: Sequence[str]) -> None:
 def sizes_between(least: int, most: int) -> tuple[int, ...]:
     """Sizes from `least` to `most`, each four times the last; `most` itself at the end."""
     if least > most:
-        raise ConfigError(f"--min {least} is above --max {most}")
+        raise ConfigError(f"--min {bytes_text(least)} is above --max {bytes_text(most)}")
     sizes = []
     while least < most:
         sizes.append(least)

@@ -25,9 +25,9 @@ from tfcollective.errors import ConfigError
 __all__ = ["RUNNERS", "Case", "Runner", "case_name", "chosen", "variant_of"]
 
 _WORKERS = "tfcollective.bench.allreduce.workers"
-_PROGRAMS = "tools/baselines.sh programs"
-_MPI = "tools/baselines.sh mpi (Open MPI and mpi4py)"
-_HOROVOD = "tools/baselines.sh horovod, or --horovod-python"
+_PROGRAMS = "run tools/baselines.sh programs"
+_MPI = "run tools/baselines.sh mpi (Open MPI and mpi4py)"
+_HOROVOD = "run tools/baselines.sh horovod, or name its interpreter with --horovod-python"
 _TENSORFLOW = "pip install 'tfcollective[tf]'"
 
 
@@ -127,7 +127,7 @@ RUNNERS: Mapping[str, Runner] = {
             "openmpi-c",
             "Open MPI, C program",
             False,
-            _when(lambda f: f.mpirun, lambda f: f.mpi_program, hint="tools/baselines.sh mpi programs"),
+            _when(lambda f: f.mpirun, lambda f: f.mpi_program, hint="run tools/baselines.sh mpi programs"),
             _mpi_program,
         ),
         Runner(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfcollective.bench.limits import check_above_zero
 from tfcollective.errors import ConfigError
 
 __all__ = ["GrowthOptions"]
@@ -47,8 +48,7 @@ class GrowthOptions:
                 raise ConfigError(f"{name}: at least one number, each 1 or more")
         if self.agents and not 1 <= min(self.agents) <= max(self.agents) <= _MOST_AGENTS:
             raise ConfigError(f"--agents: numbers from 1 to {_MOST_AGENTS}")
-        if self.rounds < 1 or self.iterations < 1 or self.deadline_s <= 0:
-            raise ConfigError("rounds, iterations and the deadline are above 0")
+        check_above_zero(rounds=self.rounds, iterations=self.iterations, deadline=self.deadline_s)
         if self.total_bytes < 4 * max(self.tensors):
             raise ConfigError(f"--bytes: {max(self.tensors)} tensors need at least {4 * max(self.tensors)} bytes")
         if self.horovod_python and not Path(self.horovod_python).exists():

@@ -51,7 +51,7 @@ def hint_for(runner: str, found: Baselines) -> str:
     if runner == "ours" and not found.tensorflow:
         return "pip install 'tfcollective[tf]'"
     if runner == "horovod" and found.horovod_python is None:
-        return "tools/baselines.sh horovod, or --horovod-python"
+        return "run tools/baselines.sh horovod, or name its interpreter with --horovod-python"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfcollective.bench.report.page import Section, render_page
 from tfcollective.bench.report.plots import Bars, Plot, Series, draw_bars, draw_lines, plots_available
 from tfcollective.bench.report.table import Table, print_table
-from tfcollective.bench.report.writer import load_report, write_json, write_report
+from tfcollective.bench.report.writer import load_report, make_directory, write_json, write_report
 
 __all__ = [
     "Bars",
@@ -16,6 +16,7 @@ __all__ = [
     "draw_bars",
     "draw_lines",
     "load_report",
+    "make_directory",
     "plots_available",
     "print_table",
     "render_page",

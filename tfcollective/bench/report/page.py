@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from tfcollective.bench.model import Report
@@ -22,10 +22,12 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1c1c1c; background: #fff; m
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { font-size: 1rem; }
 table { border-collapse: collapse; margin: .6rem 0; font-size: .88rem; display: block; overflow-x: auto; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left; vertical-align: top; }
-th { background: #f5f5f5; } td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th { background: #f5f5f5; } th.number, td.number { text-align: right; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.pass { color: #00703c; font-weight: 600; } td.miss { color: #b3001b; font-weight: 700; } td.none { color: #767676; }
 figure { margin: 1rem 0; display: inline-block; max-width: 100%; } figure img { max-width: 100%; height: auto; }
-pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; } .note, .small { color: #555; font-size: .85rem; }
+pre { background: #f5f5f5; padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+.note, .small { color: #555; font-size: .85rem; }
 """
 
 
@@ -66,7 +68,10 @@ def _when(report: Report) -> str:
 
 def _section(section: Section) -> str:
     text = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in section.text.split("\n\n") if paragraph)
-    tables = "".join(table_to_html(table) for table in section.tables)
+    # A table that is called like its section needs no heading of its own.
+    tables = "".join(
+        table_to_html(replace(table, title="") if table.title == section.title else table) for table in section.tables
+    )
     plots = "".join(
         f'<figure><img src="{plot.svg_uri()}" alt="{escape(plot.title, quote=True)}"></figure>'
         for plot in section.plots

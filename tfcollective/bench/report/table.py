@@ -90,11 +90,16 @@ def _print_rows(table: Table, console: Console) -> None:
 
 def table_to_html(table: Table) -> str:
     """The table as HTML."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    head = "".join(_heading(table, column) for column in table.columns)
     body = "\n".join(f"<tr>{_cells(table, row)}</tr>" for row in table.rows)
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
     return f"{title}<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{note}"
+
+
+def _heading(table: Table, column: str) -> str:
+    kind = ' class="number"' if column in table.numbers else ""
+    return f"<th{kind}>{escape(column)}</th>"
 
 
 def _cells(table: Table, row: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tfcollective.bench.model import Report
 from tfcollective.bench.report.page import Section, render_page
 from tfcollective.errors import ConfigError, InvalidArgumentError
 
-__all__ = ["load_report", "write_json", "write_report"]
+__all__ = ["load_report", "make_directory", "write_json", "write_report"]
 
 
 def write_json(report: Report, path: Path) -> None:
@@ -22,8 +23,20 @@ def load_report(path: Path) -> Report:
     """The report in a JSON file; ConfigError that names the file when there is none or it is something else."""
     try:
         return Report.from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, InvalidArgumentError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the report {path}: {error.strerror}") from error
+    except (ValueError, InvalidArgumentError) as error:
+        raise ConfigError(f"{path} is no report that `tfcollective bench` has written: {error}") from error
+
+
+def make_directory(directory: Path) -> None:
+    """Makes the directory of a report, with those above it; ConfigError when that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: cannot make the directory {directory}: {error.strerror}") from error
+    if not os.access(directory, os.W_OK):
+        raise ConfigError(f"--out: nothing can be written into {directory}")
 
 
 def write_report(report: Report, sections: Sequence[Section], directory: Path, stem: str) -> list[Path]:
@@ -35,10 +48,7 @@ def write_report(report: Report, sections: Sequence[Section], directory: Path, s
     Raises:
         ConfigError: the directory cannot be written.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the directory {directory}: {error}") from error
+    make_directory(directory)
     paths = [directory / f"{stem}.json", directory / f"{stem}.html"]
     write_json(report, paths[0])
     _write(paths[1], render_page(report, sections).encode("utf-8"))
@@ -52,4 +62,4 @@ def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error

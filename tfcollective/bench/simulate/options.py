@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfcollective.bench.netlab import parse_rate
+from tfcollective.bench.limits import check_above_zero
+from tfcollective.bench.links import is_rate
 from tfcollective.errors import ConfigError
 
 __all__ = ["MOST_RANKS", "SimulateOptions"]
@@ -44,14 +45,15 @@ class SimulateOptions:
         if not self.sizes or not 1 <= min(self.sizes) <= max(self.sizes) <= _MOST_BYTES:
             raise ConfigError("--sizes: sizes up to 1G")
         for link in self.links:
-            if parse_rate(link) is None:
+            if not is_rate(link):
                 raise ConfigError(f"--link: {link!r} is no rate; write for example 1gbit")
         if not self.links:
             raise ConfigError("--link: at least one rate such as 1gbit")
         if self.hosts and not 2 <= min(self.hosts) <= max(self.hosts) <= 64:
             raise ConfigError("--hosts: numbers of namespaces from 2 to 64")
-        if min(self.alpha, self.copy) < 0 or self.rounds < 1 or self.deadline_s <= 0:
-            raise ConfigError("--alpha, --copy, rounds and the deadline are above 0")
+        if not min(self.alpha, self.copy) >= 0:
+            raise ConfigError("--alpha and --copy: numbers above 0, or left out: then as measured")
+        check_above_zero(rounds=self.rounds, deadline=self.deadline_s)
 
     def to_json(self) -> dict[str, Any]:
         """For the report."""

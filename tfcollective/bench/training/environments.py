@@ -33,7 +33,7 @@ _USUAL = {"keras3": ("tf221",), "keras2": ("tf215",), "horovod": ("horovod",)}
 _HINTS = {
     "keras3": "an environment with TensorFlow 2.16 or newer: pip install 'tfcollective[tf]', or --keras3-python",
     "keras2": "an environment with TensorFlow 2.15 and tfcollective: make .venv/tf215.installed, or --keras2-python",
-    "horovod": "tools/baselines.sh horovod, or --horovod-python",
+    "horovod": "run tools/baselines.sh horovod, or name its interpreter with --horovod-python",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfcollective.bench.limits import check_above_zero
 from tfcollective.bench.links import LOOPBACK, check_links
 from tfcollective.bench.training.models import MODELS
 from tfcollective.errors import ConfigError
@@ -61,11 +62,12 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         if not self.processes or min(self.processes) < 1:
-            raise ConfigError("--np: at least one number of processes, each 1 or more")
-        if self.rounds < 1 or self.epochs < 1 or self.deadline_s <= 0:
-            raise ConfigError("rounds, epochs and the deadline are above 0")
-        if self.steps < 0 or self.servers < 0 or 0 < self.steps < self.epochs:
-            raise ConfigError("--steps: at least one step an epoch; --servers: 0 or more")
+            raise ConfigError("-np: at least one number of processes, each 1 or more")
+        check_above_zero(rounds=self.rounds, epochs=self.epochs, deadline=self.deadline_s)
+        if self.steps < 0 or 0 < self.steps < self.epochs:
+            raise ConfigError(f"--steps: {self.epochs} or more, one for each epoch, not {self.steps}")
+        if self.servers < 0:
+            raise ConfigError(f"--servers: 0 or more, not {self.servers}")
         if not self.steps_at_a_time or min(self.steps_at_a_time) < 1:
             raise ConfigError("steps at a time: at least one number, each 1 or more")
         _check("--models", self.models, tuple(MODELS))

@@ -16,6 +16,7 @@ from tfcollective.cli.bench.common import (
     interruptible,
     json_option,
     names,
+    prepare,
     ranks_of,
     show,
     sizes_of,
@@ -29,13 +30,14 @@ _WITH_CUDA = {"device", "sizes", "least", "most", "dtype", "rounds", "iterations
 
 
 @click.command(
+    short_help="All-reduce by size: latency, bandwidth, processor time.",
     epilog="""\b
 Examples:
   tfcollective bench allreduce -np 2 --quick
   tfcollective bench allreduce -np 2 --runners c,openmpi-c,op,horovod --rounds 7 --out results
   tfcollective bench allreduce -np 2,4,8 --min 4K --max 64M --transport auto,tcp
   tfcollective bench allreduce --device cuda
-  tfcollective run -np 4 --gpus-per-proc 1 tfcollective bench allreduce --device cuda"""
+  tfcollective run -np 4 --gpus-per-proc 1 tfcollective bench allreduce --device cuda""",
 )
 @click.option("-np", "--np", "ranks", metavar="N,...", default="2", show_default=True, help="Ranks; worlds: 2,4.")
 @click.option(
@@ -119,6 +121,7 @@ def allreduce(
         mpi_python=mpi_python or "",
         links=names(links),
     )
+    prepare(out)
     with interruptible():
         report = run_allreduce(options, as_typed(), show_progress)
     show(report, overview(report), as_json)

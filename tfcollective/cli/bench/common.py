@@ -29,6 +29,7 @@ __all__ = [
     "json_option",
     "names",
     "numbers",
+    "prepare",
     "ranks_of",
     "say",
     "show",
@@ -101,6 +102,14 @@ def show(report: Report, tables: Sequence[Table], as_json: bool) -> None:
         print_table(table)
     for status in report.statuses:
         click.echo(f"{status.runner}: {status.state.value}: {status.detail}")
+
+
+def prepare(out: str | None) -> None:
+    """Makes the folder of --out before minutes of measuring rather than after them; ConfigError when it cannot be."""
+    from tfcollective.bench.report import make_directory
+
+    if out is not None:
+        make_directory(Path(out))
 
 
 def write(report: Report, sections: Callable[[Report], Sequence[Section]], out: str | None, stem: str) -> None:

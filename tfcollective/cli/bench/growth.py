@@ -13,6 +13,7 @@ from tfcollective.cli.bench.common import (
     json_option,
     names,
     numbers,
+    prepare,
     ranks_of,
     show,
     write,
@@ -22,11 +23,12 @@ __all__ = ["growth"]
 
 
 @click.command(
+    short_help="What more ranks, tensors and agents cost.",
     epilog="""\b
 Examples:
   tfcollective bench growth --quick
   tfcollective bench growth -np 2,4,8,16 --tensors 10,100,1000 --out results
-  tfcollective bench growth --runners coordinator --agents 10,100,1000"""
+  tfcollective bench growth --runners coordinator --agents 10,100,1000""",
 )
 @click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds, on this host; 2,4,8,16, or 2,4 with --quick.")
 @click.option("--tensors", metavar="N,...", default="10,100,1000", show_default=True, help="Gradients of a step.")
@@ -78,6 +80,7 @@ def growth(
         baselines=baselines or "",
         horovod_python=horovod_python or "",
     )
+    prepare(out)
     with interruptible():
         report = run_growth(options, as_typed(), show_progress)
     show(report, overview(report), as_json)

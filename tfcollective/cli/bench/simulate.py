@@ -14,6 +14,7 @@ from tfcollective.cli.bench.common import (
     json_option,
     names,
     numbers,
+    prepare,
     say,
     show,
     sizes_of,
@@ -24,11 +25,12 @@ __all__ = ["simulate"]
 
 
 @click.command(
+    short_help="Predicts all-reduce on worlds that are not there.",
     epilog="""\b
 Examples:
   tfcollective bench simulate --link 1gbit
   sudo tfcollective bench simulate --hosts 2,4,8 --out results
-  tfcollective bench simulate -np 64,1024 --sizes 1M,64M --alpha 20 results/allreduce.json"""
+  tfcollective bench simulate -np 64,1024 --sizes 1M,64M --alpha 20 results/allreduce.json""",
 )
 @click.argument("reports", nargs=-1, metavar="[REPORT]...")
 @click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds to predict; 8 to 4096, each twice the last.")
@@ -78,6 +80,7 @@ def simulate(
         deadline_s=deadline,
     )
     given = [load_report(Path(path)) for path in reports]
+    prepare(out)
     with interruptible():
         report = run_simulation(options, given, as_typed(), show_progress, say)
     show(report, overview(report), as_json)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcollective.cli.bench.common import as_typed, baselines_option, interruptible, names, say
-from tfcollective.errors import ConfigError
+from tfcollective.cli.bench.common import as_typed, baselines_option, interruptible, names, prepare, say
 
 if TYPE_CHECKING:
     from tfcollective.bench.model import Report
@@ -18,11 +17,12 @@ __all__ = ["targets"]
 
 
 @click.command(
+    short_help="Measures what must be reached, and judges it.",
     epilog="""\b
 Examples:
   tfcollective bench targets --quick
   tfcollective bench targets --out results --strict
-  tfcollective bench targets results/benchmarks.json"""
+  tfcollective bench targets results/benchmarks.json""",
 )
 @click.argument("reports", nargs=-1, metavar="[REPORT]...")
 @click.option("--quick", is_flag=True, help="Under ten minutes: fewer sizes and rounds.")
@@ -64,22 +64,12 @@ def _measure_targets(quick: bool, only: str | None, baselines: str | None, out: 
             write_json(report, folder / "benchmarks.json")
 
     parts = parts_named(names(only))
-    folder = _made(out)
+    prepare(out)
+    folder = None if out is None else Path(out)
     until = Deadline.after(QUICK_S) if quick else Deadline.never()
     how = Circumstances(quick, baselines or "", as_typed(), show_progress, until)
     with interruptible():
         return run_suite(parts, how, say, keep)
-
-
-def _made(out: str | None) -> Path | None:
-    """The folder, made before an hour of measuring rather than after it; ConfigError when it cannot be."""
-    if out is None:
-        return None
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the directory {out}: {error}") from error
-    return Path(out)
 
 
 def _tell_what_did_not_run(report: Report) -> None:

@@ -12,6 +12,7 @@ from tfcollective.cli.bench.common import (
     interruptible,
     json_option,
     names,
+    prepare,
     ranks_of,
     show,
     write,
@@ -23,11 +24,12 @@ _QUICK_STEPS = 20
 
 
 @click.command(
+    short_help="Training: samples a second, loss, bytes, processor time.",
     epilog="""\b
 Examples:
   tfcollective bench training -np 2 --quick
   tfcollective bench training -np 2 --models mlp1024 --runners ours,horovod,unconnected --rounds 5 --out results
-  tfcollective bench training -np 4 --link 1gbit,10gbit --models mlp1024"""
+  tfcollective bench training -np 4 --link 1gbit,10gbit --models mlp1024""",
 )
 @click.option("-np", "--np", "processes", metavar="N,...", default="2", show_default=True, help="Training processes.")
 @click.option("--models", metavar="NAME,...", help="mlp1024, mlp2048, convnet, embedding; all when omitted.")
@@ -97,6 +99,7 @@ def training(
         horovod_python=horovod_python or "",
         timeline=timeline and out is not None,
     )
+    prepare(out)
     with interruptible():
         report = run_training(options, as_typed(), show_progress)
     show(report, overview(report), as_json)
