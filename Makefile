@@ -268,11 +268,14 @@ BENCH_OUT ?= $(CURDIR)/build/bench
 bench_targets = @mkdir -p build && cd build && \
   $(VENV)/tf221/bin/tfcollective bench targets --baselines $(VENV) --out $(BENCH_OUT) $(1) $(BENCH_ARGS)
 
-bench-quick: .venv/tf221.installed  ## the table of what must be reached, in under 10 minutes; BENCH_ARGS=--strict fails on a miss
+# What Keras 2 has to be compared with runs under TensorFlow 2.15.
+BENCH_ENVIRONMENTS := .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)
+
+bench-quick: $(BENCH_ENVIRONMENTS)  ## the table of what must be reached, in under 10 minutes; BENCH_ARGS=--strict fails on a miss
 	@tools/baselines.sh programs
 	$(call bench_targets,--quick)
 
-bench: .venv/tf221.installed  ## the same with all sizes and more rounds: on a quiet machine, an hour or so
+bench: $(BENCH_ENVIRONMENTS)  ## the same with all sizes and more rounds; on a quiet machine, an hour or so
 	@tools/baselines.sh programs
 	$(call bench_targets,)
 
