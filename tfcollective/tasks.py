@@ -57,7 +57,7 @@ class TaskKey:
         if self.index < 0:
             raise ConfigError(f"the index of a task is 0 or more, not {self.index}")
         if self.type == CHIEF and self.index != 0:
-            raise ConfigError(f"there is one chief, chief:0, not chief:{self.index}")
+            raise ConfigError(f"there is one chief, chief:0: make chief:{self.index} a worker")
 
     @classmethod
     def parse(cls, text: str) -> TaskKey:

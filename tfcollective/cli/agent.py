@@ -19,6 +19,7 @@ _STDIN = "-"
 
 
 @click.command(
+    short_help="Runs the ranks of one host for a job of several.",
     epilog="""\b
 Examples:
   tfcollective agent --join 10.0.0.1:29477 --key-file job.key

@@ -30,6 +30,7 @@ _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce
 
 
 @click.command(
+    short_help="Tells whether the installation works, or how to mend it.",
     epilog="""\b
 Examples:
   tfcollective check
@@ -48,6 +49,8 @@ def check(launcher: str | None, queue: str | None, archive: str | None, remote_p
     Exit code 0 when all is well, else 1.
     """
     platform = {"queue": queue, "archive": archive, "python": remote_python}
+    if launcher is None and any(platform.values()):
+        raise ConfigError("--queue, --archive and --remote-python are about a platform: name it with --launcher")
     return _show(_findings() if launcher is None else _platform_findings(launcher, platform))
 
 

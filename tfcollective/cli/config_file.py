@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
+from tfcollective.cli.text_files import read_text
 from tfcollective.errors import ConfigError
 
 __all__ = ["read_config"]
@@ -50,9 +50,9 @@ _GROUPS: Mapping[str, Mapping[str, str | None]] = {
 def read_config(path: str, command: click.Command) -> dict[str, Any]:
     """What the file says, by the names of the command's parameters. Raises ConfigError for what means nothing."""
     try:
-        document = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config-file: {error}") from error
+        document = yaml.safe_load(read_text("--config-file", path))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config-file: {path} is no YAML: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):

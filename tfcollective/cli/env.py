@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
+from tfcollective.cli.text_files import read_text
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, discover, key_source
 from tfcollective.settings import TF_CONFIG, Settings, environ_snapshot, variable
@@ -18,6 +18,7 @@ _NO_RANK = "none: outside the world"
 
 
 @click.command(
+    short_help="Shows who this process is: TF_CONFIG, MPI, SLURM and others.",
     epilog="""\b
 Examples:
   tfcollective env
@@ -57,12 +58,7 @@ def _environ(tf_config: str | None, ps_policy: str | None) -> dict[str, str]:
 
 
 def _text(given: str) -> str:
-    if not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--tf-config: cannot read {given[1:]}: {error}") from error
+    return read_text("--tf-config", given[1:]) if given.startswith("@") else given
 
 
 def _report(identity: Identity, settings: Settings) -> dict[str, object]:
@@ -109,8 +105,7 @@ def _print(report: Mapping[str, object]) -> None:
 
 def _rows(report: Mapping[str, object]) -> list[tuple[str, str]]:
     task, trainers = report["task"], report["trainers"]
-    known = isinstance(trainers, list) and bool(trainers)
-    outside = _NO_RANK if known else "given by the launcher's coordinator"
+    outside = "given by the launcher's coordinator" if report["source"] == "launcher" else _NO_RANK
     rows = [
         ("source", str(report["source"])),
         ("task", str(task)),

@@ -10,6 +10,7 @@ __all__ = ["kill", "logs"]
 
 
 @click.command(
+    short_help="Prints all that a job on YARN has printed.",
     epilog="""\b
 Examples:
   tfcollective logs application_1763000000000_0042""",
@@ -24,6 +25,7 @@ def logs(job: str) -> int:
 
 
 @click.command(
+    short_help="Ends a job on YARN.",
     epilog="""\b
 Examples:
   tfcollective kill application_1763000000000_0042""",

@@ -18,13 +18,14 @@ _SET_BY_COMPAT = {f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") f
 
 
 @click.command(
+    short_help="Lists what scripts use of Horovod that differs here.",
     epilog="""\b
 Examples:
   tfcollective migrate train.py
   tfcollective migrate src/*.py
 
 \b
-Exit code: 0, or 1 when a script uses what tfcollective does not have."""
+Exit code: 0, or 1 when a script uses what tfcollective does not have.""",
 )
 @click.argument("scripts", nargs=-1, required=True, type=click.Path(), metavar="SCRIPT...")
 def migrate(scripts: Sequence[str]) -> int:

@@ -103,4 +103,4 @@ def _make_directory(path: str | None) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--log-dir: {error}") from error
+        raise ConfigError(f"--log-dir: cannot make {path}: {error.strerror}") from error

@@ -13,6 +13,7 @@ import click
 from tfcollective._version import __version__
 from tfcollective.cli.config_file import read_config
 from tfcollective.cli.task_spec import parse_task_specs
+from tfcollective.cli.text_files import read_text
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
@@ -272,10 +273,7 @@ def _hosts(text: str | None, path: str | None) -> tuple[Host, ...]:
         return parse_hosts(text)
     if path is None:
         return ()
-    try:
-        return parse_hostfile(Path(path).read_text("utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--hostfile: {error}") from error
+    return parse_hostfile(read_text("--hostfile", path), path)
 
 
 def _specs(options: Mapping[str, Any], ps_policy: str) -> dict[str, TaskSpec]:

@@ -28,6 +28,7 @@ _COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbea
 
 
 @click.command(
+    short_help="Shows your running jobs: what every rank is doing.",
     epilog="""\b
 Examples:
   tfcollective status

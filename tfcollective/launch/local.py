@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.launcher import JobOutcome, Launcher
@@ -33,6 +34,8 @@ class LocalLauncher(Launcher):
         elsewhere = [host.name for host in spec.hosts if not is_this_machine(host.name)]
         if elsewhere:
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
+        if spec.cwd is not None and not Path(spec.cwd).is_dir():
+            raise ConfigError(f"there is no directory {spec.cwd} for the ranks to run in (--cwd)")
         endpoints = choose_endpoints((*spec.world, *spec.side_tasks), _HOST) if spec.emit_tf_config else None
         environ = environ_snapshot()
         gpus = visible_gpus({**environ, **spec.env})

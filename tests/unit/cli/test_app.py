@@ -19,6 +19,15 @@ def test_every_help_has_examples(name, capsys):
     assert "Examples:" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [[], ["bench"]])
+def test_lists_of_commands_say_whole_sentences(arguments, capsys):
+    assert main([*arguments, "--help"]) == 0
+    commands = capsys.readouterr().out.split("Commands:")[1].split("Examples:")[0]
+    lines = [line for line in commands.splitlines() if line.strip()]
+    assert len(lines) >= 5
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines)
+
+
 def test_an_agent_says_what_it_needs(capsys):
     assert main(["agent"]) == 64
     assert "--join HOST:PORT and --key-file F" in capsys.readouterr().err
@@ -59,7 +68,14 @@ def test_version(capsys):
             ["run", "-np", "2", "--start-timeout", "0", "true"],
             "the start timeout is a number of seconds, above 0, not 0.0",
         ),
-        (["run", "-np", "2", "--log-dir", "/dev/null/x", "true"], "--log-dir"),
+        (
+            ["run", "-np", "2", "--log-dir", "/dev/null/x", "true"],
+            "--log-dir: cannot make /dev/null/x: Not a directory",
+        ),
+        (["run", "-np", "2", "--cwd", "/no/place", "true"], "there is no directory /no/place for the ranks"),
+        (["run", "--hostfile", "/no/file", "true"], "--hostfile: cannot read /no/file: No such file or directory"),
+        (["run", "-np", "2", "--config-file", "/dev", "true"], "--config-file: cannot read /dev: Is a directory"),
+        (["check", "--queue", "q"], "name it with --launcher"),
         (["nothing"], "nothing"),
     ],
 )

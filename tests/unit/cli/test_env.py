@@ -76,6 +76,10 @@ def test_the_environment_is_explained_and_left_alone(monkeypatch, capsys):
     assert "evaluator:0 rank none: outside the world size 3" in text
     assert "none, as TFCOLLECTIVE_INSECURE asks" in text
     assert main(["env"]) == 0
+    # As TonY lists it: for itself alone.
+    monkeypatch.setenv("TF_CONFIG", config("evaluator", cluster={"evaluator": ["h9:1"]}))
+    assert main(["env"]) == 0
+    assert "rank none: outside the world" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_slices_by_slot():
 
 
 def test_too_few_are_refused_unless_shared():
-    with pytest.raises(ConfigError, match=r"3 ranks with 1 GPUs each need 3 GPUs, but this node has 2.*oversubscribe"):
+    with pytest.raises(ConfigError, match=r"3 ranks with 1 GPU each need 3 GPUs, but this node has 2.*oversubscribe"):
         gpu_variables(2, 3, ONE, ("0", "1"))
     shared = gpu_variables(2, 3, {**ONE, **SHARED}, ("0", "1"))
     assert shared == {"CUDA_VISIBLE_DEVICES": "0", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}

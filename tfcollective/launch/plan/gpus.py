@@ -46,8 +46,8 @@ def gpu_variables(slot: int, slots: int, environ: Mapping[str, str], gpus: Seque
         return shared
     if len(gpus) < each or (len(gpus) < slots * each and not settings.share_gpus):
         raise ConfigError(
-            f"{slots} ranks with {each} GPUs each need {slots * each} GPUs, but this node has {len(gpus)}: start fewer "
-            "ranks, or let them share GPUs with --oversubscribe-gpus"
+            f"{slots} ranks with {each} GPU{'s' if each > 1 else ''} each need {slots * each} GPUs, but this node has "
+            f"{len(gpus)}: start fewer ranks, or let them share GPUs with --oversubscribe-gpus"
         )
     mine = [gpus[(slot * each + i) % len(gpus)] for i in range(each)]
     return {**shared, VISIBLE: ",".join(mine)}
