@@ -9,14 +9,15 @@
 #   split -b 59M libnccl.so.2 FOLDER/libnccl.so.2.part.
 set -euo pipefail
 
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
+fail() { printf 'error: %s\n' "$1" >&2; exit 64; }
+
 here=$(cd "$(dirname "$0")" && pwd)
 
 pack() {
   local folder=$1 root
   root=$(dirname "$here")
-  for library in libtfcollective.so; do
-    [ -e "$root/tfcollective/_native/$library" ] || { echo "error: build first: make develop" >&2; exit 1; }
-  done
+  [ -e "$root/tfcollective/_native/libtfcollective.so" ] || fail "nothing is built yet to take along: make develop"
   mkdir -p "$folder"
   (cd "$root" && find tfcollective -name '*.py' -o -name '*.so' | tar -cf - -T -) | tar -xf - -C "$folder"
   cp "$root/tests/gpu/gpu_matrix.py" "$here/gpu_check.sh" "$folder/"
@@ -25,6 +26,7 @@ pack() {
 
 run() {
   local nccl
+  [ -e "$here/gpu_matrix.py" ] || fail "this is not a packed folder: tools/gpu_check.sh pack FOLDER makes one, to run FOLDER/gpu_check.sh"
   if compgen -G "$here/libnccl.so.2.part.*" >/dev/null; then
     nccl=$(mktemp -d)
     trap 'rm -rf "$nccl"' EXIT
@@ -37,7 +39,8 @@ run() {
 }
 
 case ${1:-run} in
-  pack) pack "${2:?the folder to fill}" ;;
+  pack) [ $# -ge 2 ] || fail "which folder? tools/gpu_check.sh pack FOLDER"; pack "$2" ;;
   run) run ;;
-  *) sed -n '2,9p' "$0" >&2; exit 64 ;;
+  -h | --help) usage ;;
+  *) usage >&2; exit 64 ;;
 esac

@@ -187,7 +187,7 @@ def main() -> None:
     try:
         import cupy
     except ImportError as error:
-        sys.exit(f"error: needs CuPy: {error}")
+        sys.exit(f"error: CuPy is needed ({error}): cupy-cuda12x or cupy-cuda13x, whichever the driver is for")
 
     from tfcollective import _native
     from tfcollective._native.device_calls import DeviceSearch, find_libraries
@@ -195,7 +195,8 @@ def main() -> None:
     given = options()
     found = find_libraries(_native.load(), DeviceSearch(nccl=given.nccl, cuda_driver=given.cuda_driver))
     print(f"CUDA {found.cuda_version}, NCCL {found.nccl_version} {found.nccl_path.decode()}, {found.num_devices} GPUs")
-    assert found.num_devices > 0, found.problem.decode()
+    if not found.num_devices:
+        sys.exit(f"error: there is no GPU that can be used: {found.problem.decode() or 'the driver sees none'}")
     with Communicator.alone(options=given) as world:
         print(f"one rank: {check_matrix(world, cupy.asarray, cupy.asnumpy)} cases")
         check_order(world, cupy)
