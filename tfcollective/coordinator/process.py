@@ -133,14 +133,26 @@ def _introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig) -> E
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
         process.stdin.write(config.to_line())
-    answer = _read_line(process.stdout.fileno(), Deadline.after(_START_S))
+    # The others wait as long for rank 0.
+    patience = max(_START_S, config.start_timeout)
+    answer = _read_line(process.stdout.fileno(), Deadline.after(patience))
     try:
         document = json.loads(answer)
     except ValueError as error:
-        raise CoordinatorError(f"the coordinator's process (pid {process.pid}) ended or did not start") from error
+        raise CoordinatorError(f"the coordinator's process (pid {process.pid}) {_fate(process, patience)}") from error
     if "error" in document:
         raise CoordinatorError(str(document["error"]))
     return Endpoint.parse(str(document["endpoint"]))
+
+
+def _fate(process: subprocess.Popen[bytes], patience: float) -> str:
+    """What became of a child that has not said where it listens."""
+    try:
+        code = process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        return f"has not begun to listen within {patience:g} s: is this machine too busy?"
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"{how} before it listened: its error is above, on stderr"
 
 
 def _read_line(descriptor: int, deadline: Deadline) -> bytes:

@@ -161,7 +161,8 @@ def _start(config: CoordinatorConfig) -> CoordinatorProcess:
         return CoordinatorProcess.start(config, environ_snapshot())
     except CoordinatorError as error:
         raise CoordinatorError(
-            f"{error}; {variable('rendezvous')}=HOST:PORT, the same on all ranks, chooses another port of rank 0's host"
+            f"{error} (where that port cannot be used, {variable('rendezvous')}=HOST:PORT, the same on all ranks, "
+            "chooses another port of rank 0's host)"
         ) from error
 
 
