@@ -272,7 +272,7 @@ TEST_P(TransportContract, APeersDeathEndsAWait) {
   });
   const auto begin = Deadline::Clock::now();
   const Status status = Receive(world->At(0), 1, Step(0), Of(&in));
-  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(10));
   killer.join();
   EXPECT_EQ(status.code(), Code::kPeerLost);
   EXPECT_EQ(status.peer(), 1);

@@ -278,7 +278,7 @@ TEST_P(JoinTest, EndsByItsTimeoutAndNamesWhoHasNotJoined) {
       while (ended < size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // does nothing at all
       return;
     }
-    const Joined joined = Join(communicator, 0.3);
+    const Joined joined = Join(communicator, 1);
     EXPECT_EQ(joined.code, TFC_DEADLINE_EXCEEDED) << joined.message;
     EXPECT_NE(joined.message.find("rank " + std::to_string(size() - 1)), std::string::npos) << joined.message;
     ++ended;

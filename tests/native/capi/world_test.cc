@@ -322,7 +322,7 @@ TEST_P(WorldTest, ALateRankIsNamedAtTheDeadline) {
     const tfc_span span{values.data(), values.data(), 10};
     request.spans = &span;
     request.num_spans = 1;
-    request.timeout_s = 0.3;
+    request.timeout_s = 1;
     const CallResult result = RunNow(communicator, request);
     EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
     EXPECT_NE(result.message.find("allreduce 'slow' timed out"), std::string::npos) << result.message;
@@ -348,7 +348,7 @@ TEST_P(WorldTest, WhatARankWaitsInInsteadIsNamedAtTheDeadline) {
     const tfc_span span{values.data(), values.data(), 10};
     request.spans = &span;
     request.num_spans = 1;
-    request.timeout_s = 0.5;
+    request.timeout_s = 1;
     const CallResult result = RunNow(communicator, request);
     EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
     EXPECT_NE(result.message.find("rank 1 waits in allreduce 'metrics'"), std::string::npos) << result.message;
@@ -368,7 +368,7 @@ TEST_P(WorldTest, ALateRankIsNamedForSubmittedOperations) {
     const tfc_span span{values.data(), values.data(), 10};
     request.spans = &span;
     request.num_spans = 1;
-    request.timeout_s = 0.3;
+    request.timeout_s = 1;
     const CallResult result = SubmitAndWait(communicator, request);
     EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
     EXPECT_EQ(result.peer, 1) << result.message;
@@ -385,7 +385,7 @@ TEST_P(WorldTest, ARankThatLeavesEarlyIsNamed) {
     if (rank == size() - 1) return;  // shuts down
     const auto begin = std::chrono::steady_clock::now();
     const CallResult result = AllReduce(communicator, &values);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
     EXPECT_EQ(result.code, TFC_PEER_LOST) << result.message;
     EXPECT_EQ(result.peer, size() - 1);
     EXPECT_NE(result.message.find("finished after 1 operations"), std::string::npos) << result.message;
