@@ -25,6 +25,22 @@ struct Waiting {
   std::optional<CallResult> result;
 };
 
+// Lets nobody through until all have come.
+class Gate {
+ public:
+  explicit Gate(size_t missing) : missing_(missing) {}
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (--missing_ == 0) changed_.notify_all();
+    changed_.wait(lock, [this] { return missing_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t missing_;
+};
+
 void OnDone(void* user, const tfc_error* error) {
   auto* waiting = static_cast<Waiting*>(user);
   std::lock_guard<std::mutex> lock(waiting->mutex);
@@ -49,6 +65,8 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
   std::vector<const char*> pointers;
   for (const auto& address : addresses) pointers.push_back(address.c_str());
   std::vector<int> codes(size, TFC_OK);
+  // What one rank does next may end the world, which would reach a slower one that still connects.
+  Gate all_have_connected(size);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -71,6 +89,7 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
       connect.log_user = options.log_user;
       tfc_communicator* communicator = nullptr;
       codes[rank] = tfc_communicator_create(listeners[rank], &connect, &communicator, nullptr);
+      all_have_connected.Pass();
       if (codes[rank] != TFC_OK) return;
       body(static_cast<int>(rank), communicator);
       tfc_communicator_shutdown(communicator, 5, nullptr);

@@ -24,7 +24,8 @@ struct WorldOptions {
   void* log_user = nullptr;
 };
 
-// Connects the world, runs `body` once a rank on a thread of its own, shuts down and releases.
+// Connects the world, runs `body` once a rank on a thread of its own when all ranks have tried to, shuts down and
+// releases.
 // Returns the error code of each rank's connection attempt.
 std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(int rank, tfc_communicator*)>& body);
 

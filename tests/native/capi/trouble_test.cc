@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -69,8 +70,6 @@ CallResult Connect(int rank, tfc_listener* listener, const std::vector<std::stri
   return CallResult{code, error.peer, error.message};
 }
 
-void Ignore(void*, const tfc_error*) {}
-
 tfc_plan* Acquire(tfc_communicator* communicator) {
   tfc_plan_options options{};
   options.struct_size = sizeof(options);
@@ -87,10 +86,12 @@ tfc_plan* Acquire(tfc_communicator* communicator) {
 TEST(TroubleTest, AFailedCommunicatorIsIdle) {
   WorldOptions options;
   options.transport = TFC_TRANSPORT_TCP;
-  RunWorld(options, [](int rank, tfc_communicator* communicator) {
+  std::atomic<int> missing{2};
+  RunWorld(options, [&missing](int rank, tfc_communicator* communicator) {
     std::vector<float> values(3, 1);
-    ASSERT_EQ(AllReduce(communicator, &values).code, TFC_OK);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the other one has got its result too
+    EXPECT_EQ(AllReduce(communicator, &values).code, TFC_OK);
+    --missing;
+    while (missing > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the other one has it, too
     if (rank == 0) tfc_communicator_abort(communicator, "for the test");
     while (AllReduce(communicator, &values).code == TFC_OK) {
     }
@@ -122,7 +123,7 @@ TEST(TroubleTest, ARankThatGivesUpConnectingEndsTheWaitOfRankZero) {
   const std::vector<std::string> addresses{a.address, b.address, absent.address};
   const auto begin = Clock::now();
   auto root = std::async(std::launch::async, [&] { return Connect(0, a.listener, addresses, 30); });
-  EXPECT_EQ(Connect(1, b.listener, addresses, 0.5).code, TFC_DEADLINE_EXCEEDED);
+  EXPECT_EQ(Connect(1, b.listener, addresses, 2).code, TFC_DEADLINE_EXCEEDED);
   const CallResult told = root.get();
   EXPECT_EQ(told.code, TFC_ABORTED) << told.message;
   EXPECT_EQ(told.peer, 1);
@@ -145,13 +146,22 @@ TEST(TroubleTest, ABucketStartedAfterARankHasLeftEndsAtOnce) {
     options.transport = transport;
     RunWorld(options, [](int rank, tfc_communicator* communicator) {
       if (rank == 0) return;                                        // leaves
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until that has become known here
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until that has become known here, as a rule
       tfc_plan* plan = Acquire(communicator);
       std::vector<float> values(3, 1);
       const tfc_span span{values.data(), values.data(), 3};
       tfc_error error{};
       error.struct_size = sizeof(error);
-      EXPECT_EQ(tfc_plan_start(plan, 0, TFC_FLOAT32, &span, 1, &Ignore, nullptr, &error), TFC_PEER_LOST);
+      std::promise<int> ended;
+      const auto end = [](void* user, const tfc_error* why) {
+        static_cast<std::promise<int>*>(user)->set_value(why == nullptr ? TFC_OK : why->code);
+      };
+      int code = tfc_plan_start(plan, 0, TFC_FLOAT32, &span, 1, end, &ended, &error);
+      if (code == TFC_OK) {  // it was not known yet: this one finds out, and the next one knows
+        EXPECT_EQ(ended.get_future().get(), TFC_PEER_LOST);
+        code = tfc_plan_start(plan, 0, TFC_FLOAT32, &span, 1, end, &ended, &error);
+      }
+      EXPECT_EQ(code, TFC_PEER_LOST);
       EXPECT_EQ(error.peer, 0);
       tfc_plan_release(plan);
     });
@@ -198,7 +208,7 @@ TEST(TroubleTest, AnExceptionInTheMiddleOfAnOperationEndsItOnAllRanks) {
       CallResult result = RunNow(communicator, request);
       if (result.code == TFC_OK) result = RunNow(communicator, MakeRequest(TFC_BARRIER, TFC_FLOAT32, TFC_SUM));
       EXPECT_EQ(result.code, TFC_RESOURCE_EXHAUSTED) << result.message;
-      EXPECT_LT(SecondsSince(begin), 5);
+      EXPECT_LT(SecondsSince(begin), 10);
     });
   }
 }
