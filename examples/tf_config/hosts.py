@@ -9,6 +9,7 @@ there the ranks also need a job key (docs/howto/tf_config.md).
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.command:
         parser.error("which command? for example: python train.py")
+    if shutil.which(arguments.command[0]) is None:
+        parser.error(f"there is no command {arguments.command[0]}")
 
     chief = f"127.0.0.1:{arguments.port}"
     workers = [f"127.0.0.{2 + index}:{arguments.port}" for index in range(arguments.workers)]

@@ -116,6 +116,8 @@ def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) ->
     given = [one for one in (fn, func) if one is not None]
     if len(given) != 1:
         raise ConfigError("give the function to call once: as fn, or as func, which is Horovod's name for it")
+    if not callable(given[0]):
+        raise ConfigError(f"fn: a function, not {given[0]!r}; `tfcollective run` starts scripts")
     return given[0]
 
 

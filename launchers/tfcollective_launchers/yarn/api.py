@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from tfcollective.errors import UnsupportedError
+from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.api import function_job, results_of
 from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome, Launcher
@@ -127,6 +127,8 @@ def run_on_yarn(
         "max_restarts": nb_retries,
         "platform": platform if launcher == _YARN else {},
     }
+    if custom_task_module is None and not callable(experiment_fn):
+        raise ConfigError(f"experiment_fn: a function, not {experiment_fn!r}")
     spec = function_job(experiment_fn, task_specs=specs, **options)
     if custom_task_module is not None:
         spec = _with_module(spec, custom_task_module)

@@ -27,6 +27,11 @@ def test_the_signature_is_for_good():
     ]
 
 
+def test_what_is_no_function_is_refused():
+    with pytest.raises(tfcollective.ConfigError, match=r"fn: a function, not 'train\.py'; `tfcollective run` starts"):
+        tfcollective.run("train.py", np=2)
+
+
 def test_an_unknown_option_is_named():
     with pytest.raises(
         tfcollective.ConfigError,

@@ -82,3 +82,8 @@ def test_the_plan_names_the_containers():
     result = CliRunner().invoke(run, [*arguments, "--print-plan", "python", "-c", "pass"])
     assert "rank 2 (worker:1, local rank 0, host worker-1)" in result.output
     assert "OMP_NUM_THREADS=3" in result.output
+
+
+def test_what_is_no_function_is_refused_before_anything_is_submitted():
+    with pytest.raises(ConfigError, match="experiment_fn: a function, not 'experiment'"):
+        run_on_yarn("experiment", {"chief": TaskSpec("1 GiB", 1)})
