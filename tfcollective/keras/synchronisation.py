@@ -12,6 +12,7 @@ from tfcollective.communicator import Average
 from tfcollective.keras.state import distributed_part
 from tfcollective.keras.variables import build_optimizer, optimizer_variables
 from tfcollective.tensorflow.gradients import variable_key
+from tfcollective.tensorflow.guard import ReplicaGuard
 from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.variables import broadcast_variables
 
@@ -50,14 +51,14 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
             build_optimizer(self.model)
             self._broadcast()
         else:
-            self._guard("hold")
+            self._hold_check()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts if it could not be done before the first step."""
         del batch, logs
         if not self._done:
             self._broadcast()
-            self._guard("restart")
+            self._restart_check()
 
     def _broadcast(self) -> None:
         variables = [*self.model.weights, *optimizer_variables(getattr(self.model, "optimizer", None))]
@@ -65,10 +66,17 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
         self._done = True
 
-    def _guard(self, action: str) -> None:
+    def _hold_check(self) -> None:
+        if (guard := self._guard()) is not None:
+            guard.hold()
+
+    def _restart_check(self) -> None:
+        if (guard := self._guard()) is not None:
+            guard.restart()
+
+    def _guard(self) -> ReplicaGuard | None:
         state = distributed_part(getattr(self.model, "optimizer", None))
-        if state is not None:
-            getattr(state.guard, action)()
+        return None if state is None else state.guard
 
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
