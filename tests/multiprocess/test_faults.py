@@ -134,5 +134,8 @@ def test_idle_ranks_use_no_cpu(tmp_path):
             job.wait_for_line("idle")
         workers = [psutil.Process(process.pid) for process in job.workers()]
         used = [sum(worker.cpu_times()[:2]) for worker in workers]
+        begin = time.monotonic()
         time.sleep(3)  # what is measured
-        assert all(sum(w.cpu_times()[:2]) - before < 0.1 for w, before in zip(workers, used, strict=True))
+        more = [sum(worker.cpu_times()[:2]) - before for worker, before in zip(workers, used, strict=True)]
+        # A rank that spins uses a core; a heartbeat takes milliseconds, on a slow machine some more.
+        assert max(more) < 0.1 * (time.monotonic() - begin)
