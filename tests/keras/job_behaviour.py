@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -108,7 +109,8 @@ def two_buckets_are_in_flight_at_once() -> None:
     """Rank 1 starts its first bucket only after rank 0 has started its second: one op a bucket would wait for ever."""
     if size == 1:
         return
-    sign = Path(tfc.broadcast_object(f"/tmp/tfcollective-overlap-{os.getpid()}"))
+    folder = tempfile.mkdtemp(prefix="tfcollective-overlap-") if rank == 0 else None
+    sign = Path(tfc.broadcast_object(folder)) / "sign"
     original = ops.bucket_start
 
     def noted_start(tensors: list, *, plan: object, bucket: int) -> tf.Tensor:
@@ -141,7 +143,8 @@ def two_buckets_are_in_flight_at_once() -> None:
     finally:
         ops.bucket_start = original
         tfc.barrier()
-        sign.unlink(missing_ok=True)
+        if rank == 0:
+            shutil.rmtree(sign.parent)
 
 
 def batch_normalization_sees_the_joint_batch() -> None:

@@ -12,7 +12,7 @@ import tfcollective
 import tfcollective.keras as tfk
 from tfcollective import runtime
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 
 BATCHES, EPOCHS, SHARE = 6, 2, 4
 

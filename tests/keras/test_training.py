@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 from jobs import run_job
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 if version("keras").startswith("2."):  # the longest test of all: once in `make test`, with Keras 2 in `make test-long`
     pytestmark.append(pytest.mark.long)
 JOB = Path(__file__).with_name("job_training.py")

@@ -29,7 +29,7 @@ def test_the_others_are_told(kind: str, code: int, told: str, reported: str, tmp
     done = run_job(JOB, 2, kind, expect=code, TOLD=str(tmp_path / "told"))
     waited = re.search(r"told after ([0-9.]+) s", done.stdout)
     assert waited is not None, done.stdout
-    assert float(waited[1]) < within(1.0)
+    assert float(waited[1]) < within(5.0)
     assert re.search(told, done.stdout), done.stdout
     report = done.stderr[done.stderr.index("the job failed:") :]
     assert re.match(f"the job failed: {reported}", report), report
@@ -43,5 +43,5 @@ def test_ctrl_c_while_an_operation_waits(kind: str) -> None:
     done = run_job(JOB.with_name("job_interrupt.py"), 2, kind, expect=130 if kind == "numpy" else 1)
     back = re.search(r"back after ([0-9.]+) s", done.stdout)
     assert back is not None, done.stdout
-    assert float(back[1]) < within(5.0)
+    assert float(back[1]) < within(15.0)
     assert "KeyboardInterrupt" in done.stderr
