@@ -39,7 +39,7 @@ ROW = {"bytes": 1 << 20, "ranks": 2, "dtype": "float32", "cache": "hot"}
         (["--dtype", "complex64"], "--dtype: 'complex64' is not one of float32"),
         (["--transport", "rdma"], "--transport"),
         (["--caches", "warm"], "--caches"),
-        (["--rounds", "0"], "--rounds: a number above 0, not 0"),
+        (["--rounds", "0"], "'--rounds': 0 is not in the range x>=1"),
         (["--link", "wifi"], "--link: 'wifi' is neither loopback nor a rate such as 1gbit"),
         (["--link", "none"], "--link: 'none' is neither"),
         (["--link", ","], "--link: at least one"),
