@@ -20,7 +20,8 @@ def test_every_help_has_examples(name, capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["bench"]])
-def test_lists_of_commands_say_whole_sentences(arguments, capsys):
+def test_lists_of_commands_say_whole_sentences(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main([*arguments, "--help"]) == 0
     commands = capsys.readouterr().out.split("Commands:")[1].split("Examples:")[0]
     lines = [line for line in commands.splitlines() if line.strip()]
