@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -250,7 +250,7 @@ class _Submitted:
             self._yarn.kill(self._app_id)
             state = self._yarn.wait_for_end(self._app_id, _END_S)
         records.forget(self._app_id)
-        ended = self._explained(ended)
+        ended = _with_cause(self._explained(ended), state, self._describe_end)
         sys.stderr.write(render_table(self._app_id, ended))
         return Submission(self._app_id, ended, state)
 
@@ -334,6 +334,16 @@ class _Submitted:
                 self._yarn.kill(self._app_id)
                 self._yarn.wait_for_end(self._app_id, _END_S)
             raise
+
+
+def _with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppState], str]) -> HostedOutcome:
+    """YARN ends all containers of an application whose master is gone: ranks that it has stopped are not the cause."""
+    outcome = ended.outcome
+    failed = [record for record in outcome.exits if record.failed]
+    theirs = outcome.stopped_by is not None or not failed or not all(record.consequence for record in failed)
+    if state.state not in ("FAILED", "KILLED") or theirs or outcome.agent_failure is not None:
+        return ended
+    return replace(ended, outcome=replace(outcome, agent_failure=describe(state), host_lost=True))
 
 
 def _say(text: str) -> None:

@@ -1,11 +1,16 @@
 """A ResourceManager that does not answer for a while is waited for. Without YARN."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from tfcollective_launchers.yarn import launcher, skein_client
-from tfcollective_launchers.yarn.launcher import _Submitted
+from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
 from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
+
+from tfcollective.failures import ExitRecord
+from tfcollective.launch.hosted import HostedOutcome
+from tfcollective.launch.launcher import JobOutcome
 
 REPORT = SimpleNamespace(
     state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h"
@@ -89,3 +94,22 @@ def test_the_coordinator_is_found_later(monkeypatch):
 def test_a_coordinator_of_which_nobody_tells_is_an_error():
     with pytest.raises(SkeinError, match="Unable to connect"):
         submitted(yarn(10**6))._find_coordinator([])
+
+
+def test_ranks_that_yarn_has_stopped_with_the_application_are_not_the_cause():
+    gone = AppState("FAILED", "FAILED", "the master was killed", "default", "", "h")
+    stopped = ExitRecord("worker:0", 0, "n", 7, None, 15, 2.0, True)
+    raised = ExitRecord("worker:0", 0, "n", 7, 1, None, 2.0, False)
+    told = [
+        _with_cause(
+            HostedOutcome(JobOutcome(exits, initialised=True, stopped_by=by), ()), state, lambda state: state.why
+        )
+        for exits, by, state in (
+            ((stopped,), None, gone),
+            ((raised,), None, gone),
+            ((stopped,), 2, gone),
+            ((), None, gone),
+            ((stopped,), None, replace(gone, state="FINISHED")),
+        )
+    ]
+    assert [one.outcome.agent_failure for one in told] == ["the master was killed", None, None, None, None]
