@@ -9,7 +9,7 @@ from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
 from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
 
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted import HostedOutcome
+from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
 
 REPORT = SimpleNamespace(
