@@ -25,11 +25,11 @@ struct Waiting {
   std::optional<CallResult> result;
 };
 
-// Lets nobody through until all have come.
-class Gate {
+// Lets nobody through until all have come. Connecting has a deadline, so all come.
+class Latch {
  public:
-  explicit Gate(size_t missing) : missing_(missing) {}
-  void Pass() {
+  explicit Latch(size_t missing) : missing_(missing) {}
+  void ArriveAndWait() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (--missing_ == 0) changed_.notify_all();
     changed_.wait(lock, [this] { return missing_ == 0; });
@@ -66,7 +66,7 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
   for (const auto& address : addresses) pointers.push_back(address.c_str());
   std::vector<int> codes(size, TFC_OK);
   // What one rank does next may end the world, which would reach a slower one that still connects.
-  Gate all_have_connected(size);
+  Latch all_have_connected(size);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -89,7 +89,7 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
       connect.log_user = options.log_user;
       tfc_communicator* communicator = nullptr;
       codes[rank] = tfc_communicator_create(listeners[rank], &connect, &communicator, nullptr);
-      all_have_connected.Pass();
+      all_have_connected.ArriveAndWait();
       if (codes[rank] != TFC_OK) return;
       body(static_cast<int>(rank), communicator);
       tfc_communicator_shutdown(communicator, 5, nullptr);

@@ -82,7 +82,7 @@ def test_a_process_that_dies_ends_the_cluster():
 
 def begin_and_wait(file):
     file.touch()
-    time.sleep(100)
+    time.sleep(100)  # closing the cluster ends it
 
 
 def test_closing_ends_a_call(tmp_path):

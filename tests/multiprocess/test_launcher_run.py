@@ -81,14 +81,14 @@ pid, up = Path(sys.argv[1], "pid"), Path(sys.argv[1], "up")
 if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
     Path(sys.argv[1], "new").write_text(str(os.getpid()))
     Path(sys.argv[1], "new").rename(pid)
-    while not up.exists(): time.sleep(0.01)
+    while not up.exists(): time.sleep(0.01)  # the other rank makes it
     sys.exit(3)
-while not pid.exists(): time.sleep(0.01)
+while not pid.exists(): time.sleep(0.01)  # the other rank makes it
 up.touch()
 try:
-    while True:  # until the agent has seen its end
+    while True:
         os.kill(int(pid.read_text()), 0)
-        time.sleep(0.01)
+        time.sleep(0.01)  # until the agent, whose child it is, has seen its end
 except ProcessLookupError:
     sys.exit("because")
 """

@@ -66,7 +66,7 @@ def with_evaluator(until, *, fails):
     (Path(os.environ["TFC_TEST_FOLDER"]) / "evaluating").touch()
     if fails:
         raise ValueError("nothing to evaluate")
-    time.sleep(LONG_S)
+    time.sleep(LONG_S)  # its container is ended
     return None
 
 

@@ -19,6 +19,7 @@ __all__ = ["Console", "LineSplitter", "OutputPump", "Tail"]
 
 _LOG = get_logger(__name__)
 _READ_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 16  # what Linux keeps in a pipe
 _MAX_LINE_BYTES = 1 << 16
 _TAIL_LINES = 20
 _TIME = "%Y-%m-%d %H:%M:%S "
@@ -123,6 +124,7 @@ class OutputPump:
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="tfc-output", daemon=True)
+        self._read_bytes = 0
         self._showing_since = math.inf  # it takes as long as the reader likes
 
     def start(self) -> None:
@@ -135,10 +137,11 @@ class OutputPump:
 
     def catch_up(self, timeout: float, most: float) -> None:
         """Waits for the end of the stream, at most ``timeout`` seconds; longer, up to ``most``, only while the pump's
-        thread is late, as on a busy machine: what is there has not been read, and not for want of a reader."""
+        thread is late, as on a busy machine: what was there has not been read, and not for want of a reader."""
         deadline = time.monotonic() + most
+        left = self._read_bytes + _PIPE_BYTES  # what comes after a full pipe is of a descendant that goes on
         self._thread.join(timeout)
-        while self._thread.is_alive() and time.monotonic() < deadline and self._is_late():
+        while self._thread.is_alive() and time.monotonic() < deadline and self._read_bytes < left and self._is_late():
             self._thread.join(_LATE_S)
 
     def _is_late(self) -> bool:
@@ -156,6 +159,7 @@ class OutputPump:
         while data := os.read(self.source.fileno(), _READ_BYTES):
             self._keep(data)
             self._show(splitter.feed(data))
+            self._read_bytes += len(data)
         if rest := splitter.finish():
             self._show((rest if rest.endswith((b"\r", b"\n")) else rest + b"\n",))
         self.source.close()

@@ -131,9 +131,11 @@ class Supervisor:
     def drain(self, timeout: float) -> None:
         """Waits until all output is shown, at most ``timeout`` seconds, somewhat longer when it is we who are late."""
         deadline = self._clock.monotonic() + timeout
+        latest = deadline + _MOST_DRAIN_S  # for all of them together
         for worker in self._ended:
             for pump in worker.pumps:
-                pump.catch_up(max(0.0, deadline - self._clock.monotonic()), _MOST_DRAIN_S)
+                now = self._clock.monotonic()
+                pump.catch_up(max(0.0, deadline - now), max(0.0, latest - now))
 
     def _start(self, config: WorkerConfig) -> None:
         failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.replace(':', '-')}.json"

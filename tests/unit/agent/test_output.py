@@ -115,6 +115,28 @@ def test_a_stream_that_somebody_holds_open_is_not_waited_for():
         one.join(within(20))
 
 
+def test_a_stream_that_somebody_goes_on_filling_is_not_waited_for():
+    source, feed = os.pipe()
+    closed = threading.Event()
+
+    class AlwaysBehind(OutputPump):
+        def _is_late(self):
+            return True
+
+    def fill():
+        while not closed.is_set():
+            os.write(feed, b"still here\n")
+        os.close(feed)
+
+    with Path("/dev/null").open("wb", buffering=0) as null:
+        one = AlwaysBehind(os.fdopen(source, "rb", buffering=0), Console(null.fileno()), b"")
+        one.start()
+        threading.Thread(target=fill, daemon=True).start()
+        one.catch_up(0.01, 3600.0)  # not so long
+        closed.set()
+        one.join(within(20))
+
+
 def test_a_reader_that_has_gone_does_not_stop_the_process():
     reader, writer = os.pipe()
     os.close(reader)
