@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, first_cause
 from tfcollective.launch import api
 from tfcollective.launch.system.network import own_address
+from tfcollective.launch.system.signals import StopSwitch
 from tfcollective.settings import Settings
 from tfcollective.task_specs import check_task_specs, side_tasks_of, trainers_of
 from tfcollective.tasks import TaskKey, workers
@@ -41,7 +43,9 @@ _POLL_S = 20.0
 _LOOK_S = 1.0
 _LOST_S = 30.0
 _GRACE_S = 5.0
-_START_S = 900.0
+_STOP_S = 60.0
+_START_S = 300.0  # beyond what a platform may take to give its containers
+_ALLOCATION_S = 600.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -79,20 +83,24 @@ class Cluster:
         self._broken = False
         self._open = ExitStack()
         self._job: threading.Thread | None = None
+        self._ready = False
+        self._switch = StopSwitch()
         self._error: BaseException | None = None
 
     def __enter__(self) -> Cluster:
         host = _LOOPBACK if self._launcher == "local" else own_address(self._options.get("network_interfaces", ()))
         name, key = f"cluster-{secrets.token_hex(4)}", new_key()
+        patience = _START_S + _allocation_timeout(self._options.get("platform"))
         with ExitStack() as opened:
-            server = CoordinatorServer(ServerOptions(name, key, workers(1), _START_S, bind_host=host))
+            server = CoordinatorServer(ServerOptions(name, key, workers(1), patience, bind_host=host))
             opened.enter_context(server)
             self._client = opened.enter_context(CoordinatorClient(server.endpoint, key))
             opened.callback(self._end)
             arguments = (str(server.endpoint), key.hex())
             self._job = threading.Thread(target=self._run_job, args=(arguments,), name="tfc-cluster", daemon=True)
             self._job.start()
-            self._wait_for("ready", _START_S)
+            self._wait_for("ready", patience)
+            self._ready = True
             self._open = opened.pop_all()
         return self
 
@@ -159,16 +167,29 @@ class Cluster:
     def _run_job(self, arguments: tuple[str, str]) -> None:
         try:
             more: dict[str, Any] = {"task_specs": self._specs, **self._options}
-            api.run(serve_calls, arguments, np=self._np, launcher=self._launcher, **more)
+            with self._switch.held():
+                api.run(serve_calls, arguments, np=self._np, launcher=self._launcher, **more)
+        except KeyboardInterrupt:
+            self._error = StateError("the cluster's processes were stopped")
         except BaseException as error:  # noqa: BLE001  it is raised where a call waits
             self._error = error
 
     def _end(self) -> None:
         if self._job is None:
             return
-        with suppress(CoordinatorError):
-            self._client.put(_END, True)
-        self._job.join(_LOST_S + _GRACE_S)
+        if self._ready:
+            with suppress(CoordinatorError):
+                self._client.put(_END, True)
+            self._job.join(_LOST_S + _GRACE_S)
+        if self._job.is_alive():  # nobody is there yet who could be told, or somebody does not listen
+            self._switch.stop(signal.SIGTERM)
+            self._job.join(_STOP_S)
+
+
+def _allocation_timeout(platform: object) -> float:
+    """How long (s) the platform may take. What cannot be used is refused by the job, which says why."""
+    asked = platform.get("allocation_timeout") if isinstance(platform, Mapping) else None
+    return float(asked) if isinstance(asked, int | float) else _ALLOCATION_S
 
 
 def _tasks(task_specs: Mapping[str, Any] | None, np: int | None) -> tuple[TaskKey, ...]:

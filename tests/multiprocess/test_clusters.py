@@ -1,6 +1,7 @@
 """Processes that are kept, on this machine."""
 
 import os
+import signal
 import threading
 import time
 
@@ -10,6 +11,9 @@ from patience import within
 
 import tfcollective
 from tfcollective import ConfigError, StateError, TaskSpec, WorkerFailedError, cluster
+from tfcollective.clusters import Cluster
+from tfcollective.launch import api
+from tfcollective.launch.system.signals import forward_signals
 
 pytestmark = pytest.mark.multiprocess
 
@@ -105,6 +109,36 @@ def test_closing_ends_a_call(tmp_path):
     assert len(caught) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_leaving_ends_what_waits_for_a_platform(monkeypatch):
+    """Ctrl-C in a notebook while YARN has no room: the application does not stay in the queue."""
+    waiting, stopped = threading.Event(), []
+
+    def run(*arguments, **options):
+        ended = threading.Event()
+        with forward_signals((), lambda number: ended.set()) as received:
+            waiting.set()
+            assert ended.wait(within(30))
+            stopped.extend(received)
+
+    def interrupted(self, name, seconds=None):
+        assert waiting.wait(within(30))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "run", run)
+    monkeypatch.setattr(Cluster, "_wait_for", interrupted)
+    kept = cluster(np=2)
+    with pytest.raises(KeyboardInterrupt), kept:
+        pass
+    assert stopped == [signal.SIGTERM]
+    assert not kept._job.is_alive()
+
+
+def test_a_timeout_that_is_none_is_refused_by_the_job():
+    kept = cluster(np=1, launcher="yarn", platform={"allocation_timeout": "soon"})
+    with pytest.raises(ConfigError, match="allocation_timeout: a number of seconds"), kept:
+        pass
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ import tfcollective
 from tfcollective import runtime
 if role == "evaluator":
     tfcollective.init()
-    runtime.publish({"figures": {"last_training_step": 12, "nb_eval_steps": 30}})
+    figures = {"last_training_step": 12, "nb_eval_steps": 30}
+    runtime.publish({"figures": figures, "metrics": {"loss": float("nan")}})
     (here / "said").touch()
 wait_for(here / "end")
 """
@@ -144,6 +145,7 @@ wait_for(here / "end")
         (tmp_path / "end").touch()
         assert job.finish(30)[0] == 0
     assert "last training step 12" in table
+    assert "loss NaN" in table
     evaluator = found["tasks"][-1]
     assert (evaluator["task"], evaluator["rank"], evaluator["state"]) == ("evaluator:0", None, "running")
     assert evaluator["info"]["figures"]["nb_eval_steps"] == 30

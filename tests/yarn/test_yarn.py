@@ -62,7 +62,7 @@ def test_the_application_is_killed(yarn, on_yarn, when_all_run):
         subprocess.run(["yarn", "application", "-kill", app_id], check=True, capture_output=True)
 
     when_all_run(kill)
-    with pytest.raises(LaunchError, match="killed"):
+    with pytest.raises(LaunchError, match=r"has ended \(killed\)"):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
 
@@ -72,6 +72,17 @@ def test_the_chiefs_container_is_killed(yarn, on_yarn, when_all_run):
 
     when_all_run(kill)
     with pytest.raises(LaunchError, match="chief-0"):
+        tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
+
+
+def test_a_workers_container_is_asked_to_end(yarn, on_yarn, when_all_run):
+    """As YARN does a moment before it kills one: the agent ends its rank in order and says good-bye."""
+
+    def ask(app_id):
+        os.kill(yarn.process(app_id, "tfcollective_launchers.yarn.container", "worker-0"), signal.SIGTERM)
+
+    when_all_run(ask)
+    with pytest.raises(LaunchError, match=r"the container of worker-0 on \S+ was ended (\(exit code 143|by SIGTERM)"):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
 
@@ -230,11 +241,17 @@ def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_pa
     ask("kill", app_id)
     assert not yarn.apps()
     assert "state: killed" in ask("status", app_id)
-    yarn.until(lambda: "rank 1 is up" in ask("logs", app_id), "YARN has collected the logs")
+    yarn.until(lambda: "rank 1 is up" in _asked("logs", app_id).stdout, "YARN has collected the logs")
 
 
 def ask(command, app_id):
-    done = subprocess.run(
+    done = _asked(command, app_id)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _asked(command, app_id):
+    return subprocess.run(
         [sys.executable, "-m", "tfcollective", command, app_id],
         capture_output=True,
         text=True,
@@ -242,8 +259,6 @@ def ask(command, app_id):
         env={**os.environ, "COLUMNS": "200"},
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_what_does_not_exist_is_said(yarn):

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tfcollective._version import __version__
+from tfcollective.cli.yarn_options import package_index_option, packing
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.launch.checks import CheckedLauncher, Finding
 from tfcollective.launch.registry import find_launcher
@@ -40,7 +41,14 @@ Examples:
 @click.option("--queue", metavar="NAME", help="YARN: the queue. [default]")
 @click.option("--archive", metavar="F", help="YARN: a packed environment.")
 @click.option("--remote-python", metavar="PATH", help="YARN: an interpreter on the nodes.")
-def check(launcher: str | None, queue: str | None, archive: str | None, remote_python: str | None) -> int:
+@package_index_option
+def check(
+    launcher: str | None,
+    queue: str | None,
+    archive: str | None,
+    remote_python: str | None,
+    package_index: tuple[str, ...],
+) -> int:
     """Checks versions, the native library, GPUs, the TensorFlow ops and an all-reduce between two processes.
 
     With --launcher, it checks that platform in place of the last two: for YARN configuration, commands,
@@ -48,9 +56,11 @@ def check(launcher: str | None, queue: str | None, archive: str | None, remote_p
 
     Exit code 0 when all is well, else 1.
     """
-    platform = {"queue": queue, "archive": archive, "python": remote_python}
+    platform = {"queue": queue, "archive": archive, "python": remote_python, "pack": packing(package_index)}
     if launcher is None and any(platform.values()):
-        raise ConfigError("--queue, --archive and --remote-python are about a platform: name it with --launcher")
+        raise ConfigError(
+            "--queue, --archive, --remote-python and --package-index are about a platform: name it with --launcher"
+        )
     return _show(_findings() if launcher is None else _platform_findings(launcher, platform))
 
 

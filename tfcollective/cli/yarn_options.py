@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["YARN_OPTIONS", "refuse_yarn_options", "yarn_platform"]
+__all__ = ["YARN_OPTIONS", "package_index_option", "packing", "refuse_yarn_options", "yarn_platform"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+package_index_option = click.option(
+    "--package-index",
+    multiple=True,
+    metavar="DIR|URL",
+    help="YARN: where packing finds packages that the usual index has not; may be repeated.",
+)
 
 YARN_OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
     click.option("--queue", metavar="NAME", help="YARN: the queue. [default]"),
     click.option("--job-name", metavar="NAME", help="YARN: what the application is called. [tfcollective]"),
     click.option("--archive", metavar="F", help="YARN: a packed environment, unless --remote-python."),
+    package_index_option,
     click.option("--ship", multiple=True, metavar="NAME=PATH", help="YARN: send a file or directory; may be repeated."),
     click.option("--pre-script", metavar="BASH", help="YARN: lines that run in every container before Python."),
     click.option("--allocation-timeout", type=float, metavar="S", help="YARN: how long to wait for containers. [600]"),
     click.option("--detach", is_flag=True, help="YARN: leave when the job runs, and let it go on."),
 )
-_FIELDS = ("queue", "job_name", "archive", "ship", "pre_script", "allocation_timeout", "detach")
+_FIELDS = ("queue", "job_name", "archive", "package_index", "ship", "pre_script", "allocation_timeout", "detach")
 
 
 def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,11 +41,19 @@ def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
         "name": options["job_name"],
         "python": options["remote_python"],
         "archive": options["archive"],
+        "pack": packing(options["package_index"]),
         "files": dict(_pair(text) for text in options["ship"]),
         "pre_script_hook": options["pre_script"],
         "allocation_timeout": options["allocation_timeout"],
         "detach": options["detach"],
     }
+
+
+def packing(indexes: Sequence[str]) -> dict[str, Any] | None:
+    """What cluster-pack is told where packages come from indexes, or from directories of wheels, of one's own."""
+    if not indexes:
+        return None
+    return {"additional_indexes": [str(Path(one).absolute()) if Path(one).is_dir() else one for one in indexes]}
 
 
 def refuse_yarn_options(options: Mapping[str, Any]) -> None:

@@ -31,7 +31,8 @@ class SideTaskEnd:
         exit: the record of its end, or None when nobody has reported it.
         info: what it has published: an evaluator its figures, TensorBoard its address.
         started: whether its process was started.
-        lost: where nobody has reported its end: what happened to the agent that should have, or an empty text.
+        lost: what happened to its agent, where that is why nobody has reported its end or why it was ended; or an
+            empty text.
     """
 
     task: str
@@ -59,7 +60,7 @@ class JobOutcome:
         durations: how long (s) the processes ran, by task; those of side tasks, too.
         generation: of its last world; 0 when none came together.
         earlier: why it failed before it was started again, each time in one line.
-        not_restarted: why it was not started again although it might have been; empty otherwise.
+        not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
     """
 
     exits: tuple[ExitRecord, ...]

@@ -112,7 +112,10 @@ class Session:
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Adds to what the coordinator knows of this task, at once and with every heartbeat from now on."""
-        self._published = {**self._published, **info}  # a new one: the heartbeat may be reading the old
+        from tfcollective.coordinator.published import write_published
+
+        # A new one: the heartbeat may be reading the old.
+        self._published = {**self._published, **write_published(info)}
         if self._heartbeat is not None:
             self._heartbeat.beat()
 

@@ -23,7 +23,7 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.network import is_this_machine, own_address, route_address
-from tfcollective.launch.system.signals import forward_signals
+from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
 
@@ -111,9 +111,11 @@ def _in_rank_order(facts: Sequence[Facts]) -> list[Facts]:
 
 def _run(job: Job, plan: Plan, nodes: Sequence[Node], stop_signals: Sequence[int]) -> JobOutcome:
     agents = Agents(nodes)
-    with forward_signals(stop_signals, agents.stop) as received:
+    stop = Gate(agents.stop)  # nobody can be stopped who has not begun
+    with forward_signals(stop_signals, stop) as received:
         for worker, node in zip(plan.workers, nodes, strict=True):
             node.begin(job, (worker,), sys.executable)
+        stop.open()
         failures = agents.wait(lambda: job.failed)
     lost = any(node.lost for node in nodes)
     # When a rank has failed, mpirun may end an agent before it can say that all is over there.

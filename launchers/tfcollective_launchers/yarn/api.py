@@ -182,6 +182,8 @@ def _log_figures(metrics: Metrics, thresholds: Mapping[str, tuple[float | None, 
         groups = [group for key in ("figures", "metrics") if isinstance(group := info.get(key), Mapping)]
         figures = {name: value for group in groups for name, value in group.items()}
         for name, (low, high) in thresholds.items():
-            value = figures.get(name, math.nan)
+            value = figures.get(name)
+            if not isinstance(value, int | float):
+                continue
             if (-math.inf if low is None else low) <= value <= (math.inf if high is None else high):
                 sys.stderr.write(f"tfcollective: {task}: {name} {value}\n")

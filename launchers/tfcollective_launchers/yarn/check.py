@@ -173,10 +173,13 @@ def _packing() -> Finding:
     return Finding("packing", True, f"cluster-pack {version} packs {sys.prefix}")
 
 
+_OF_THE_PROBE = ("queue", "python", "archive", "pack", "files", "skein_client")
+
+
 def _application(options: YarnOptions, run: _RUN) -> Finding:
     """A whole job with one container."""
     name = "an application with one container"
-    platform = {field: getattr(options, field) for field in ("queue", "python", "archive", "files", "skein_client")}
+    platform = {field: getattr(options, field) for field in _OF_THE_PROBE}
     try:
         spec = function_job(
             answer,

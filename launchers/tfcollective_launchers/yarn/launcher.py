@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -58,7 +59,8 @@ _TOO_LARGE = "Invalid resource request"
 
 @dataclass(frozen=True)
 class Submission:
-    """One application: its id, how it ended, and how the job in it ended; no ``state`` when it was left to itself."""
+    """One application: its id, how it ended, and how the job in it ended; no ``state`` when it was left to itself or
+    had to be ended, or YARN does not say it."""
 
     app_id: str
     ended: HostedOutcome
@@ -206,11 +208,15 @@ class _Submitted:
         self._options = options
         self._app_id = ""
         self._security: Any = None
+        self._away = False  # YARN does not answer, or does not know the application
 
     def run(self, document: Mapping[str, Any], stop_signals: Sequence[int]) -> Submission:
         """To its end, or until it runs by itself. Whatever goes wrong here, the application does not stay."""
         with forward_signals(stop_signals, lambda number: None) as received:
-            self._app_id, self._security = self._yarn.submit(document)
+            submitted = self._yarn.submit(document, lambda: bool(received))
+            if submitted is None:
+                return Submission("", HostedOutcome(_stopped_by(received), ()), None)
+            self._app_id, self._security = submitted
             _say(f"{self._app_id} in the queue {self._options.queue}: submitted")
             with self._ended_on_error():
                 coordinator = self._find_coordinator(received)
@@ -234,8 +240,7 @@ class _Submitted:
         self._yarn.kill(self._app_id)
         # YARN has been told: whoever presses Ctrl-C again need not see it end.
         state = self._yarn.wait_for_end(self._app_id, _END_S, lambda: len(received) > 1)
-        outcome = JobOutcome((), initialised=True, stopped_by=received[0])
-        return Submission(self._app_id, HostedOutcome(outcome, ()), state)
+        return Submission(self._app_id, HostedOutcome(_stopped_by(received), ()), state)
 
     def _follow(self, coordinator: str, stop_signals: Sequence[int], received: Sequence[int]) -> HostedOutcome:
         hosted = self._hosted
@@ -244,15 +249,29 @@ class _Submitted:
             return client.follow(hosted.plan, self._gone, stop_signals, results=results, earlier=received)
 
     def _described(self, ended: HostedOutcome) -> Submission:
-        state = self._yarn.wait_for_end(self._app_id, _END_S)
-        if not state.ended:
-            _LOG.warning("%s is still %s after its job: killing it", self._app_id, state.state)
-            self._yarn.kill(self._app_id)
-            state = self._yarn.wait_for_end(self._app_id, _END_S)
+        state = self._end()
         records.forget(self._app_id)
-        ended = _with_cause(self._explained(ended), state, self._describe_end)
+        ended = self._explained(ended)
+        if state is not None:
+            ended = _with_cause(ended, state, self._describe_end)
         sys.stderr.write(render_table(self._app_id, ended))
         return Submission(self._app_id, ended, state)
+
+    def _end(self) -> AppState | None:
+        """Sees to it that the application ends after its job; how it did by itself. What became of the job is known: a
+        ResourceManager that is away does not change it."""
+        try:
+            state = self._yarn.wait_for_end(self._app_id, _END_S)
+            if state.ended:
+                return state
+            _LOG.warning("%s is still %s after its job: killing it", self._app_id, state.state)
+            self._yarn.kill(self._app_id)
+            self._yarn.wait_for_end(self._app_id, _END_S)
+        except SkeinError as error:
+            _LOG.warning("its job is over, but YARN does not say that %s has ended: %s", self._app_id, error)
+            with suppress(SkeinError):
+                self._yarn.kill(self._app_id)
+        return None
 
     def _find_coordinator(self, received: Sequence[int]) -> str | None:
         """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
@@ -282,12 +301,15 @@ class _Submitted:
     def _state_by(self, deadline: float) -> AppState | None:
         """None while YARN does not answer: its ResourceManager may come back. Raises SkeinError past the deadline."""
         try:
-            return self._yarn.state(self._app_id)
+            state = self._yarn.state(self._app_id)
         except SkeinError as error:
             if time.monotonic() > deadline:
                 raise
-            _LOG.warning("yarn: %s", error)
+            _LOG.log(logging.DEBUG if self._away else logging.WARNING, "yarn: %s", error)  # once each time
+            self._away = True
             return None
+        self._away = False
+        return state
 
     def _gone(self) -> str | None:
         state = self._state_by(math.inf)
@@ -337,13 +359,25 @@ class _Submitted:
 
 
 def _with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppState], str]) -> HostedOutcome:
-    """YARN ends all containers of an application whose master is gone: ranks that it has stopped are not the cause."""
+    """YARN ends all containers of an application that is killed or whose master is gone: those are not the cause. One
+    that somebody has killed stays so."""
     outcome = ended.outcome
     failed = [record for record in outcome.exits if record.failed]
-    theirs = outcome.stopped_by is not None or not failed or not all(record.consequence for record in failed)
-    if state.state not in ("FAILED", "KILLED") or theirs or outcome.agent_failure is not None:
+    theirs = outcome.stopped_by is not None or not all(record.consequence for record in failed)
+    well = not failed and outcome.agent_failure is None
+    if state.state not in ("FAILED", "KILLED") or theirs or well:
         return ended
-    return replace(ended, outcome=replace(outcome, agent_failure=describe(state), host_lost=True))
+    killed = state.state == "KILLED"
+    if outcome.agent_failure is not None and not (killed and outcome.host_lost):
+        return ended
+    said = outcome.agent_failure if not ended.containers else None  # no word of the coordinator's, but YARN's already
+    final = "the application was killed" if killed else ""
+    outcome = replace(outcome, agent_failure=said or describe(state), host_lost=True, not_restarted=final)
+    return replace(ended, outcome=outcome)
+
+
+def _stopped_by(received: Sequence[int]) -> JobOutcome:
+    return JobOutcome((), initialised=True, stopped_by=received[0])
 
 
 def _say(text: str) -> None:

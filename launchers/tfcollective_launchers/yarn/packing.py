@@ -84,7 +84,8 @@ def _pack_environment(more: Mapping[str, Any]) -> str:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise LaunchError(
             f"cluster-pack could not pack this environment ({lines[-1].strip()}): give a packed one, or a python on "
-            "the nodes; wheels that no package index has: pack={'additional_indexes': [THEIR DIRECTORY]}"
+            "the nodes; for wheels that no package index has, give --package-index DIRECTORY, in Python "
+            "pack={'additional_indexes': [DIRECTORY]}"
         ) from error
     return str(place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
 from tfcollective_launchers.yarn.cluster import Amount, NodeView
@@ -34,6 +36,9 @@ ENDPOINT_KEY = "tfcollective/coordinator"
 ENDED = ("FINISHED", "FAILED", "KILLED")
 _START_S = 120.0
 _CALL_S = 60.0
+_LOOK_S = 0.5
+_LEAST_BYTES_PER_S = 1 << 20  # of an upload
+_HERE = "file://"
 _TAIL_LINES = 12
 
 
@@ -53,9 +58,9 @@ def import_skein() -> Any:
     return skein
 
 
-def within(seconds: float, what: str, work: Callable[[], _T]) -> _T:
-    """What ``work`` returns or raises; SkeinError when it takes too long. Calls of skein's have no deadline of their
-    own: one that hangs is left to itself."""
+def within(seconds: float, what: str, work: Callable[[], _T], enough: Callable[[], bool] = lambda: False) -> _T:
+    """What ``work`` returns or raises; SkeinError when it takes too long, or it is ``enough()`` before. Calls of
+    skein's have no deadline of their own: one that hangs is left to itself."""
     box: list[tuple[bool, Any]] = []
 
     def run() -> None:
@@ -66,8 +71,12 @@ def within(seconds: float, what: str, work: Callable[[], _T]) -> _T:
 
     thread = threading.Thread(target=run, name="tfc-skein", daemon=True)
     thread.start()
-    thread.join(seconds)
+    deadline = Deadline.after(seconds)
+    while not box and not enough() and not deadline.expired():
+        thread.join(min(deadline.remaining(), _LOOK_S))
     if not box:
+        if enough():
+            raise SkeinError(f"{what} was interrupted")
         raise SkeinError(f"{what} took more than {seconds:g} s")
     good, value = box[0]
     if good:
@@ -158,16 +167,32 @@ class YarnClient:
         if str(queue.state) != "RUNNING":
             raise ConfigError(f"YARN's queue {name!r} is {str(queue.state).lower()}: it takes no applications")
 
-    def submit(self, document: Mapping[str, Any]) -> tuple[str, Any]:
-        """Submits an application with credentials of its own; its id and the credentials."""
+    def submit(self, document: Mapping[str, Any], enough: Callable[[], bool] = lambda: False) -> tuple[str, Any] | None:
+        """Submits an application with credentials of its own; its id and the credentials, or None when it was
+        ``enough()`` before. Its files that are here are copied to the cluster meanwhile, for which there is a second
+        for every MiB."""
         try:
             spec = self._skein.ApplicationSpec.from_dict(dict(document))
             security = self._skein.Security.new_credentials()
         except (TypeError, ValueError) as error:
             raise LaunchError(f"the application cannot be described to YARN: {error}") from error
         spec.master.security = security
-        app_id: str = self._call("submitting the application", lambda: self._client.submit(spec), _START_S)
-        return app_id, security
+        late = threading.Event()
+
+        def submit() -> str:
+            app_id: str = self._client.submit(spec)
+            if late.is_set():
+                self._client.kill_application(app_id)  # nobody will ever hear of it
+            return app_id
+
+        limit = _START_S + sum(map(_size, set(_sources(document)))) / _LEAST_BYTES_PER_S
+        try:
+            return self._call("submitting the application", submit, limit, enough), security
+        except SkeinError:
+            late.set()
+            if enough():
+                return None
+            raise
 
     def state(self, app_id: str) -> AppState:
         """What YARN says of an application."""
@@ -208,6 +233,7 @@ class YarnClient:
         """Its state once it has ended, or as it is after that time or as soon as it is ``enough()``. Raises SkeinError
         when YARN does not say."""
         deadline = time.monotonic() + seconds
+        level = logging.WARNING
         while True:
             try:
                 state = self.state(app_id)
@@ -216,12 +242,15 @@ class YarnClient:
             except SkeinError as error:
                 if enough() or time.monotonic() > deadline:
                     raise
-                _LOG.warning("yarn: %s", error)
+                _LOG.log(level, "yarn: %s", error)
+                level = logging.DEBUG
             time.sleep(0.25)  # YARN has no call that waits
 
-    def _call(self, what: str, work: Callable[[], _T], seconds: float = _CALL_S) -> _T:
+    def _call(
+        self, what: str, work: Callable[[], _T], seconds: float = _CALL_S, enough: Callable[[], bool] = lambda: False
+    ) -> _T:
         try:
-            return within(seconds, what, work)
+            return within(seconds, what, work, enough)
         except self._skein.exceptions.SkeinError as error:
             raise SkeinError(f"{what}: {_first_line(error)}") from error
         except (OSError, ValueError, KeyError) as error:
@@ -258,6 +287,27 @@ def _start_driver(skein: Any, log: Path) -> Any:
 
 def _amount(resources: Any) -> Amount:
     return Amount(resources.memory, resources.vcores, resources.gpus)
+
+
+def _sources(document: object) -> Iterator[str]:
+    """The paths of the files on this machine that a description of an application names, some of them several times:
+    skein copies each once."""
+    if isinstance(document, str):
+        if document.startswith(_HERE):
+            yield document.removeprefix(_HERE)
+    elif isinstance(document, Mapping):
+        for value in document.values():
+            yield from _sources(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _sources(value)
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0  # skein says what is wrong with it
 
 
 def _first_line(error: BaseException) -> str:

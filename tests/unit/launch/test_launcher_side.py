@@ -6,12 +6,13 @@ import queue
 import signal
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from patience import within
 
 from tfcollective._version import __version__
-from tfcollective.agent.config import StopCommand, command_from_line
+from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.nodes import launcher_side
@@ -66,6 +67,35 @@ def test_a_node_that_is_silent_is_lost_and_cut_off():
     assert "the host h2 (10.0.0.2) has not answered for 7 s" in text
     assert one.lost
     assert one.closed
+
+
+def given_work(one, finished):
+    """As after its orders, with tasks that have ended well or have not."""
+    one.begin(
+        SimpleNamespace(
+            has_finished=lambda tasks: finished,
+            agent_config=lambda workers, scratch_dir: AgentConfig("job", "", "", (), ""),
+            watch=lambda workers, send: None,
+        ),
+        (),
+        "python",
+    )
+    return one
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_node_that_falls_silent_after_its_work_is_not_lost(finished):
+    one = given_work(node(beat(1), None), finished)
+    assert (one.wait() is None) == finished
+    assert one.lost != finished
+    assert one.closed
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_node_that_is_ended_after_its_work_was_not_taken_away(finished):
+    one = given_work(node(Entry({"ended": True, "failure": None, "signal": "SIGTERM"}, 1)), finished)
+    assert one.wait() is None
+    assert one.ended_by == (None if finished else "SIGTERM")
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):

@@ -1,12 +1,15 @@
 """A node's part, in this process: a real coordinator, and no agent."""
 
 import json
+import queue
+import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 from patience import within
 
-from tfcollective.agent.config import AgentConfig
+from tfcollective.agent.config import AgentConfig, StopCommand, command_to_line
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.client import NODES, CoordinatorClient, UnprovenReplyError
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
@@ -48,7 +51,8 @@ def test_what_goes_wrong_before_there_is_an_agent_reaches_the_launcher(server, c
     client.put(orders_key(0), [ORDER])
     with pytest.raises(ConfigError, match="everybody's"):
         node_side.serve(settings(server, key))
-    assert client.get(beat_key(0)).value == {"ended": True, "failure": "the runtime directory is everybody's"}
+    said = client.get(beat_key(0)).value
+    assert said == {"ended": True, "failure": "the runtime directory is everybody's", "signal": None}
 
 
 def test_orders_that_are_none_reach_the_launcher(server, client, key):
@@ -102,3 +106,48 @@ def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
 def test_no_orders(server, key):
     with pytest.raises(CoordinatorError, match=r"given no orders within 0\.5 s"):
         node_side.serve(settings(server, key, patience=0.5))
+
+
+class Agent:
+    """Notes what it is asked to do."""
+
+    def __init__(self):
+        self.sent, self.stopped, self.said = [], [], threading.Event()
+
+    def send(self, command):
+        self.sent.append(command)
+        self.said.set()
+
+    def stop(self, number):
+        self.stopped.append(number)
+
+
+@pytest.fixture
+def relay():
+    agent, orders = Agent(), queue.SimpleQueue()
+    relay = node_side._Relay(orders, agent)
+    relay.start()
+    yield SimpleNamespace(relay=relay, agent=agent, orders=orders)
+    orders.put(None)
+
+
+def test_a_signal_that_the_launcher_has_not_asked_for_is_told(relay):
+    relay.relay.stop(signal.SIGTERM)
+    relay.relay.stop(signal.SIGHUP)
+    assert relay.agent.stopped == [signal.SIGTERM, signal.SIGHUP]
+    assert relay.relay.stopped_by == "SIGTERM"
+
+
+def test_a_signal_after_the_launchers_order_is_no_news(relay):
+    relay.orders.put(command_to_line(StopCommand(signal.SIGTERM)))
+    assert relay.agent.said.wait(within(20))
+    relay.relay.stop(signal.SIGTERM)
+    assert relay.agent.stopped == [signal.SIGTERM]
+    assert relay.relay.stopped_by is None
+
+
+def test_the_last_word_names_the_signal(server, client, key, monkeypatch):
+    monkeypatch.setattr(node_side, "_run", lambda *arguments: node_side._End(None, "SIGTERM"))
+    client.put(orders_key(0), [ORDER])
+    assert node_side.serve(settings(server, key)) == 128 + signal.SIGTERM
+    assert client.get(beat_key(0)).value == {"ended": True, "failure": None, "signal": "SIGTERM"}

@@ -1,5 +1,6 @@
 """The platform's side of a job: who may take part, and what it hears of the submitter. No platform, no agents."""
 
+import json
 import os
 import platform
 import queue
@@ -8,6 +9,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from launching import until
 from patience import within
 
 from tfcollective._version import __version__
@@ -15,11 +17,13 @@ from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.store import Entry
-from tfcollective.errors import CoordinatorError
-from tfcollective.launch.hosted import platform_side, submitter_side
-from tfcollective.launch.hosted.messages import STOP
+from tfcollective.errors import CoordinatorError, LaunchError
+from tfcollective.failures import ExitRecord
+from tfcollective.launch.hosted import patience, platform_side, submitter_side
+from tfcollective.launch.hosted.messages import DONE, LEASE, OUTCOME, STOP, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient
-from tfcollective.launch.nodes.protocol import orders_key
+from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.nodes.protocol import beat_key, orders_key
 from tfcollective.tasks import workers
 
 
@@ -90,6 +94,26 @@ def test_strangers_are_refused(client):
     assert sorted(nodes) == ["worker-0", "worker-1"]
     assert "stranger is none of this job's" in refusal(client, 1)
     assert client.get(orders_key(0)) is None
+
+
+@pytest.mark.parametrize("why", ["was ended (it took too much memory)", None])
+def test_a_container_that_says_good_bye_before_it_is_killed_was_taken_away(client, why):
+    """A platform asks with SIGTERM first: the agent may end its ranks in order, and nobody has asked it to."""
+    come(client, "a", "worker-0")
+    (facts,) = platform_side.enrolled(client, within(20), 0)
+    node = platform_side._HostedNode(facts, client, lambda name: why)
+    client.put(beat_key(0), {"ended": True, "failure": None, "signal": "SIGTERM"})
+    assert node.wait() == f"the container of worker-0 on h {why or 'was ended by SIGTERM'}"
+    assert node.lost
+
+
+def test_a_container_that_ends_in_order_needs_no_explanation(client):
+    come(client, "a", "worker-0")
+    (facts,) = platform_side.enrolled(client, within(20), 0)
+    node = platform_side._HostedNode(facts, client, lambda name: pytest.fail("asked"))
+    client.put(beat_key(0), {"ended": True, "failure": None, "signal": None})
+    assert node.wait() is None
+    assert not node.lost
 
 
 class Forgetful:
@@ -180,3 +204,126 @@ def test_signals_that_came_earlier_stop_what_begins(monkeypatch):
     job = SimpleNamespace(failed=False, outcome=lambda received, failure, **more: received)
     assert launcher_side.run_on_nodes(job, plan, {"a": Node()}, "python", (), [signal.SIGTERM]) == [signal.SIGTERM]
     assert told == ["begin", signal.SIGTERM]
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+PLAN = SimpleNamespace(tasks=workers(2))
+WELL = HostedOutcome(JobOutcome((), initialised=True), ())
+
+
+@pytest.fixture
+def submitter(server, key, monkeypatch):
+    """One that follows the job, and tries again soon."""
+    monkeypatch.setattr(patience, "_RETRY_S", 0.01)
+    monkeypatch.setattr(submitter_side, "_LAST_OUTPUT_S", 0.1)
+    with HostedClient(str(server.endpoint), key) as submitter:
+        yield submitter
+
+
+def failing(monkeypatch, submitter, name, times):
+    """Lets so many answers to what is asked for under this name get lost."""
+    get_blob, failures = submitter._client.get_blob, queue.SimpleQueue()
+    for _ in range(times):
+        failures.put(CoordinatorError("one slow answer"))
+
+    def sometimes(asked, *, timeout):
+        if asked == name and not failures.empty():
+            raise failures.get()
+        return get_blob(asked, timeout=timeout)
+
+    monkeypatch.setattr(submitter._client, "get_blob", sometimes)
+
+
+def test_results_are_fetched_although_answers_get_lost(client, submitter, monkeypatch):
+    for task in PLAN.tasks:
+        client.put_blob(f"result/{task}", str(task).encode())
+    told = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True})
+    told.start()
+    failing(monkeypatch, submitter, "result/worker:1", 3)
+    ended = submitter.follow(PLAN, lambda: None, (), results=True)
+    assert ended.outcome.results == {"worker:0": b"worker:0", "worker:1": b"worker:1"}
+    told.join(within(20))
+    assert not told.is_alive()
+
+
+def test_results_that_cannot_be_fetched_are_missed(client, submitter, monkeypatch):
+    monkeypatch.setattr(patience, "_LONGEST_S", 0.0)
+    client.put_blob(OUTCOME, json.dumps(WELL.to_json()).encode())
+    failing(monkeypatch, submitter, "result/worker:0", 1000)
+    with pytest.raises(LaunchError, match="ended well, but its results could not be fetched: one slow answer"):
+        submitter.follow(PLAN, lambda: None, (), results=True)
+
+
+def test_results_of_a_job_that_failed_are_not_fetched(client, submitter, monkeypatch):
+    failed = HostedOutcome(JobOutcome((ExitRecord("worker:0", 0, "n", 7, 3, None, 1.0),), initialised=True), ())
+    client.put_blob(OUTCOME, json.dumps(failed.to_json()).encode())
+    failing(monkeypatch, submitter, "result/worker:0", 1000)
+    assert submitter.follow(PLAN, lambda: None, (), results=True).outcome.exits == failed.outcome.exits
+
+
+def test_a_report_may_be_larger_than_a_message(client, submitter):
+    tail = tuple("x" * 2000 for _ in range(20))
+    exits = tuple(ExitRecord(f"worker:{n}", n, "n", 7, 3, None, 1.0, stderr_tail=tail) for n in range(120))
+    told = HostedOutcome(JobOutcome(exits, initialised=True), ())
+    platform_side._tell(client, told, followed=False)
+    assert submitter.follow(PLAN, lambda: None, (), results=False).outcome.exits == exits
+
+
+@pytest.mark.parametrize("earlier", [[], [signal.SIGINT]])
+def test_a_coordinator_of_which_nobody_knows_anything_is_given_up(server, submitter, monkeypatch, earlier):
+    """YARN forgets its applications when a ResourceManager without recovery is started again."""
+    server.close()
+    monkeypatch.setattr(submitter_side, "_SILENT_AFTER_SIGNAL_S" if earlier else "_SILENT_S", 0.5)
+    outcome = submitter.follow(PLAN, lambda: None, (), results=True, earlier=earlier).outcome
+    assert "the platform does not say what became of the job" in outcome.agent_failure
+    assert outcome.stopped_by == (earlier[0] if earlier else None)
+
+
+def test_a_coordinator_that_answers_somebody_is_not_given_up(client, submitter, monkeypatch):
+    """While YARN's ResourceManager is away, its client may hang for a minute: one lost answer then is not all."""
+    monkeypatch.setattr(submitter_side, "_SILENT_S", 20.0)
+    submitter._heard -= 1000.0
+    heard, silence = submitter._heard, submitter._silence
+    failing(monkeypatch, submitter, OUTCOME, 1)
+
+    def after_a_beat(received):
+        until(lambda: submitter._heard > heard)
+        client.put_blob(OUTCOME, json.dumps(WELL.to_json()).encode())
+        return silence(received)
+
+    monkeypatch.setattr(submitter, "_silence", after_a_beat)
+    assert submitter.follow(PLAN, lambda: None, (), results=False).outcome == WELL.outcome
+
+
+class Lease:
+    """The coordinator's client where the submitter renews its lease so often and never says that it has seen."""
+
+    def __init__(self, renewals):
+        self.version, self.last = 1, renewals + 1
+
+    def put_blob(self, name, data):
+        assert name == OUTCOME
+
+    def wait(self, name, timeout):
+        assert name == DONE
+        self.version = min(self.version + 1, self.last)
+
+    def get(self, name):
+        assert name == LEASE
+        return Entry(True, self.version)
+
+
+def test_the_submitter_has_time_as_long_as_it_lives(monkeypatch):
+    monkeypatch.setattr(patience, "_RETRY_S", 0.01)
+    lease = Lease(5)
+    wait, failures = lease.wait, iter([CoordinatorError("one slow answer")])
+
+    def sometimes(name, timeout):
+        for failure in failures:
+            raise failure
+        return wait(name, timeout)
+
+    lease.wait = sometimes
+    platform_side._tell(lease, WELL, followed=True)
+    assert lease.version == 6

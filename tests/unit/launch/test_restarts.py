@@ -82,6 +82,7 @@ def test_not_more_often_than_asked():
         ended(2),
         ended(127, initialised=False),
         ended(1, initialised=False),
+        ended(agent_failure="killed by somebody", host_lost=True, not_restarted="the application was killed"),
     ],
 )
 def test_what_would_come_again_is_final_and_so_is_ctrl_c(outcome):

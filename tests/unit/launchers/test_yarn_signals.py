@@ -29,7 +29,7 @@ class Yarn:
         self.enough = None
         self.killed = False
 
-    def submit(self, document):
+    def submit(self, document, enough):
         self._at("submit")
         return "application_1_1", None
 

@@ -1,15 +1,18 @@
 """A ResourceManager that does not answer for a while is waited for. Without YARN."""
 
+import queue
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from patience import within
 from tfcollective_launchers.yarn import launcher, skein_client
 from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
 from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
 
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted.messages import HostedOutcome
+from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
 
 REPORT = SimpleNamespace(
@@ -33,6 +36,9 @@ class Client:
             raise SkeinsError("Unable to connect")
         return REPORT
 
+    def kill_application(self, app_id):
+        raise SkeinsError("Unable to connect")
+
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
@@ -49,6 +55,64 @@ def no_pauses(monkeypatch):
 
 def yarn(failures):
     return YarnClient(Client(failures), SimpleNamespace(exceptions=SimpleNamespace(SkeinError=SkeinsError)))
+
+
+class Slow:
+    """skein's client: it has sent the application when it is told so."""
+
+    def __init__(self):
+        self.sent, self.killed = threading.Event(), queue.SimpleQueue()
+
+    def submit(self, spec):
+        assert self.sent.wait(within(20))
+        return "application_1_1"
+
+    def kill_application(self, app_id):
+        self.killed.put(app_id)
+
+
+class Skein:
+    """What describes an application."""
+
+    exceptions = SimpleNamespace(SkeinError=SkeinsError)
+    ApplicationSpec = SimpleNamespace(from_dict=lambda document: SimpleNamespace(master=SimpleNamespace()))
+    Security = SimpleNamespace(new_credentials=lambda: None)
+
+
+def test_an_application_that_was_sent_too_late_does_not_stay(monkeypatch):
+    monkeypatch.setattr(skein_client, "_START_S", 0.05)
+    slow = Slow()
+    with pytest.raises(SkeinError, match=r"submitting the application took more than 0\.05 s"):
+        YarnClient(slow, Skein).submit({})
+    slow.sent.set()
+    assert slow.killed.get(timeout=within(20)) == "application_1_1"
+
+
+def test_nobody_waits_for_files_to_be_sent_after_ctrl_c(monkeypatch):
+    monkeypatch.setattr(skein_client, "_LOOK_S", 0.01)
+    looks, slow = [], Slow()
+
+    def enough():
+        looks.append(None)
+        return len(looks) > 3
+
+    assert YarnClient(slow, Skein).submit({}, enough) is None
+    slow.sent.set()
+    assert slow.killed.get(timeout=within(20)) == "application_1_1"
+
+
+def test_large_files_have_time_to_be_sent(tmp_path, monkeypatch):
+    limits = []
+    monkeypatch.setattr(skein_client, "within", lambda seconds, *more: limits.append(seconds) or "application_1_1")
+    with (tmp_path / "environment.pex").open("wb") as file:
+        file.truncate(600 << 20)
+    files = {
+        "a": {"source": f"file://{tmp_path}/environment.pex"},
+        "b": {"source": "hdfs:///there"},
+        "c": "file://none",
+    }
+    YarnClient(None, Skein).submit({"master": {"files": files}, "services": {"worker": {"files": files, "n": 1}}})
+    assert limits == [skein_client._START_S + 600]
 
 
 def submitted(client):
@@ -94,6 +158,30 @@ def test_the_coordinator_is_found_later(monkeypatch):
 def test_a_coordinator_of_which_nobody_tells_is_an_error():
     with pytest.raises(SkeinError, match="Unable to connect"):
         submitted(yarn(10**6))._find_coordinator([])
+
+
+def test_what_became_of_the_job_is_told_although_nobody_tells_of_its_application(monkeypatch, capsys):
+    monkeypatch.setattr(launcher, "records", SimpleNamespace(forget=lambda app_id: None))
+    monkeypatch.setattr(launcher, "render_table", lambda app_id, ended: "the table")
+    ended = HostedOutcome(JobOutcome((), initialised=True, results={"worker:0": b"1"}), ())
+    assert submitted(yarn(10**6))._described(ended).ended == ended
+    assert "the table" in capsys.readouterr().err
+
+
+def test_containers_of_an_application_that_was_killed_are_not_the_cause():
+    """Their nodes may hear of it before the master's."""
+    gone = AppState("KILLED", "KILLED", "killed by somebody", "default", "", "h")
+    lost = JobOutcome((), initialised=True, agent_failure="the container of worker-0 was ended", host_lost=True)
+    for outcome, failure, final in (
+        (lost, "killed by somebody", "the application was killed"),
+        (replace(lost, host_lost=False), "the container of worker-0 was ended", ""),
+        (replace(lost, stopped_by=2), "the container of worker-0 was ended", ""),
+        (JobOutcome((), initialised=True), None, ""),
+    ):
+        told = _with_cause(
+            HostedOutcome(outcome, (ContainerRow("worker-0", ()),)), gone, lambda state: state.why
+        ).outcome
+        assert (told.agent_failure, told.not_restarted) == (failure, final)
 
 
 def test_ranks_that_yarn_has_stopped_with_the_application_are_not_the_cause():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ from tfcollective.launch.hosted.messages import (
     HostedOutcome,
 )
 from tfcollective.launch.hosted.output_relay import OutputRelay
+from tfcollective.launch.hosted.patience import patiently
 from tfcollective.launch.launcher import JobOutcome, StartFailure
 from tfcollective.launch.nodes.launcher_side import (
     Facts,
@@ -44,7 +46,6 @@ __all__ = ["HostedPlatform", "serve_container", "serve_job"]
 _LOG = get_logger(__name__)
 _POLL_S = 1.0
 _SUBMITTER_COMES_S = 120.0
-_SEEN_S = 60.0
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -127,9 +128,13 @@ class _HostedNode(Node):
         """See :class:`AgentHandle`."""
         failure = super().wait()
         self.ended = time.monotonic()
+        if self.ended_by is not None:  # a container that is taken away may have had the time to say good-bye
+            self.lost = True
         if not self.lost:
             return failure
         why = self._explain(self.facts.name)
+        if why is None and self.ended_by is not None:
+            why = f"was ended by {self.ended_by}"
         return f"the container of {self.facts.name} on {self.facts.host} {why}" if why else failure
 
 
@@ -232,7 +237,15 @@ def _keep_lease(client: CoordinatorClient) -> None:
 
 
 def _tell(client: CoordinatorClient, ended: HostedOutcome, *, followed: bool) -> None:
-    """Leaves the outcome, and waits until the submitter has seen it: the coordinator ends with us."""
-    client.put(OUTCOME, ended.to_json())
-    if followed and ended.outcome.stopped_by != signal.SIGHUP:
-        client.wait(DONE, timeout=_SEEN_S)
+    """Leaves the outcome, and waits until the submitter has seen it and fetched the results, for as long as it lives:
+    the coordinator ends with us."""
+    report = json.dumps(ended.to_json()).encode()  # of a large job it is larger than a message may be
+    patiently(lambda: client.put_blob(OUTCOME, report))
+    if not followed or ended.outcome.stopped_by == signal.SIGHUP:
+        return
+    seen = 0
+    while patiently(lambda: client.wait(DONE, timeout=LEASE_S)) is None:
+        lease = patiently(lambda: client.get(LEASE))
+        if lease is None or lease.version == seen:
+            return
+        seen = lease.version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import sys
 import threading
@@ -9,11 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.errors import CoordinatorError
-from tfcollective.launch.hosted.messages import DONE, LEASE, OUTCOME, STOP, HostedOutcome
+from tfcollective.errors import CoordinatorError, LaunchError
+from tfcollective.exit_codes import ExitCode
+from tfcollective.launch.hosted.messages import DONE, LEASE, LEASE_S, OUTCOME, STOP, HostedOutcome
+from tfcollective.launch.hosted.patience import patiently
 from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.outcome.report import exit_code
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.running.function import fetch_results
 from tfcollective.launch.system.signals import forward_signals
@@ -29,6 +34,8 @@ _WAIT_S = 5.0
 _LAST_OUTPUT_S = 3.0
 _REPLY_S = 15.0
 _GONE_S = 30.0
+_SILENT_S = 2 * LEASE_S  # by then the job's lease has run out: what is left of it has ended by itself
+_SILENT_AFTER_SIGNAL_S = 20.0
 _CONNECTIONS = 6
 
 
@@ -52,6 +59,7 @@ class HostedClient:
             Endpoint.parse(coordinator), key, reply_timeout=_REPLY_S, connections=_CONNECTIONS
         )
         self._ended = threading.Event()
+        self._heard = time.monotonic()
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="tfc-reader", daemon=True)
 
@@ -79,14 +87,17 @@ class HostedClient:
         results: bool,
         earlier: Sequence[int] = (),
     ) -> HostedOutcome:
-        """Blocks until the job has ended.
+        """Blocks until the job has ended, or nobody can tell any more whether it has.
 
         Args:
             plan: its processes.
             gone: why the platform says that the job is no more, or None; asked while the coordinator is silent, too.
             stop_signals: each asks the job to end.
-            results: whether to fetch what the function has returned.
+            results: whether to fetch what the function has returned, if all went well.
             earlier: such signals that came before.
+
+        Raises:
+            LaunchError: it has ended well, but its results could not be fetched.
         """
         with forward_signals(stop_signals, self.stop) as received:
             received[:0] = earlier
@@ -96,6 +107,7 @@ class HostedClient:
             while ended is None and why is None:
                 why = gone()
                 ended = self._ask()  # it may have ended in order meanwhile
+                why = why or self._silence(received)
             if ended is not None and ended.outcome.stopped_by is not None and not received:
                 # Not by us: the platform ends its side of the job, and everything else with it.
                 self._acknowledge()
@@ -109,25 +121,44 @@ class HostedClient:
     def _ask(self) -> HostedOutcome | None:
         began = time.monotonic()
         try:
-            entry = self._client.wait(OUTCOME, timeout=_WAIT_S)
+            found = self._client.get_blob(OUTCOME, timeout=_WAIT_S)
         except CoordinatorError as error:
             _LOG.info("launcher: %s", error)
             # Not to ask again at once where nobody listens.
             self._ended.wait(max(0.0, 1.0 - (time.monotonic() - began)))
             return None
-        return None if entry is None or not isinstance(entry.value, dict) else HostedOutcome.from_json(entry.value)
+        self._heard = time.monotonic()
+        return None if found is None else HostedOutcome.from_json(json.loads(found))
+
+    def _silence(self, received: Sequence[int]) -> str | None:
+        """Why not to wait any longer for a coordinator that does not answer, while the platform does not say that the
+        job has ended: it may have forgotten it, or be away itself."""
+        silent = time.monotonic() - self._heard
+        if silent < (_SILENT_AFTER_SIGNAL_S if received else _SILENT_S):
+            return None
+        return (
+            f"the coordinator has not answered for {silent:.0f} s, and the platform does not say what became of the job"
+        )
 
     def _take(self, ended: HostedOutcome, plan: Plan, received: Sequence[int], *, results: bool) -> HostedOutcome:
         outcome = ended.outcome
-        if results:
-            with suppress(CoordinatorError):
-                outcome = replace(outcome, results=fetch_results(plan.tasks, self._client))
+        if results and not received and exit_code(outcome) == ExitCode.OK:
+            outcome = replace(outcome, results=self._fetch(plan))
         if received:
             outcome = replace(outcome, stopped_by=received[0])
         self._ended.set()
         self._reader.join(_LAST_OUTPUT_S)
         self._acknowledge()
         return replace(ended, outcome=outcome)
+
+    def _fetch(self, plan: Plan) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        try:
+            for task in plan.tasks:
+                found.update(patiently(partial(fetch_results, [task], self._client)))
+        except CoordinatorError as error:
+            raise LaunchError(f"the job has ended well, but its results could not be fetched: {error}") from error
+        return found
 
     def _acknowledge(self) -> None:
         """The coordinator may go."""
@@ -139,6 +170,7 @@ class HostedClient:
         while True:
             with suppress(CoordinatorError):
                 self._client.put(LEASE, True)
+                self._heard = time.monotonic()
             if self._ended.wait(_BEAT_S):
                 return
 
@@ -160,6 +192,7 @@ class HostedClient:
             ended = self._ended.is_set()
             try:
                 page = self._client.read_output(position, timeout=0.0 if ended else _WAIT_S)
+                self._heard = time.monotonic()
             except CoordinatorError:
                 if ended or self._ended.wait(1.0):
                     return

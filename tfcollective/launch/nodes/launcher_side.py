@@ -20,7 +20,7 @@ from tfcollective.launch.plan.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
-from tfcollective.launch.system.signals import forward_signals
+from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.log import get_logger
 from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
@@ -131,11 +131,16 @@ class Node:
         self._write = write
         self._close = close
         self._stop_by: float | None = None
+        self._finished: Callable[[], bool] = lambda: False
         self.lost = False
         """Whether it does not answer any more."""
+        self.ended_by: str | None = None
+        """The signal with which somebody else than the launcher has ended it in the middle of its work."""
 
     def begin(self, job: Job, workers: Sequence[WorkerPlan], launcher_python: str) -> None:
         """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
+        tasks = tuple(worker.task for worker in workers)
+        self._finished = lambda: job.has_finished(tasks)
         theirs = [self._localised(worker, launcher_python) for worker in workers]
         # It has the key already, and orders may pass where others can listen.
         self._write(replace(job.agent_config(theirs, scratch_dir=""), key="").to_line())
@@ -171,6 +176,9 @@ class Node:
             except CoordinatorError as error:
                 return f"{self._facts.name}: {error}"
             late = self._stop_by is not None and time.monotonic() > self._stop_by
+            if entry is None and self._finished():  # its work was done before it fell silent
+                self._close()
+                return None
             if entry is None or late:
                 self.lost = True
                 self._close()
@@ -178,7 +186,8 @@ class Node:
             version = entry.version
             said = entry.value if isinstance(entry.value, dict) else {}
             if said.get("ended"):
-                failure = said.get("failure")
+                failure, name = said.get("failure"), said.get("signal")
+                self.ended_by = None if name is None or self._finished() else str(name)
                 return None if failure is None else f"{self._facts.name}: {failure}"
 
     def _describe_loss(self, *, late: bool) -> str:
@@ -237,11 +246,13 @@ def run_on_nodes(
     """
     side = [host for host in plan.hosts if all(one.rank == NO_RANK for one in plan.on(host))]
     agents = Agents([nodes[host] for host in plan.hosts if host not in side], [nodes[host] for host in side])
-    with forward_signals(stop_signals, agents.stop) as received:
+    stop = Gate(agents.stop)  # nobody can be stopped who has not begun
+    for number in earlier:
+        stop(number)
+    with forward_signals(stop_signals, stop) as received:
         for host in plan.hosts:
             nodes[host].begin(job, plan.on(host), python)
-        for number in earlier:
-            agents.stop(number)
+        stop.open()
         failures = agents.wait(lambda: job.failed)
     lost = any(nodes[host].lost for host in plan.hosts if host not in side)
     side_failures = {str(one.task): why for place, why in agents.side_failures.items() for one in plan.on(side[place])}

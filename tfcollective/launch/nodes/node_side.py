@@ -20,17 +20,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfcollective import log
 from tfcollective._version import __version__
-from tfcollective.agent.config import AgentConfig, WorkerConfig, command_from_line
+from tfcollective.agent.config import AgentConfig, StopCommand, WorkerConfig, command_from_line
 from tfcollective.clock import Deadline
 from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.coordinator.records import JobDirectory
 from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.exit_codes import ExitCode
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity.addresses import route_address
 from tfcollective.identity.keys import read_key
 from tfcollective.launch.nodes.protocol import BEAT_S, LOST_S, NodeSettings, beat_key, orders_key
@@ -62,6 +62,22 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GONE = "lost its launcher and ended its ranks"
 
 _Orders = queue.SimpleQueue["bytes | None"]
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the agent of this node ended: what went wrong, or None, and the signal with which somebody else than the
+    launcher has asked for it, or None."""
+
+    failure: str | None
+    signal: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What a platform, or a person, sees of it."""
+        if self.signal is not None:
+            return SIGNAL_BASE + signal.Signals[self.signal]
+        return ExitCode.OK if self.failure is None else ExitCode.INTERNAL
 
 
 def wait_for_key(path: Path, patience: float) -> bytes:
@@ -114,12 +130,12 @@ def _serve(
     if first is None:
         raise CoordinatorError("the launcher is gone")
     try:
-        failure = _run(_accepted(first), settings, address, number, orders)
+        end = _run(_accepted(first), settings, address, number, orders)
     except Exception as error:
-        pulse.end(str(error) or repr(error))  # else the launcher learns of our silence only, and not of its reason
+        pulse.end(_End(str(error) or repr(error)))  # else the launcher learns of our silence only, not of its reason
         raise
-    pulse.end(failure)
-    return ExitCode.OK if failure is None else ExitCode.INTERNAL
+    pulse.end(end)
+    return end.exit_code
 
 
 def _client(settings: NodeSettings) -> CoordinatorClient:
@@ -134,8 +150,8 @@ def _accepted(order: bytes) -> AgentConfig:
     return AgentConfig.from_line(order)
 
 
-def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int, orders: _Orders) -> str | None:
-    """Runs an agent to its end; what went wrong with it, or None."""
+def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int, orders: _Orders) -> _End:
+    """Runs an agent to its end."""
     log.configure(config.log_level)
     environ = environ_snapshot()
     parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
@@ -152,11 +168,11 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
         )
         relay = _Relay(orders, agent)
         relay.start()
-        with forward_signals(_STOP_SIGNALS, agent.stop):
+        with forward_signals(_STOP_SIGNALS, relay.stop):
             failure = agent.wait()
         if failure is not None:
             end_processes_of(config.job_id)
-        return _GONE if relay.launcher_gone else failure
+        return _End(_GONE if relay.launcher_gone else failure, relay.stopped_by)
 
 
 def _placed(worker: WorkerConfig, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerConfig:
@@ -238,12 +254,12 @@ class _Pulse:
         """Starts the thread; ``on_lost`` is called on it, once."""
         self._thread.start()
 
-    def end(self, failure: str | None) -> None:
+    def end(self, end: _End) -> None:
         """The last word: how the agent ended."""
         self._ended.set()
         self._thread.join(_REPLY_S)
         try:
-            self._client.put(self._key, {"ended": True, "failure": failure})
+            self._client.put(self._key, {"ended": True, **asdict(end)})
         except CoordinatorError as error:
             _LOG.info("node: %s", error)
 
@@ -262,24 +278,36 @@ class _Pulse:
 
 
 class _Relay:
-    """Hands the launcher's orders to the agent, on a thread of its own."""
+    """Hands the launcher's orders to the agent, on a thread of its own, and anybody's signals."""
 
     def __init__(self, orders: _Orders, agent: AgentProcess) -> None:
         self._orders = orders
         self._agent = agent
+        self._told_to_stop = False
         self.launcher_gone = False
+        self.stopped_by: str | None = None
+        """The signal that came before the launcher had asked for the end."""
 
     def start(self) -> None:
         """Starts the thread."""
         threading.Thread(target=self._run, daemon=True).start()
 
+    def stop(self, number: int) -> None:
+        """A signal to this process; on the main thread."""
+        if not self._told_to_stop and self.stopped_by is None:
+            self.stopped_by = signal.Signals(number).name
+        self._agent.stop(number)
+
     def _run(self) -> None:
         while (line := self._orders.get()) is not None:
             try:
-                self._agent.send(command_from_line(line))
+                command = command_from_line(line)
             except ConfigError as error:
                 _LOG.warning("node: %s", error)
-        self.launcher_gone = True
+                continue
+            self._told_to_stop |= isinstance(command, StopCommand)
+            self._agent.send(command)
+        self._told_to_stop = self.launcher_gone = True
         self._agent.stop(signal.SIGTERM)
 
 

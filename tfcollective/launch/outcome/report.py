@@ -89,7 +89,9 @@ def _side_task_lines(end: SideTaskEnd, outcome: JobOutcome) -> Iterator[str]:
     if record is None:
         yield _unreported(end)
         return
-    if record.failed and (not record.stopped or exit_code(outcome) == 0):
+    if end.lost and record.stopped:
+        yield _unreported(end)
+    elif record.failed and (not record.stopped or exit_code(outcome) == 0):
         yield f"warning: {_who(record, outcome.places)} {record.how}; training did not need it"
         yield from _last_words(record)
     said = describe_info(end.info)
@@ -121,7 +123,11 @@ def describe_info(info: Mapping[str, object]) -> str:
         words += [f"{mean * 1000:.3g} ms a step", f"awake {awake:.0%} of its time"]
     metrics = info.get("metrics")
     if isinstance(metrics, Mapping):
-        words += [f"{name} {value:.6g}" for name, value in sorted(metrics.items()) if isinstance(value, float)]
+        words += [
+            f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in sorted(metrics.items())
+            if isinstance(value, float | str)
+        ]
     return ", ".join(words)
 
 

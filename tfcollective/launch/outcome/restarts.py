@@ -70,7 +70,9 @@ def _run_until_final(
 
 
 def obstacle(outcome: JobOutcome) -> str | None:
-    """Why a failed job would fail again; None when it may not."""
+    """Why a failed job would fail again, or must not be started again; None when it may."""
+    if outcome.not_restarted:
+        return outcome.not_restarted
     cause = first_cause(outcome.exits)
     if cause is None or outcome.agent_failure is not None:
         return None

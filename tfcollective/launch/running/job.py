@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -16,6 +16,7 @@ import psutil
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.gloo_store import GlooStoreServer
+from tfcollective.coordinator.published import read_published
 from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
@@ -153,6 +154,12 @@ class Job:
         """Whether a rank has failed already."""
         return any(task.exit is not None and task.exit.failed for task in self._coordinator.view().tasks)
 
+    def has_finished(self, tasks: Collection[TaskKey]) -> bool:
+        """Whether all of these tasks have ended, and well."""
+        view = self._coordinator.view()
+        exits = [one.exit for one in (*view.tasks, *view.side_tasks) if one.task in tasks]
+        return all(record is not None and not record.failed for record in exits)
+
     def agent_config(self, workers: Sequence[WorkerPlan], scratch_dir: str | None = None) -> AgentConfig:
         """What the agent of these processes is told; ``scratch_dir`` is a private directory of its node."""
         return AgentConfig(
@@ -219,7 +226,7 @@ class Job:
             host_lost=host_lost,
             places={str(process.task): process.place for process in self._plan.processes},
             side_tasks=tuple(_side_task_end(task, side_failures or {}) for task in view.side_tasks),
-            published={str(task.task): task.info for task in view.tasks if task.info},
+            published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
             durations={str(task): seconds for task, seconds in view.durations.items()},
             generation=view.generation,
         )
@@ -288,7 +295,7 @@ class _SideTaskWatch:
 
 def _side_task_end(view: TaskView, lost: Mapping[str, str]) -> SideTaskEnd:
     started = view.state is not TaskState.EXPECTED
-    return SideTaskEnd(str(view.task), view.exit, view.info, started, lost.get(str(view.task), ""))
+    return SideTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:

@@ -1,19 +1,93 @@
-"""Signals that ask a launcher to stop."""
+"""Signals that ask a launcher to stop, and the same for one that runs on another thread."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import FrameType
 
-__all__ = ["forward_signals"]
+__all__ = ["Gate", "StopSwitch", "forward_signals"]
+
+
+class Gate:
+    """Calls a function with numbers, from any thread and from signal handlers; what comes before it is opened is kept
+    until then."""
+
+    def __init__(self, act: Callable[[int], None]) -> None:
+        self._act = act
+        self._lock = threading.RLock()  # a signal handler may run in the middle of the thread that holds it
+        self._open = False
+        self._kept: list[int] = []
+
+    def __call__(self, number: int) -> None:
+        """Passes it on, or keeps it."""
+        with self._lock:
+            if not self._open:
+                self._kept.append(number)
+                return
+        self._act(number)
+
+    def open(self) -> None:
+        """Passes on what was kept, and from now on at once."""
+        with self._lock:
+            self._open = True
+            kept = tuple(self._kept)
+        for number in kept:
+            self._act(number)
+
+
+class StopSwitch:
+    """Stops what runs on another thread, as a signal would that thread's launcher: Python handles signals on the main
+    thread alone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handlers: list[Callable[[int], None]] = []
+        self._number: int | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is open, this thread's :func:`forward_signals` hear of :meth:`stop`, also those that come later."""
+        token = _SWITCH.set(self)
+        try:
+            yield
+        finally:
+            _SWITCH.reset(token)
+
+    def stop(self, number: int) -> None:
+        """From any thread; what it does is done when this returns."""
+        with self._lock:
+            self._number = number
+            handlers = tuple(self._handlers)
+        for handle in handlers:
+            handle(number)
+
+    @contextmanager
+    def heard(self, handle: Callable[[int], None]) -> Iterator[None]:
+        """While it is open, ``handle`` is called with every signal, and with one that has come already."""
+        with self._lock:
+            self._handlers.append(handle)
+            earlier = self._number
+        try:
+            if earlier is not None:
+                handle(earlier)
+            yield
+        finally:
+            with self._lock:
+                self._handlers.remove(handle)
+
+
+_SWITCH: ContextVar[StopSwitch | None] = ContextVar("tfcollective stop switch", default=None)
 
 
 @contextmanager
 def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Iterator[list[int]]:
-    """While it is open, each of these signals calls ``act``; yields the list of those that have come.
+    """While it is open, each of these signals calls ``act``, and so does a :class:`StopSwitch` that this thread holds;
+    yields the list of those that have come.
 
     Ctrl-Z at the terminal is refused with a line that says so: a launcher that does not run answers no rank, and the
     ranks would give up. Only for the main thread, unless ``numbers`` is empty. The earlier handlers come back at the
@@ -21,7 +95,7 @@ def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Itera
     """
     received: list[int] = []
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None = None) -> None:
         del frame
         received.append(number)
         act(number)
@@ -29,8 +103,10 @@ def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Itera
     earlier = {number: signal.signal(number, handle) for number in numbers}
     if numbers:
         earlier[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _refuse)
+    switch = _SWITCH.get()
     try:
-        yield received
+        with nullcontext() if switch is None else switch.heard(handle):
+            yield received
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
