@@ -48,6 +48,16 @@ def test_ours_run_and_what_is_missing_is_named(tmp_path):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+def test_nobody_could_be_measured(tmp_path):
+    options = ["--baselines", str(tmp_path), "--runners", "c"]
+    done = subprocess.run(
+        [*COMMAND, *QUICK, *options], capture_output=True, text=True, timeout=within(150), check=False
+    )
+    assert done.returncode == 1
+    assert "c: missing: run tools/baselines.sh programs" in done.stdout
+    assert "nothing was measured" in done.stderr
+
+
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_the_program_in_c_is_built_and_runs(tmp_path):
     script = [str(ROOT / "tools" / "baselines.sh"), "--into", str(tmp_path), "programs"]

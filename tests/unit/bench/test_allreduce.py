@@ -18,7 +18,7 @@ from tfcollective.bench.allreduce.runners import RUNNERS, Case, case_name, chose
 from tfcollective.bench.interleave import Failure
 from tfcollective.bench.model import RunnerState, Sample
 from tfcollective.cli import main
-from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.errors import ConfigError, UnsupportedError
 
 FOUND = Baselines(Path("/l.so"), Path("/p/a"), Path("/p/m"), "/usr/bin/mpirun", "/m/python", "/h/python", True)
 NOTHING = Baselines(Path("/l.so"), None, None, None, None, None, False)
@@ -277,7 +277,7 @@ def test_every_link_has_its_cases_and_without_root_the_loopback_part_still_runs(
     states = {status.runner: (status.state, status.detail) for status in report.statuses}
     assert states["link 1gbit"] == (RunnerState.MISSING, "network namespaces need Linux and root")
     assert states["ctypes"][0] is RunnerState.FAILED
-    with pytest.raises(LaunchError, match=r"need Linux and root \(the link loopback needs neither"):
+    with pytest.raises(UnsupportedError, match=r"need Linux and root \(the link loopback needs neither"):
         run.run_allreduce(replace(options, links=("1gbit",)), ["x"], Watch)
 
 

@@ -18,7 +18,7 @@ from tfcollective.bench.links import LOOPBACK
 from tfcollective.bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.netlab import Lab, opened
 from tfcollective.clock import Deadline
-from tfcollective.errors import LaunchError
+from tfcollective.errors import LaunchError, UnsupportedError
 
 __all__ = ["run_allreduce"]
 
@@ -35,7 +35,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
 
     Raises:
         ConfigError: an unknown runner.
-        LaunchError: no link can be had: network namespaces need root.
+        UnsupportedError: no link can be had: network namespaces need root.
     """
     runners = chosen(options.runners)
     found = find_baselines(options)
@@ -47,7 +47,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
     started = time.time()
     samples, failures, refused = _measure(variants, cases, options, watch)
     if refused and len(refused) == len(dict.fromkeys(options.links)):
-        raise LaunchError(f"{'; '.join(dict.fromkeys(refused.values()))} (the link {LOOPBACK} needs neither)")
+        raise UnsupportedError(f"{'; '.join(dict.fromkeys(refused.values()))} (the link {LOOPBACK} needs neither)")
     return Report(
         title="All-reduce benchmark",
         command=tuple(command),

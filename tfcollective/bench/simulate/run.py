@@ -25,7 +25,7 @@ from tfcollective.bench.simulate.calibrate import (
 )
 from tfcollective.bench.simulate.network import Network, network_of
 from tfcollective.bench.simulate.options import SimulateOptions
-from tfcollective.errors import LaunchError
+from tfcollective.errors import LaunchError, UnsupportedError
 
 __all__ = ["PREDICTED", "run_simulation"]
 
@@ -91,7 +91,7 @@ def _measure(options: SimulateOptions, watch: Watch, say: Callable[[str], None])
             try:
                 say(f"measuring {hosts} hosts at {link}")
                 report = run_allreduce(asked, (), watch)
-            except LaunchError as error:
+            except (LaunchError, UnsupportedError) as error:
                 refused[link] = str(error)
                 say(f"not measured: {error}")
                 break

@@ -109,7 +109,7 @@ _CONVNET = ModelSpec(
     ),
     64,
     16,
-    60,
+    80,
     0.05,
 )
 _EMBEDDING = ModelSpec(

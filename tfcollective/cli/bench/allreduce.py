@@ -18,6 +18,7 @@ from tfcollective.cli.bench.common import (
     names,
     prepare,
     ranks_of,
+    result,
     show,
     sizes_of,
     write,
@@ -126,7 +127,7 @@ def allreduce(
         report = run_allreduce(options, as_typed(), show_progress)
     show(report, overview(report), as_json)
     write(report, sections, out, "allreduce")
-    return 0
+    return result(report)
 
 
 def _only_what_goes_with_cuda(context: click.Context) -> None:

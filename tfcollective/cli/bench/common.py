@@ -31,6 +31,7 @@ __all__ = [
     "numbers",
     "prepare",
     "ranks_of",
+    "result",
     "say",
     "show",
     "sizes_of",
@@ -119,6 +120,14 @@ def write(report: Report, sections: Callable[[Report], Sequence[Section]], out: 
     if out is not None:
         for path in write_report(report, sections(report), Path(out), stem)[:2]:
             say(f"wrote {path}")
+
+
+def result(report: Report) -> int:
+    """The command's exit code: 1 when nobody of those asked for could be measured."""
+    if report.samples:
+        return 0
+    say("nothing was measured")
+    return 1
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from tfcollective.cli.bench.common import (
     numbers,
     prepare,
     ranks_of,
+    result,
     show,
     write,
 )
@@ -85,4 +86,4 @@ def growth(
         report = run_growth(options, as_typed(), show_progress)
     show(report, overview(report), as_json)
     write(report, sections, out, "growth")
-    return 0
+    return result(report)

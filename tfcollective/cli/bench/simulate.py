@@ -29,7 +29,7 @@ __all__ = ["simulate"]
     epilog="""\b
 Examples:
   tfcollective bench simulate --link 1gbit
-  sudo tfcollective bench simulate --hosts 2,4,8 --out results
+  sudo "$(command -v tfcollective)" bench simulate --hosts 2,4,8 --out results
   tfcollective bench simulate -np 64,1024 --sizes 1M,64M --alpha 20 results/allreduce.json""",
 )
 @click.argument("reports", nargs=-1, metavar="[REPORT]...")

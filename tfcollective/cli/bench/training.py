@@ -14,6 +14,7 @@ from tfcollective.cli.bench.common import (
     names,
     prepare,
     ranks_of,
+    result,
     show,
     write,
 )
@@ -104,4 +105,4 @@ def training(
         report = run_training(options, as_typed(), show_progress)
     show(report, overview(report), as_json)
     write(report, sections, out, "training")
-    return 0
+    return result(report)
