@@ -26,10 +26,11 @@ from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
-from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, first_cause
+from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
 from tfcollective.launch import api
 from tfcollective.launch.system.network import own_address
 from tfcollective.launch.system.signals import StopSwitch
+from tfcollective.log import get_logger
 from tfcollective.settings import Settings
 from tfcollective.task_specs import check_task_specs, side_tasks_of, trainers_of
 from tfcollective.tasks import TaskKey, workers
@@ -37,6 +38,7 @@ from tfcollective.topology import Endpoint
 
 __all__ = ["Cluster", "cluster", "serve_calls"]
 
+_LOG = get_logger(__name__)
 _ORDER = "order"
 _END = "end"
 _POLL_S = 20.0
@@ -88,6 +90,7 @@ class Cluster:
         self._error: BaseException | None = None
 
     def __enter__(self) -> Cluster:
+        self._ready, self._switch, self._error, self._broken = False, StopSwitch(), None, False
         host = _LOOPBACK if self._launcher == "local" else own_address(self._options.get("network_interfaces", ()))
         name, key = f"cluster-{secrets.token_hex(4)}", new_key()
         patience = _START_S + _allocation_timeout(self._options.get("platform"))
@@ -184,6 +187,8 @@ class Cluster:
         if self._job.is_alive():  # nobody is there yet who could be told, or somebody does not listen
             self._switch.stop(signal.SIGTERM)
             self._job.join(_STOP_S)
+        if self._job.is_alive():  # in the middle of something that cannot be interrupted, such as packing
+            _LOG.warning("the cluster's launcher has not ended yet; it ends what it has started as soon as it can")
 
 
 def _allocation_timeout(platform: object) -> float:
@@ -229,9 +234,11 @@ class _Answer:
 
 def serve_calls(coordinator: str, key: str) -> int:
     """What every process of a cluster runs: makes one call after the other, and returns how many it has made."""
-    task = str(Settings.load().task)
+    settings = Settings.load()
+    task = str(settings.task)
     with CoordinatorClient(Endpoint.parse(coordinator), bytes.fromhex(key)) as client:
-        threading.Thread(target=_watch_for_end, args=(client,), name="tfc-end", daemon=True).start()
+        watched = (client, settings.failure_file)
+        threading.Thread(target=_watch_for_end, args=watched, name="tfc-end", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")
         orders = _Orders(client)
         while (order := orders.next()) is not None:
@@ -299,11 +306,13 @@ def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str) -> N
     client.put_blob(f"result/{order['number']}/{task}", reply)
 
 
-def _watch_for_end(client: CoordinatorClient) -> None:
+def _watch_for_end(client: CoordinatorClient, failure_file: str | None) -> None:
     """Ends this process when it is in the middle of a call while there are to be no more."""
     while True:
         with suppress(CoordinatorError):
             if client.wait(_END, timeout=_POLL_S) is not None:
                 time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
+                if failure_file is not None:
+                    end_call(failure_file)  # nobody waits for what it returns
                 os._exit(0)
         time.sleep(_LOOK_S)  # a coordinator that is away answers at once

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 
-__all__ = ["SIGNAL_BASE", "ExitCode"]
+__all__ = ["SIGNAL_BASE", "ExitCode", "signal_name"]
 
 # A process that signal n ended counts as one that returned this much more than n, as in a shell.
 SIGNAL_BASE = 128
@@ -18,3 +19,11 @@ class ExitCode(IntEnum):
     NOT_STARTED = 69  # tasks did not start in time
     INTERNAL = 70
     LOST = 75  # the coordinator or a host was lost: trying again may help
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -22,14 +21,17 @@ from tfcollective.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from tfcollective.exit_codes import SIGNAL_BASE
+from tfcollective.exit_codes import SIGNAL_BASE, signal_name
 from tfcollective.tasks import TaskKey
 
 __all__ = [
     "ExceptionRecord",
     "ExitRecord",
+    "begin_call",
     "describe_exception",
+    "end_call",
     "first_cause",
+    "is_in_call",
     "message_of",
     "read_exception",
     "write_exception",
@@ -146,10 +148,7 @@ class ExitRecord:
             return f"exited with code {self.exit_code}"
         if self._stopped_while_failing:
             return "failed, and was stopped before its process had ended"
-        try:
-            return f"was killed by {signal.Signals(self.signal).name}"
-        except ValueError:
-            return f"was killed by signal {self.signal}"
+        return f"was killed by {signal_name(self.signal)}"
 
     def to_json(self) -> dict[str, object]:
         """A JSON object that :meth:`from_json` reads."""
@@ -207,6 +206,25 @@ def read_exception(path: str) -> ExceptionRecord | None:
         return _exception_from_json(document)
     except (OSError, ValueError):
         return None  # a worker that was killed leaves nothing, or half a file of an older job
+
+
+def begin_call(path: str) -> None:
+    """Notes beside the record in ``path`` that this process has to return from a function before it may end."""
+    _note_of_call(path).touch(mode=0o600)
+
+
+def end_call(path: str) -> None:
+    """It has returned, and left what it returned where it belongs."""
+    _note_of_call(path).unlink(missing_ok=True)
+
+
+def is_in_call(path: str) -> bool:
+    """Whether the process that the record in ``path`` belongs to has ended within such a function."""
+    return _note_of_call(path).exists()
+
+
+def _note_of_call(path: str) -> Path:
+    return Path(f"{path}.call")
 
 
 def describe_exception(error: BaseException, now: float, consequence: bool = False) -> ExceptionRecord:

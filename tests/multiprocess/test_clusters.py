@@ -45,6 +45,12 @@ def die_on_one():
     time.sleep(60)
 
 
+def leave_on_one():
+    tfcollective.init()
+    if tfcollective.rank() == 1:
+        os._exit(0)
+
+
 SPECS = {"chief": TaskSpec("1 GiB", 1), "worker": TaskSpec("1 GiB", 1)}
 
 
@@ -82,6 +88,11 @@ def test_a_process_that_dies_ends_the_cluster():
             kept.run(die_on_one)
         with pytest.raises(StateError):
             kept.run(total, 1)
+
+
+def test_a_process_that_leaves_in_silence_ends_the_cluster():
+    with cluster(SPECS) as kept, pytest.raises(WorkerFailedError, match="exited with code 0 before its function"):
+        kept.run(leave_on_one)
 
 
 def begin_and_wait(file):

@@ -155,13 +155,19 @@ def test_ctrl_c_ends_the_ranks_and_is_raised():
     assert process.returncode == 0
 
 
-def test_ranks_that_leave_no_result_are_named():
-    def leave():
+@pytest.mark.parametrize("leave", [lambda: os._exit(0), lambda: sys.exit(0)], ids=["_exit", "exit"])
+def test_a_function_that_ends_its_process_in_silence_fails_for_all_at_once(leave):
+    def leave_on_one():
         if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
-            os._exit(0)
+            leave()
+        time.sleep(within(120))
 
-    with pytest.raises(tfcollective.LaunchError, match=r"ended without leaving a result: rank 1$"):
-        tfcollective.run(leave, np=3)
+    began = time.monotonic()
+    with pytest.raises(
+        tfcollective.WorkerFailedError, match=r"rank 1.*exited with code 0 before its function had returned"
+    ):
+        tfcollective.run(leave_on_one, np=3)
+    assert time.monotonic() - began < within(60)
 
 
 def test_paths_may_be_path_objects(tmp_path):

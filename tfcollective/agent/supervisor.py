@@ -15,7 +15,7 @@ from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.failures import ExitRecord, read_exception
+from tfcollective.failures import ExitRecord, is_in_call, read_exception
 from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn
 from tfcollective.settings import variable
@@ -26,6 +26,7 @@ __all__ = ["Supervisor"]
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
+_LEFT_CALL = 1
 _DRAIN_S = 0.25
 _MOST_DRAIN_S = 3.0
 
@@ -173,7 +174,7 @@ class Supervisor:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
         if worker.last_words is not None:
             worker.last_words.catch_up(_DRAIN_S, _MOST_DRAIN_S)  # a descendant may hold the pipe open
-        code, number = describe_status(status)
+        code, number, note = _end_of(worker, status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
         time = exception.time if exception is not None else self._clock.wall()
         self._report(
@@ -186,7 +187,7 @@ class Supervisor:
                 signal=number,
                 time=time,
                 stopped=self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason,
-                note=worker.kill_reason if number == signal.SIGKILL else "",
+                note=note,
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
             )
@@ -208,3 +209,11 @@ class Supervisor:
             self.stop(StopCause.FAILURE)
         elif not record.stopped:
             _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)
+
+
+def _end_of(worker: _Worker, status: int) -> tuple[int | None, int | None, str]:
+    """The exit code, the signal, and what else there is to say."""
+    code, number = describe_status(status)
+    if code == 0 and is_in_call(str(worker.failure_file)):
+        return _LEFT_CALL, None, "exited with code 0 before its function had returned"
+    return code, number, worker.kill_reason if number == signal.SIGKILL else ""

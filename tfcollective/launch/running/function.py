@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
-from tfcollective.coordinator.client import CoordinatorClient, experiment_key
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.protocol import experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError, InvalidArgumentError
 from tfcollective.experiment import Trainable
 from tfcollective.identity import discover
@@ -33,6 +34,7 @@ _FUNCTION = "call/function"
 _SYS_PATH = "call/sys_path"
 _FETCH_S = 30.0
 _MAX_CALL_BYTES = 256 << 20
+_NOT_BY_HAND = "only tfcollective.run() starts this module"
 
 
 def make_call(
@@ -109,9 +111,13 @@ def fetch_results(tasks: Sequence[TaskKey], client: CoordinatorClient) -> dict[s
 def main() -> int:
     """Fetches the call, makes it, and leaves its result; an exception leaves its record and ends the process."""
     settings = Settings.load()
-    if settings.failure_file is not None:
-        _record_crash(settings.failure_file)
+    failure_file = settings.failure_file
+    if failure_file is None:
+        raise CoordinatorError(_NOT_BY_HAND)
+    _record_crash(failure_file)
+    failures.begin_call(failure_file)  # a function that ends its process with code 0 has failed all the same
     _call(settings)
+    failures.end_call(failure_file)
     return 0
 
 
@@ -130,7 +136,7 @@ def _record_crash(failure_file: str) -> None:
 def _call(settings: Settings) -> None:
     identity = discover(settings, environ_snapshot())
     if identity.coordinator is None or identity.key is None:
-        raise CoordinatorError("only tfcollective.run() starts this module")
+        raise CoordinatorError(_NOT_BY_HAND)
     with CoordinatorClient(identity.coordinator, identity.key) as client:
         sys.path[:0] = [entry for entry in json.loads(_fetch(client, _SYS_PATH)) if entry not in sys.path]
         fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))
