@@ -159,6 +159,8 @@ def _checked(spec: JobSpec) -> JobSpec:
         raise ConfigError("YARN chooses the hosts: use the launcher 'yarn' without hosts")
     if spec.emit_tf_config:
         raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found: not on YARN")
+    if spec.max_restarts and spec.platform.get("detach"):
+        raise ConfigError("detach: nobody stays who could start the job again: leave out max_restarts, or stay")
     return spec
 
 
@@ -269,9 +271,17 @@ class _Submitted:
             self._yarn.wait_for_end(self._app_id, _END_S)
         except SkeinError as error:
             _LOG.warning("its job is over, but YARN does not say that %s has ended: %s", self._app_id, error)
-            with suppress(SkeinError):
-                self._yarn.kill(self._app_id)
+            self._kill()
         return None
+
+    def _kill(self) -> bool:
+        """Whether YARN has heard that it is to be killed; if not, whoever reads this has to see to it."""
+        try:
+            self._yarn.kill(self._app_id)
+        except LaunchError as error:
+            _say(f"{self._app_id} could not be ended ({error}): tfcollective kill {self._app_id}")
+            return False
+        return True
 
     def _find_coordinator(self, received: Sequence[int]) -> str | None:
         """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
@@ -352,9 +362,9 @@ class _Submitted:
             yield
         except BaseException:
             records.forget(self._app_id)
-            with suppress(LaunchError):
-                self._yarn.kill(self._app_id)
-                self._yarn.wait_for_end(self._app_id, _END_S)
+            if self._kill():
+                with suppress(LaunchError):
+                    self._yarn.wait_for_end(self._app_id, _END_S)
             raise
 
 
@@ -370,10 +380,16 @@ def _with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppSt
     killed = state.state == "KILLED"
     if outcome.agent_failure is not None and not (killed and outcome.host_lost):
         return ended
-    said = outcome.agent_failure if not ended.containers else None  # no word of the coordinator's, but YARN's already
+    # Without a word of the coordinator's it may be YARN's already.
+    said = outcome.agent_failure if not ended.containers and _is_yarns(outcome.agent_failure) else None
     final = "the application was killed" if killed else ""
     outcome = replace(outcome, agent_failure=said or describe(state), host_lost=True, not_restarted=final)
     return replace(ended, outcome=outcome)
+
+
+def _is_yarns(text: str | None) -> bool:
+    """Whether YARN says this of an application."""
+    return _APPLICATION.match(text or "") is not None
 
 
 def _stopped_by(received: Sequence[int]) -> JobOutcome:

@@ -37,6 +37,8 @@ ENDED = ("FINISHED", "FAILED", "KILLED")
 _START_S = 120.0
 _CALL_S = 60.0
 _LOOK_S = 0.5
+_LATE_S = 10.0
+_CLOSE_S = 15.0
 _LEAST_BYTES_PER_S = 1 << 20  # of an upload
 _HERE = "file://"
 _TAIL_LINES = 12
@@ -139,7 +141,7 @@ class YarnClient:
             try:
                 yield cls(client, skein)
             finally:
-                client.close()
+                _end_driver(client)
 
     def nodes(self) -> tuple[NodeView, ...]:
         """The nodes that run."""
@@ -177,19 +179,14 @@ class YarnClient:
         except (TypeError, ValueError) as error:
             raise LaunchError(f"the application cannot be described to YARN: {error}") from error
         spec.master.security = security
-        late = threading.Event()
-
-        def submit() -> str:
-            app_id: str = self._client.submit(spec)
-            if late.is_set():
-                self._client.kill_application(app_id)  # nobody will ever hear of it
-            return app_id
-
+        if enough():
+            return None
+        submission = _Submission(self._client, spec)
         limit = _START_S + sum(map(_size, set(_sources(document)))) / _LEAST_BYTES_PER_S
         try:
-            return self._call("submitting the application", submit, limit, enough), security
+            return self._call("submitting the application", submission.make, limit, enough), security
         except SkeinError:
-            late.set()
+            submission.give_up(_LATE_S)
             if enough():
                 return None
             raise
@@ -257,6 +254,42 @@ class YarnClient:
             raise SkeinError(f"{what}: {_first_line(error)}") from error
 
 
+class _Submission:
+    """A call of skein's that may be given up while it is made: what YARN takes all the same is killed."""
+
+    def __init__(self, client: Any, spec: Any) -> None:
+        self._client = client
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+        self._given_up = False
+        self._app_id: str | None = None
+
+    def make(self) -> str:
+        """Submits the application; its id."""
+        try:
+            app_id: str = self._client.submit(self._spec)
+            with self._lock:
+                self._app_id = app_id
+                nobody_hears = self._given_up
+            if nobody_hears:
+                self._client.kill_application(app_id)
+            return app_id
+        finally:
+            self._answered.set()
+
+    def give_up(self, seconds: float) -> None:
+        """Sees to it that no application stays, for which skein's process has to live so long at most."""
+        with self._lock:
+            self._given_up = True
+            app_id = self._app_id
+        if app_id is not None:
+            with suppress(Exception):  # whatever skein raises: the job is given up for another reason
+                self._client.kill_application(app_id)
+        elif not self._answered.wait(seconds):
+            _LOG.warning("YARN may have taken the application all the same: look at `yarn application -list`")
+
+
 def check_programs() -> None:
     """Raises ConfigError that says what to do when YARN cannot be reached from here."""
     if shutil.which("yarn") is None:
@@ -283,6 +316,17 @@ def _start_driver(skein: Any, log: Path) -> Any:
         said = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if log.exists() else []
         text = "\n  ".join([f"YARN cannot be reached: {error}", *said])
         raise LaunchError(f"{text}\nsee `tfcollective check --launcher yarn`") from error
+
+
+def _end_driver(client: Any) -> None:
+    """Skein waits for its Java process without end."""
+    try:
+        within(_CLOSE_S, "ending skein's Java process", client.close)
+    except Exception as error:  # noqa: BLE001  what was to be done is done
+        _LOG.info("yarn: %s", error)
+        process = getattr(client, "_proc", None)
+        if process is not None:
+            process.kill()
 
 
 def _amount(resources: Any) -> Amount:

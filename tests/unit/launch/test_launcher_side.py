@@ -73,7 +73,7 @@ def given_work(one, finished):
     """As after its orders, with tasks that have ended well or have not."""
     one.begin(
         SimpleNamespace(
-            has_finished=lambda tasks: finished,
+            has_finished=finished if callable(finished) else lambda tasks: finished,
             agent_config=lambda workers, scratch_dir: AgentConfig("job", "", "", (), ""),
             watch=lambda workers, send: None,
         ),
@@ -89,6 +89,15 @@ def test_a_node_that_falls_silent_after_its_work_is_not_lost(finished):
     assert (one.wait() is None) == finished
     assert one.lost != finished
     assert one.closed
+
+
+def test_a_node_is_lost_also_where_nobody_tells_whether_its_work_was_done():
+    def unknown(tasks):
+        raise CoordinatorError("the coordinator does not answer")
+
+    one = given_work(node(beat(1), None), unknown)
+    assert "has not answered" in one.wait()
+    assert one.lost
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -1,5 +1,7 @@
 """The platform's side of a job: who may take part, and what it hears of the submitter. No platform, no agents."""
 
+import contextlib
+import io
 import json
 import os
 import platform
@@ -96,14 +98,15 @@ def test_strangers_are_refused(client):
     assert client.get(orders_key(0)) is None
 
 
-@pytest.mark.parametrize("why", ["was ended (it took too much memory)", None])
+@pytest.mark.parametrize("why", ["was ended (it took too much memory)", "was ended", None])
 def test_a_container_that_says_good_bye_before_it_is_killed_was_taken_away(client, why):
     """A platform asks with SIGTERM first: the agent may end its ranks in order, and nobody has asked it to."""
     come(client, "a", "worker-0")
     (facts,) = platform_side.enrolled(client, within(20), 0)
     node = platform_side._HostedNode(facts, client, lambda name: why)
     client.put(beat_key(0), {"ended": True, "failure": None, "signal": "SIGTERM"})
-    assert node.wait() == f"the container of worker-0 on h {why or 'was ended by SIGTERM'}"
+    known = why is not None and "memory" in why
+    assert node.wait() == f"the container of worker-0 on h {why if known else 'was ended by SIGTERM'}"
     assert node.lost
 
 
@@ -245,6 +248,33 @@ def test_results_are_fetched_although_answers_get_lost(client, submitter, monkey
     assert ended.outcome.results == {"worker:0": b"worker:0", "worker:1": b"worker:1"}
     told.join(within(20))
     assert not told.is_alive()
+
+
+def test_ctrl_c_ends_the_fetching_of_results(client, submitter, monkeypatch):
+    get_blob = submitter._client.get_blob
+
+    def interrupted(asked, *, timeout):
+        if not asked.startswith("result/"):
+            return get_blob(asked, timeout=timeout)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        raise CoordinatorError("one slow answer")
+
+    client.put_blob(OUTCOME, json.dumps(WELL.to_json()).encode())
+    monkeypatch.setattr(submitter._client, "get_blob", interrupted)
+    outcome = submitter.follow(PLAN, lambda: None, (signal.SIGUSR1,), results=True).outcome
+    assert (outcome.stopped_by, outcome.results) == (signal.SIGUSR1, {})
+
+
+def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
+    letters = io.BytesIO()
+    submitter_side._show(io.TextIOWrapper(letters, "latin-1"), "\N{CHECK MARK} done\n")
+    assert letters.getvalue() == b"? done\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as nobody_reads:
+        submitter_side._show(nobody_reads, "done\n")
+        with contextlib.suppress(OSError):
+            nobody_reads.close()
 
 
 def test_results_that_cannot_be_fetched_are_missed(client, submitter, monkeypatch):

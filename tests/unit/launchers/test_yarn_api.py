@@ -77,6 +77,12 @@ def test_options_that_do_not_fit_together(arguments, said):
 
 
 @installed
+def test_who_leaves_cannot_start_again():
+    arguments = ["--launcher", "yarn", "-np", "1", "--detach", "--max-restarts", "2", "--print-plan", "true"]
+    assert "detach: nobody stays who could start the job again" in str(CliRunner().invoke(run, arguments).exception)
+
+
+@installed
 def test_the_plan_names_the_containers():
     arguments = ["--launcher", "yarn", "--task-spec", "chief", "--task-spec", "worker:instances=2,vcores=3"]
     result = CliRunner().invoke(run, [*arguments, "--print-plan", "python", "-c", "pass"])

@@ -81,6 +81,7 @@ class Skein:
 
 def test_an_application_that_was_sent_too_late_does_not_stay(monkeypatch):
     monkeypatch.setattr(skein_client, "_START_S", 0.05)
+    monkeypatch.setattr(skein_client, "_LATE_S", 0.05)
     slow = Slow()
     with pytest.raises(SkeinError, match=r"submitting the application took more than 0\.05 s"):
         YarnClient(slow, Skein).submit({})
@@ -88,8 +89,33 @@ def test_an_application_that_was_sent_too_late_does_not_stay(monkeypatch):
     assert slow.killed.get(timeout=within(20)) == "application_1_1"
 
 
+def test_skeins_process_lives_until_it_is_known_what_became_of_the_application(monkeypatch):
+    """It could not kill an application any more that YARN takes a moment after the submitter has given up."""
+    monkeypatch.setattr(skein_client, "_START_S", 0.05)
+    monkeypatch.setattr(skein_client, "_LATE_S", within(20))
+    slow = Slow()
+    threading.Timer(0.5, slow.sent.set).start()
+    with pytest.raises(SkeinError, match="took more than"):
+        YarnClient(slow, Skein).submit({})
+    assert slow.sent.is_set()
+    assert slow.killed.get(timeout=within(20)) == "application_1_1"
+
+
+def test_who_stops_before_the_submission_submits_nothing():
+    assert YarnClient(None, Skein).submit({}, lambda: True) is None
+
+
+def test_skeins_process_is_killed_where_it_does_not_end(monkeypatch):
+    monkeypatch.setattr(skein_client, "_CLOSE_S", 0.05)
+    killed = threading.Event()
+    hangs = SimpleNamespace(close=threading.Event().wait, _proc=SimpleNamespace(kill=killed.set))
+    skein_client._end_driver(hangs)
+    assert killed.is_set()
+
+
 def test_nobody_waits_for_files_to_be_sent_after_ctrl_c(monkeypatch):
     monkeypatch.setattr(skein_client, "_LOOK_S", 0.01)
+    monkeypatch.setattr(skein_client, "_LATE_S", 0.01)
     looks, slow = [], Slow()
 
     def enough():

@@ -133,7 +133,7 @@ class _HostedNode(Node):
         if not self.lost:
             return failure
         why = self._explain(self.facts.name)
-        if why is None and self.ended_by is not None:
+        if self.ended_by is not None and why in (None, "was ended"):  # the platform may know less than the agent
             why = f"was ended by {self.ended_by}"
         return f"the container of {self.facts.name} on {self.facts.host} {why}" if why else failure
 

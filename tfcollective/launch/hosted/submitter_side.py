@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TextIO
 
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError, LaunchError
@@ -37,6 +38,7 @@ _GONE_S = 30.0
 _SILENT_S = 2 * LEASE_S  # by then the job's lease has run out: what is left of it has ended by itself
 _SILENT_AFTER_SIGNAL_S = 20.0
 _CONNECTIONS = 6
+_DONE_TRIES = 3
 
 
 def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
@@ -112,8 +114,8 @@ class HostedClient:
                 # Not by us: the platform ends its side of the job, and everything else with it.
                 self._acknowledge()
                 ended, why = None, _wait_for(gone)
-        if ended is not None:
-            return self._take(ended, plan, received, results=results)
+            if ended is not None:
+                return self._take(ended, plan, received, results=results)
         stopped_by = received[0] if received else None
         outcome = JobOutcome((), initialised=True, stopped_by=stopped_by, agent_failure=why, host_lost=True)
         return HostedOutcome(outcome, ())
@@ -143,7 +145,7 @@ class HostedClient:
     def _take(self, ended: HostedOutcome, plan: Plan, received: Sequence[int], *, results: bool) -> HostedOutcome:
         outcome = ended.outcome
         if results and not received and exit_code(outcome) == ExitCode.OK:
-            outcome = replace(outcome, results=self._fetch(plan))
+            outcome = replace(outcome, results=self._fetch(plan, lambda: bool(received)))
         if received:
             outcome = replace(outcome, stopped_by=received[0])
         self._ended.set()
@@ -151,19 +153,25 @@ class HostedClient:
         self._acknowledge()
         return replace(ended, outcome=outcome)
 
-    def _fetch(self, plan: Plan) -> dict[str, bytes]:
+    def _fetch(self, plan: Plan, enough: Callable[[], bool]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         try:
             for task in plan.tasks:
-                found.update(patiently(partial(fetch_results, [task], self._client)))
+                if enough():
+                    break
+                found.update(patiently(partial(fetch_results, [task], self._client), enough))
         except CoordinatorError as error:
+            if enough():
+                return {}
             raise LaunchError(f"the job has ended well, but its results could not be fetched: {error}") from error
         return found
 
     def _acknowledge(self) -> None:
-        """The coordinator may go."""
-        with suppress(CoordinatorError):
-            self._client.put(DONE, True)
+        """The coordinator may go. It goes as soon as it hears that, so it may not answer."""
+        for _ in range(_DONE_TRIES):
+            with suppress(CoordinatorError):
+                self._client.put(DONE, True)
+                return
 
     def _beat(self) -> None:
         """The job lives as long as this goes on."""
@@ -198,14 +206,24 @@ class HostedClient:
                     return
                 continue
             if page.lost:
-                sys.stderr.write(f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
+                _show(sys.stderr, f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
             for piece in page.pieces:
-                (sys.stderr if piece.stream == "stderr" else sys.stdout).write(piece.text)
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+                _show(sys.stderr if piece.stream == "stderr" else sys.stdout, piece.text)
             position = page.position
             if ended and not page.pieces:
                 return
+
+
+def _show(stream: TextIO, text: str) -> None:
+    """Writes output of the job as well as it can be: a terminal that lacks a letter, or a pipe that nobody reads any
+    more, is no reason to follow the job no longer."""
+    with suppress(OSError, ValueError):
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
 
 
 def _wait_for(gone: Callable[[], str | None]) -> str:

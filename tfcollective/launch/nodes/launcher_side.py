@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from tfcollective._version import __version__
 from tfcollective.agent.config import Command, StopCommand, command_to_line
-from tfcollective.coordinator.client import NODES, CoordinatorClient
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.protocol import NODES
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes.protocol import LOST_S, beat_key, orders_key, refusal_line
@@ -176,7 +177,7 @@ class Node:
             except CoordinatorError as error:
                 return f"{self._facts.name}: {error}"
             late = self._stop_by is not None and time.monotonic() > self._stop_by
-            if entry is None and self._finished():  # its work was done before it fell silent
+            if entry is None and self._has_finished():  # its work was done before it fell silent
                 self._close()
                 return None
             if entry is None or late:
@@ -187,8 +188,15 @@ class Node:
             said = entry.value if isinstance(entry.value, dict) else {}
             if said.get("ended"):
                 failure, name = said.get("failure"), said.get("signal")
-                self.ended_by = None if name is None or self._finished() else str(name)
+                self.ended_by = None if name is None or self._has_finished() else str(name)
                 return None if failure is None else f"{self._facts.name}: {failure}"
+
+    def _has_finished(self) -> bool:
+        """False also when the coordinator cannot be asked: then the loss is told."""
+        try:
+            return self._finished()
+        except CoordinatorError:
+            return False
 
     def _describe_loss(self, *, late: bool) -> str:
         where = f"the host {self._facts.name} ({self._facts.address})"
