@@ -14,7 +14,7 @@ import selectors
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeAlias
 
@@ -23,10 +23,11 @@ import psutil
 from tfcollective.bench.interrupts import interrupts_deferred
 from tfcollective.bench.last_words import last_word
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
+from tfcollective.exit_codes import signal_name
 from tfcollective.processes import signal_group, spawn
 from tfcollective.settings import environ_snapshot
 
-__all__ = ["Event", "Failure", "Record", "Started", "Variant", "interleave", "rotation"]
+__all__ = ["Event", "Failure", "Record", "Started", "Variant", "Watch", "interleave", "rotation"]
 
 _TAIL_LINES = 30
 _READ_BYTES = 1 << 16
@@ -90,6 +91,8 @@ class Failure:
 
 
 Event: TypeAlias = Started | Record | Failure
+#: Given the number of turns, opens something that is told every event.
+Watch: TypeAlias = Callable[[int], contextlib.AbstractContextManager[Callable[[Event], None]]]
 
 
 def rotation(count: int, number: int) -> list[int]:
@@ -156,7 +159,7 @@ def _reason(status: int, late_after: float | None) -> str | None:
         return f"killed after {late_after:g} s"
     if status == 0:
         return None
-    return f"ended with code {status}" if status > 0 else f"ended by signal {signal.Signals(-status).name}"
+    return f"ended with code {status}" if status > 0 else f"ended by {signal_name(-status)}"
 
 
 class _Output:
@@ -245,8 +248,8 @@ def _end_all(process: subprocess.Popen[bytes]) -> None:
                 member.send_signal(number)
         psutil.wait_procs(family, wait)
         _ends(process, wait)
-        # Again from the start: one of them may have started another meanwhile.
-        family = _family(process.pid)
+        # Again from the start, too: one of them may have started another meanwhile.
+        family = list({member.pid: member for member in (*filter(_alive, family), *_family(process.pid))}.values())
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
@@ -269,5 +272,5 @@ def _family(leader: int) -> list[psutil.Process]:
 
 def _alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

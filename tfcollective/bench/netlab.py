@@ -25,6 +25,7 @@ from pathlib import Path
 from tfcollective.bench.interrupts import interrupts_deferred
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective.log import get_logger
 
 __all__ = [
     "Lab",
@@ -38,6 +39,7 @@ __all__ = [
     "up_commands",
 ]
 
+_LOG = get_logger(__name__)
 BRIDGE = "tfclab"
 _CLAIM = "\0tfcollective-lab"
 _ETC = Path("/etc/netns")
@@ -195,13 +197,13 @@ def up(lab: Lab) -> None:
     if current_state().lab == lab:
         return
     with _claimed():
-        _check_unused(lab)
+        _check_unused()
         _build(lab)
 
 
-def _check_unused(lab: Lab) -> None:
+def _check_unused() -> None:
     state = current_state()
-    if state.lab != lab and state.processes:
+    if state.processes:
         pids = ", ".join(map(str, state.processes))
         raise LaunchError(f"another lab is in use (processes {pids}); end it: tools/netlab.sh down")
 
@@ -257,13 +259,21 @@ def opened(lab: Lab) -> Iterator[Lab]:
     """
     _check_possible()
     with _claimed():
-        _check_unused(lab)
+        _check_unused()
         try:
             _build(lab)
             yield lab
         finally:
             with interrupts_deferred():
-                down()
+                _down_or_say()
+
+
+def _down_or_say() -> None:
+    """What was measured in the lab, or what has ended it, counts for more than that it could not be taken away."""
+    try:
+        down()
+    except LaunchError as error:
+        _LOG.warning("the lab could not be taken away (%s): tools/netlab.sh down", error)
 
 
 def _wait_for_end(seconds: float) -> LabState:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from tfcollective.bench.allreduce.analysis import sections
-from tfcollective.bench.allreduce.baselines import find_baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.allreduce.run import run_allreduce
-from tfcollective.bench.interleave import Event
+from tfcollective.bench.baselines import find_baselines
+from tfcollective.bench.interleave import Watch
 from tfcollective.bench.model import Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.report import Section
 from tfcollective.bench.training.options import TrainingOptions
@@ -25,7 +23,6 @@ from tfcollective.log import get_logger
 
 __all__ = ["PARTS", "QUICK_S", "Circumstances", "Part", "merge", "parts_named", "run_suite", "sections_of_suite"]
 
-Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
 #: Seconds after which no turn of a quick run begins.
 QUICK_S = 520.0
 _QUICK_TURN_S = 70.0
@@ -74,7 +71,7 @@ def _allreduce(quick: AllreduceOptions, full: AllreduceOptions) -> Callable[[Cir
         options = replace(quick if how.quick else full, baselines=how.baselines, budget_s=how.budget_s)
         if how.quick:
             options = replace(options, deadline_s=_QUICK_TURN_S)
-        if how.quick and find_baselines(options).program is None:
+        if how.quick and find_baselines(how.baselines).program is None:
             options = replace(options, runners=tuple(_STAND_INS.get(name, name) for name in options.runners))
         return run_allreduce(options, how.command, how.watch)
 

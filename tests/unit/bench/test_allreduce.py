@@ -10,11 +10,11 @@ from bench_reports import make_report
 from tfcollective.bench.allreduce import measure as loop
 from tfcollective.bench.allreduce import run
 from tfcollective.bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
-from tfcollective.bench.allreduce.baselines import Baselines, find_baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions, sizes_between
 from tfcollective.bench.allreduce.points import Point, iterations_for, make_points
 from tfcollective.bench.allreduce.run import samples_of
 from tfcollective.bench.allreduce.runners import RUNNERS, Case, case_name, chosen, variant_of
+from tfcollective.bench.baselines import Baselines, find_baselines
 from tfcollective.bench.interleave import Failure
 from tfcollective.bench.model import RunnerState, Sample
 from tfcollective.cli import main
@@ -116,11 +116,11 @@ def test_baselines_are_found_where_they_are(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
         (tmp_path / name).chmod(0o755)
-    found = find_baselines(AllreduceOptions(baselines=str(tmp_path)))
+    found = find_baselines(str(tmp_path))
     assert found.program == tmp_path / "programs/allreduce"
     assert found.horovod_python == str(tmp_path / "horovod/bin/python")
     (tmp_path / "horovod/bin/python").write_text("#!/bin/sh\nexit 1\n")
-    assert find_baselines(AllreduceOptions(baselines=str(tmp_path))).horovod_python != found.horovod_python
+    assert find_baselines(str(tmp_path)).horovod_python != found.horovod_python
 
 
 def test_bandwidths_are_those_of_nccl_tests():

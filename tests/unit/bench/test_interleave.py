@@ -76,7 +76,7 @@ def test_a_crash_is_told_with_its_last_line_and_the_others_go_on():
     events = list(interleave(variants, 2))
     found = failures(events)
     assert found["crash"] == "ended with code 3 in round 1: what went wrong"
-    assert found["killed"] == "ended by signal SIGKILL in round 1: on stdout"
+    assert found["killed"] == "ended by SIGKILL in round 1: on stdout"
     assert found["absent"].startswith("cannot start /no/such/program in round 1: ")
     assert len(records(events, "good")) == 4
     assert records(events, "crash") == [{"value": 0}]

@@ -131,6 +131,21 @@ def test_one_program_at_a_time_has_the_lab(no_lab):
 
 
 @needs_root
+def test_a_lab_in_which_somebody_works_is_not_taken_for_ours(no_lab):
+    lab = Lab(1, "none")
+    netlab.up(lab)
+    with subprocess.Popen(["ip", "netns", "exec", lab.namespaces[0], "sleep", "60"]) as theirs:
+        while theirs.pid not in netlab.current_state().processes:
+            assert theirs.poll() is None
+        with pytest.raises(LaunchError, match=f"in use .processes {theirs.pid}"), netlab.opened(lab):
+            pass
+        assert theirs.poll() is None
+        assert netlab.current_state().lab == lab
+        theirs.kill()
+    netlab.down()
+
+
+@needs_root
 def test_down_ends_what_runs_in_the_lab(no_lab):
     lab = Lab(1, "none")
     netlab.up(lab)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from typing import Any
 
-from tfcollective.bench.allreduce.baselines import Baselines, find_baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.allreduce.points import make_points
 from tfcollective.bench.allreduce.runners import Case, Runner, case_name, chosen, variant_of
+from tfcollective.bench.baselines import Baselines, find_baselines
 from tfcollective.bench.hardware import probe_hardware, probe_versions
-from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
+from tfcollective.bench.interleave import Event, Failure, Record, Variant, Watch, interleave
 from tfcollective.bench.links import LOOPBACK
 from tfcollective.bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.netlab import Lab, opened
@@ -22,7 +22,6 @@ from tfcollective.errors import LaunchError, UnsupportedError
 
 __all__ = ["run_allreduce"]
 
-Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
 _LEAST_FLUSH = 64 << 20
 
 
@@ -38,7 +37,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
         UnsupportedError: no link can be had: network namespaces need root.
     """
     runners = chosen(options.runners)
-    found = find_baselines(options)
+    found = find_baselines(options.baselines, mpi_python=options.mpi_python, horovod_python=options.horovod_python)
     hardware = probe_hardware()
     missing = {runner.name: hint for runner in runners if (hint := _missing(runner, found, options))}
     there = [runner for runner in runners if runner.name not in missing]
@@ -46,7 +45,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
     variants = {name: _variant(case, runners, found, options, hardware) for name, case in cases.items()}
     started = time.time()
     samples, failures, refused = _measure(variants, cases, options, watch)
-    if refused and len(refused) == len(dict.fromkeys(options.links)):
+    if refused and not samples and not failures:
         raise UnsupportedError(f"{'; '.join(dict.fromkeys(refused.values()))} (the link {LOOPBACK} needs neither)")
     return Report(
         title="All-reduce benchmark",

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective.bench.allreduce.baselines import Baselines
 from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.allreduce.points import Point
+from tfcollective.bench.baselines import Baselines
 from tfcollective.bench.interleave import Variant
 from tfcollective.bench.netlab import Lab
 from tfcollective.bench.ranks import (

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
 
-from tfcollective.bench.allreduce.baselines import find_baselines
-from tfcollective.bench.allreduce.options import AllreduceOptions
+from tfcollective.bench.baselines import find_baselines
 from tfcollective.bench.growth.options import GrowthOptions
 from tfcollective.bench.growth.runners import COORDINATOR, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 from tfcollective.bench.hardware import probe_hardware, probe_versions
-from tfcollective.bench.interleave import Event, Failure, Record, Variant, interleave
+from tfcollective.bench.interleave import Failure, Record, Variant, Watch, interleave
 from tfcollective.bench.model import Cell, Report, RunnerState, RunnerStatus, Sample
 
 __all__ = ["run_growth", "samples_of"]
-
-Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
 
 
 def run_growth(options: GrowthOptions, command: Sequence[str], watch: Watch) -> Report:
@@ -32,7 +29,7 @@ def run_growth(options: GrowthOptions, command: Sequence[str], watch: Watch) -> 
         ConfigError: an unknown runner.
     """
     runners = chosen(options.runners)
-    found = find_baselines(AllreduceOptions(baselines=options.baselines, horovod_python=options.horovod_python))
+    found = find_baselines(options.baselines, horovod_python=options.horovod_python)
     hints = {runner: hint for runner in runners if (hint := hint_for(runner, found))}
     cases = {case.name: case for runner in runners if runner not in hints for case in cases_of(runner, options)}
     variants = [variant_of(case, found, options) for case in cases.values()]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective.bench.allreduce.baselines import Baselines
+from tfcollective.bench.baselines import Baselines
 from tfcollective.bench.growth.options import GrowthOptions
 from tfcollective.bench.interleave import Variant
 from tfcollective.bench.ranks import FOREIGN_VARIABLES, horovod_command, our_command, thread_variables, working_folder

@@ -10,6 +10,7 @@ from pathlib import Path
 from tfcollective.bench.model import Report
 from tfcollective.bench.report.page import Section, render_page
 from tfcollective.errors import ConfigError, InvalidArgumentError
+from tfcollective.files import written_whole
 
 __all__ = ["load_report", "make_directory", "write_json", "write_report"]
 
@@ -60,6 +61,7 @@ def write_report(report: Report, sections: Sequence[Section], directory: Path, s
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        path.write_bytes(data)
+        with written_whole(path) as partial:  # what was measured before stays when this cannot be written
+            partial.write_bytes(data)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import TypeAlias
 
 from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.allreduce.run import run_allreduce
 from tfcollective.bench.hardware import probe_hardware, probe_versions
-from tfcollective.bench.interleave import Event
+from tfcollective.bench.interleave import Watch
 from tfcollective.bench.model import Cell, Report, RunnerState, RunnerStatus, Sample
 from tfcollective.bench.simulate.calibrate import (
     OURS,
@@ -29,7 +27,6 @@ from tfcollective.errors import LaunchError, UnsupportedError
 
 __all__ = ["PREDICTED", "run_simulation"]
 
-Watch: TypeAlias = Callable[[int], AbstractContextManager[Callable[[Event], None]]]
 #: The runner's name of predictions.
 PREDICTED = "simulated"
 _USUAL_ALPHA_S = 50e-6

@@ -35,6 +35,7 @@ from tfcollective.bench.training.job_plan import (
 from tfcollective.bench.training.step_timeline import StepTimeline, read_trace
 from tfcollective.bench.training.task import ProcessResult, parse_mark
 from tfcollective.clock import Deadline
+from tfcollective.exit_codes import signal_name
 from tfcollective.processes import end_descendants, signal_group, spawn
 from tfcollective.settings import environ_snapshot
 
@@ -240,7 +241,7 @@ class _Job:
 
 
 def _how(status: int) -> str:
-    return f"ended with code {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+    return f"ended with code {status}" if status >= 0 else f"was ended by {signal_name(-status)}"
 
 
 def _last_line(one: _Running) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tfcollective.bench.allreduce.options import AllreduceOptions
 from tfcollective.bench.environments import environment_folders
 
 __all__ = ["Baselines", "find_baselines"]
@@ -30,19 +29,19 @@ class Baselines:
     tensorflow: bool
 
 
-def find_baselines(options: AllreduceOptions) -> Baselines:
-    """Looks in the folder of the options or in the usual places: ``.venv`` here, the folder of this environment, and
+def find_baselines(folder: str, *, mpi_python: str = "", horovod_python: str = "") -> Baselines:
+    """Looks in this folder or in the usual places: ``.venv`` here, the folder of this environment, and
     ``.venv`` of the checkout that this package runs from."""
     from tfcollective._native.library import default_path
 
-    folders = list(environment_folders(options.baselines))
+    folders = list(environment_folders(folder))
     return Baselines(
         library=default_path(),
         program=_first(folders, "programs/allreduce"),
         mpi_program=_first(folders, "programs/allreduce_mpi"),
         mpirun=shutil.which("mpirun"),
-        mpi_python=_absolute(options.mpi_python) or _python(folders, "mpi", "mpi4py"),
-        horovod_python=_absolute(options.horovod_python) or _python(folders, "horovod", "horovod"),
+        mpi_python=_absolute(mpi_python) or _python(folders, "mpi", "mpi4py"),
+        horovod_python=_absolute(horovod_python) or _python(folders, "horovod", "horovod"),
         tensorflow=find_spec("tensorflow") is not None,
     )
 
