@@ -33,7 +33,7 @@ BELOW: dict[str, tuple[str, ...]] = {
 }
 RESERVED = {
     "transport/tcp": ("control", "capi"),
-    "transport/memory": ("capi",),
+    "transport/memory": (),
     "transport/recording": ("capi",),
     "include": ("capi", "tf_ops", "tf_gpu"),
 }

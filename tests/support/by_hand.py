@@ -14,7 +14,7 @@ import psutil
 
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.records import running_jobs
-from tfcollective.launch.plan.tf_config import free_ports
+from tfcollective.launch.system.ports import free_ports
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.
 TRAIN = """

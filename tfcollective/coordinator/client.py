@@ -12,6 +12,7 @@ from tfcollective.clock import Deadline
 from tfcollective.coordinator import blobs
 from tfcollective.coordinator.auth import NONCE, SIGNATURE, Signer, Unauthenticated
 from tfcollective.coordinator.output_log import OutputPage, OutputPiece
+from tfcollective.coordinator.protocol import MAX_BODY_BYTES
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.tasks import TaskKey
@@ -20,19 +21,8 @@ from tfcollective.topology import Endpoint, World
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = [
-    "MAX_BODY_BYTES",
-    "NODES",
-    "TRAINING_ENDED",
-    "CoordinatorClient",
-    "CoordinatorUnreachableError",
-    "UnprovenReplyError",
-    "experiment_key",
-]
+__all__ = ["CoordinatorClient", "CoordinatorUnreachableError", "UnprovenReplyError"]
 
-MAX_BODY_BYTES = 4 << 20
-NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves
-TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
 _CONNECT_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 10.0
 _POLL_S = 20.0  # one long poll; a waiting call makes several
@@ -40,11 +30,6 @@ _JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up th
 _CONNECTIONS = 4
 _CONFLICT = 409
 _OK = 200
-
-
-def experiment_key(task: TaskKey) -> str:
-    """The key under which a trainer says where its experiment writes: ``{"directory": path or null}``."""
-    return f"experiment/{task}"
 
 
 class CoordinatorUnreachableError(CoordinatorError):
@@ -122,9 +107,9 @@ class CoordinatorClient:
             if deadline.expired():
                 raise RendezvousError(f"no world within {timeout:g} s; missing: {', '.join(missing)}", missing=missing)
 
-    def heartbeat(self, task: TaskKey, state: str, info: Mapping[str, object]) -> None:
+    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
         """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
-        self._call("/v1/heartbeat", {"task": str(task), "activity": state, "info": dict(info)})
+        self._call("/v1/heartbeat", {"task": str(task), "activity": activity, "info": dict(info)})
 
     def leave(self, task: TaskKey) -> None:
         """Says that the task leaves the world in order."""

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.exit_codes import signal_name
 from tfcollective.processes import program_of
 from tfcollective.topology import Endpoint
 
@@ -151,7 +152,7 @@ def _fate(process: subprocess.Popen[bytes], patience: float) -> str:
         code = process.wait(_END_S)
     except subprocess.TimeoutExpired:
         return f"has not begun to listen within {patience:g} s: is this machine too busy?"
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
     return f"{how} before it listened: its error is above, on stderr"
 
 

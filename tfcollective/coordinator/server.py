@@ -17,8 +17,8 @@ from aiohttp import web
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.coordinator import blobs
 from tfcollective.coordinator.auth import SIGNATURE, Signer, Unauthenticated, Verifier
-from tfcollective.coordinator.client import MAX_BODY_BYTES
 from tfcollective.coordinator.doorkeeper import Doorkeeper
+from tfcollective.coordinator.protocol import MAX_BODY_BYTES
 from tfcollective.coordinator.refusals import RefusalLog
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.service import JobService, JobView, Reply

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.coordinator import blobs
-from tfcollective.coordinator.client import NODES, TRAINING_ENDED
 from tfcollective.coordinator.output_log import OutputLog, OutputPiece
+from tfcollective.coordinator.protocol import NODES, TRAINING_ENDED
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.state import JoinRequest, Membership, RendezvousFailure, TaskView
 from tfcollective.coordinator.store import Entry, Store

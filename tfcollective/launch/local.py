@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.plan.gpus import visible_gpus
 from tfcollective.launch.plan.planner import Plan, plan_local
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.plan.tf_config import choose_endpoints
 from tfcollective.launch.running.agent_process import AgentProcess
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.cores import available_cores
+from tfcollective.launch.system.gpus import visible_gpus
 from tfcollective.launch.system.network import is_this_machine
+from tfcollective.launch.system.ports import choose_endpoints
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.launch.system.sweep import end_processes_of
 from tfcollective.log import get_logger

@@ -21,7 +21,7 @@ _LOG = get_logger(__name__)
 class HeartbeatSink(Protocol):
     """What the heartbeat needs of a coordinator client."""
 
-    def heartbeat(self, task: TaskKey, state: str, info: Mapping[str, object]) -> None:
+    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
         """Tells the coordinator; raises TfCollectiveError when it cannot."""
 
 
@@ -91,8 +91,8 @@ class Heartbeat:
     def beat(self) -> bool:
         """One beat; false once the coordinator is lost."""
         try:
-            state, info = self._report()
-            self._client.heartbeat(self._task, state, info)
+            activity, info = self._report()
+            self._client.heartbeat(self._task, activity, info)
         except TfCollectiveError as error:
             return self._missed(error)
         self._detector.answered()

@@ -123,7 +123,7 @@ class Session:
         """Whether rank 0's process has ended, as far as the coordinator is known to say so."""
         if self._client is None:
             return False
-        from tfcollective.coordinator.client import TRAINING_ENDED
+        from tfcollective.coordinator.protocol import TRAINING_ENDED
 
         try:
             return self._client.get(TRAINING_ENDED) is not None

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from tfcollective import runtime
-from tfcollective.coordinator.client import CoordinatorClient, experiment_key
+from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.protocol import experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.identity import discover
 from tfcollective.log import get_logger

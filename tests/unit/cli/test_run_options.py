@@ -63,9 +63,9 @@ def test_horovodruns_names():
 
 
 def test_flags_without_effect_are_named(capsys):
-    arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune")
+    arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune", "--autotune-steps-per-sample", "3")
     assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 0
-    assert "no effect here: --gloo, --cycle-time-ms, --autotune" in capsys.readouterr().err
+    assert "no effect here: --gloo, --cycle-time-ms, --autotune, --autotune-steps-per-sample" in capsys.readouterr().err
     assert main(["run", "-np", "1", "--print-plan", "true"]) == 0
     assert "no effect" not in capsys.readouterr().err
 

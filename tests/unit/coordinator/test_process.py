@@ -14,7 +14,7 @@ CONFIG = CoordinatorConfig("j", "ab" * 16, ("worker:0",), 0.01, "127.0.0.1", 0, 
     ("program", "message"),
     [
         ("raise SystemExit(3)", "ended with exit code 3 before it listened"),
-        ("import os; os.kill(os.getpid(), 9)", "was ended by signal 9 before it listened"),
+        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL before it listened"),
         ("import time; time.sleep(600)", r"has not begun to listen within 0\.01 s: is this machine too busy"),
     ],
 )

@@ -13,8 +13,9 @@ from launching import until
 from patience import within
 
 from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Signer, new_key
-from tfcollective.coordinator.client import MAX_BODY_BYTES, NODES, CoordinatorClient
+from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.output_log import OutputPiece
+from tfcollective.coordinator.protocol import MAX_BODY_BYTES, NODES
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord

@@ -11,7 +11,8 @@ from patience import within
 
 from tfcollective.agent.config import AgentConfig, StopCommand, command_to_line
 from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.client import NODES, CoordinatorClient, UnprovenReplyError
+from tfcollective.coordinator.client import CoordinatorClient, UnprovenReplyError
+from tfcollective.coordinator.protocol import NODES
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.nodes import node_side

@@ -11,7 +11,8 @@ from tfcollective.launch.plan import tf_config as module
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts, plan_local, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.plan.tf_config import choose_endpoints, tf_config
+from tfcollective.launch.plan.tf_config import tf_config
+from tfcollective.launch.system.ports import choose_endpoints
 from tfcollective.settings import Settings
 from tfcollective.task_specs import allreduce_topology, trainers_of
 from tfcollective.tasks import TaskKey, trainers, workers

@@ -34,14 +34,15 @@ from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity.addresses import route_address
 from tfcollective.identity.keys import read_key
 from tfcollective.launch.nodes.protocol import BEAT_S, LOST_S, NodeSettings, beat_key, orders_key
-from tfcollective.launch.plan.gpus import gpu_variables, visible_gpus
+from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.horovod_compat import PACKAGES
 from tfcollective.launch.plan.horovod_engine import with_interface
 from tfcollective.launch.plan.planner import thread_variables
-from tfcollective.launch.plan.tf_config import free_ports
 from tfcollective.launch.running.agent_process import AgentProcess
 from tfcollective.launch.system.cores import available_cores
+from tfcollective.launch.system.gpus import visible_gpus
 from tfcollective.launch.system.network import choose_address, interface_addresses
+from tfcollective.launch.system.ports import free_ports
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.launch.system.sweep import end_processes_of
 from tfcollective.private_directory import runtime_directory

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping
 
-from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd
 from tfcollective.tasks import NO_RANK
@@ -53,7 +52,7 @@ def headline(outcome: JobOutcome) -> str:
 def _lines(outcome: JobOutcome) -> Iterator[str]:
     yield from _restart_lines(outcome)
     if outcome.stopped_by is not None:
-        yield f"stopped by {signal.Signals(outcome.stopped_by).name}"
+        yield f"stopped by {signal_name(outcome.stopped_by)}"
         return
     if outcome.agent_failure is not None:
         yield outcome.agent_failure

@@ -1,25 +1,17 @@
 """TF_CONFIG for scripts that use ``tf.distribute`` under our launcher.
 
-Each rank's TensorFlow server listens on the port that stands there for it. TensorFlow takes ports, not sockets, and
-does not share them, so they cannot be held for it: they are chosen below the range from which Linux gives out ports by
-itself, where nobody gets one by accident between our choice and the server's start.
+Each rank's TensorFlow server listens on the port that stands there for it (``launch/system/ports``).
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from tfcollective.errors import LaunchError
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
-__all__ = ["choose_endpoints", "free_ports", "tf_config"]
-
-_PORTS = range(20000, 32000)
+__all__ = ["tf_config"]
 
 
 def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
@@ -30,30 +22,3 @@ def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
         if member.is_trainer or member == task:
             cluster.setdefault(member.type, []).append(str(endpoint))
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
-
-
-def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpoint]:
-    """A port of ``host``, an address of this machine, for each task: free now.
-
-    Raises LaunchError when there are not enough.
-    """
-    return {task: Endpoint(host, port) for task, port in zip(tasks, free_ports(host, len(tasks)), strict=True)}
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """So many ports of ``host``, an address of this machine, that are free now. Raises LaunchError."""
-    # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
-    ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
-    found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))
-    if len(found) < count:
-        raise LaunchError(f"there are no {count} free ports on {host} for TF_CONFIG")
-    return found
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
 from tfcollective.errors import LaunchError
+from tfcollective.exit_codes import signal_name
 from tfcollective.launch.running.line_writer import LineWriter
 
 __all__ = ["AgentProcess"]
@@ -107,7 +107,7 @@ class AgentProcess:
         elif code == 0:
             return None
         else:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
         return f"the agent (pid {self._process.pid}) {how}; its processes have been ended"
 
     def _watch(self) -> float | None:
