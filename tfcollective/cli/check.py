@@ -51,7 +51,7 @@ def check(
 ) -> int:
     """Checks versions, the native library, GPUs, the TensorFlow ops and an all-reduce between two processes.
 
-    With --launcher, it checks that platform in place of the last two: for YARN configuration, commands,
+    With --launcher, it checks that platform in place of the last three: for YARN configuration, commands,
     ResourceManager, queue, HDFS, packing, and a whole application with one container.
 
     Exit code 0 when all is well, else 1.

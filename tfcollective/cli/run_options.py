@@ -43,6 +43,10 @@ _IGNORED: tuple[tuple[str, bool], ...] = (
     ("--torus-allreduce/--no-torus-allreduce", False),
     ("--autotune/--no-autotune", False),
     ("--autotune-log-file", True),
+    ("--autotune-warmup-samples", True),
+    ("--autotune-steps-per-sample", True),
+    ("--autotune-bayes-opt-max-samples", True),
+    ("--autotune-gaussian-process-noise", True),
     ("--timeline-mark-cycles/--no-timeline-mark-cycles", False),
     ("--stall-check", False),
     ("--stall-check-shutdown-time-seconds", True),
@@ -50,6 +54,7 @@ _IGNORED: tuple[tuple[str, bool], ...] = (
     ("--num-nccl-streams", True),
     ("--thread-affinity", True),
     ("--log-with-timestamp/--log-without-timestamp", False),
+    ("--log-hide-timestamp/--no-log-hide-timestamp", False),
 )
 
 

@@ -39,7 +39,9 @@ class Communicator(Collectives):
 
     Every collective raises: InvalidArgumentError (bad argument here), CollectiveMismatchError (ranks disagree),
     CollectiveTimeoutError, PeerLostError (a rank ended), CollectiveAbortedError (a rank asked all to stop),
-    UnsupportedError, StateError (closed). After any of them but the first and the last the communicator is dead.
+    CollectiveCancelledError (this rank asked itself to), UnsupportedError, StateError (closed), TransportError,
+    ResourceExhaustedError, DeviceError, ProtocolError. What this rank notices before anything is sent
+    (InvalidArgumentError, UnsupportedError, StateError) leaves the communicator as it was; after any other it is dead.
     """
 
     def __init__(

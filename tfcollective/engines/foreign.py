@@ -103,9 +103,10 @@ class ForeignCommunicator(Communicator, abc.ABC):
         result = buffers.result_like(source, out)
         op = _checked(op)
         reduction = wire_op(op, source.dtype.name)
+        wire = on_the_wire(source, prescale)
         view = f"allreduce '{name or ''}' {_typed(source)} {op.name.lower()} prescale {prescale} postscale {postscale}"
         with self._operation(view, timeout) as deadline:
-            reduced = self._reduce(on_the_wire(source, prescale), reduction, deadline)
+            reduced = self._reduce(wire, reduction, deadline)
         result[...] = finished(reduced, source.dtype, postscale, self.size if op == Average else 1)
         return result
 
@@ -346,7 +347,7 @@ def _typed(array: Array) -> str:
 
 def _typed_rows(array: Array) -> str:
     """Ranks may bring different numbers of rows."""
-    return f"{array.dtype.name}rows of {list(array.shape[1:])}"
+    return f"{array.dtype.name} rows of {list(array.shape[1:])}"
 
 
 def _joined(parts: Sequence[bytes], like: Array) -> Array:
