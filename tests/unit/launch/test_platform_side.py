@@ -241,7 +241,7 @@ def failing(monkeypatch, submitter, name, times):
 def test_results_are_fetched_although_answers_get_lost(client, submitter, monkeypatch):
     for task in PLAN.tasks:
         client.put_blob(f"result/{task}", str(task).encode())
-    told = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True})
+    told = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True}, daemon=True)
     told.start()
     failing(monkeypatch, submitter, "result/worker:1", 3)
     ended = submitter.follow(PLAN, lambda: None, (), results=True)
@@ -315,7 +315,7 @@ def test_a_coordinator_that_answers_somebody_is_not_given_up(client, submitter, 
     monkeypatch.setattr(submitter_side, "_SILENT_S", 20.0)
     submitter._heard -= 1000.0
     heard, silence = submitter._heard, submitter._silence
-    failing(monkeypatch, submitter, OUTCOME, 1)
+    failing(monkeypatch, submitter, OUTCOME, 2)  # so that only a beat can be heard of
 
     def after_a_beat(received):
         until(lambda: submitter._heard > heard)

@@ -39,6 +39,7 @@ _SILENT_S = 2 * LEASE_S  # by then the job's lease has run out: what is left of 
 _SILENT_AFTER_SIGNAL_S = 20.0
 _CONNECTIONS = 6
 _DONE_TRIES = 3
+_IDLE_S = 5.0
 
 
 def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
@@ -184,8 +185,11 @@ class HostedClient:
 
     def _pass_on(self) -> None:
         numbers: list[int] = []
-        while True:
-            numbers.append(self._signals.get())
+        while not self._ended.is_set():
+            try:
+                numbers.append(self._signals.get(timeout=_IDLE_S))
+            except queue.Empty:
+                continue
             while not self._ended.is_set():
                 try:
                     self._client.put(STOP, numbers)

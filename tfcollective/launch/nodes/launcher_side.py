@@ -31,6 +31,7 @@ __all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "gather", "run_o
 _LOG = get_logger(__name__)
 _GATHER_S = 0.5
 _RETRY_S = 0.5
+_IDLE_S = 5.0  # after the end of the job its threads are gone so much later at the latest
 _STOP_LIMIT_S = 25.0  # longer than a node's own limit for its agent
 
 
@@ -227,8 +228,12 @@ class Mailbox:
 
     def _deliver(self) -> None:
         level = logging.WARNING
-        while True:
-            self._lines.append(self._queue.get().decode().rstrip("\n"))
+        while not self._client.closed:
+            try:
+                line = self._queue.get(timeout=_IDLE_S)
+            except queue.Empty:
+                continue
+            self._lines.append(line.decode().rstrip("\n"))
             while not self._client.closed:
                 try:
                     self._client.put(self._key, self._lines)
