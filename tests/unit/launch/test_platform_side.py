@@ -267,7 +267,8 @@ def test_ctrl_c_ends_the_fetching_of_results(client, submitter, monkeypatch):
 
 def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
     letters = io.BytesIO()
-    submitter_side._show(io.TextIOWrapper(letters, "latin-1"), "\N{CHECK MARK} done\n")
+    terminal = io.TextIOWrapper(letters, "latin-1")
+    submitter_side._show(terminal, "\N{CHECK MARK} done\n")
     assert letters.getvalue() == b"? done\n"
     reader, writer = os.pipe()
     os.close(reader)

@@ -7,11 +7,11 @@ import pytest
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.identity import discover
 from tfcollective.launch.joined import JoinedLauncher
-from tfcollective.launch.plan import tf_config as module
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts, plan_local, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.plan.tf_config import tf_config
+from tfcollective.launch.system import ports
 from tfcollective.launch.system.ports import choose_endpoints
 from tfcollective.settings import Settings
 from tfcollective.task_specs import allreduce_topology, trainers_of
@@ -40,7 +40,7 @@ def test_ports_that_are_taken_are_not_given(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(module, "_PORTS", range(port, port + 1))
+        monkeypatch.setattr(ports, "_PORTS", range(port, port + 1))
         with pytest.raises(LaunchError, match="no 1 free ports on"):
             choose_endpoints(workers(1), "127.0.0.1")
 
