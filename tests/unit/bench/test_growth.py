@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from bench_reports import make_report
-from tfcollective.bench.allreduce.baselines import Baselines
 
+from tfcollective.bench.baselines import Baselines
 from tfcollective.bench.growth import joining
 from tfcollective.bench.growth.options import GrowthOptions
 from tfcollective.bench.growth.pages import overview, sections, step_costs
