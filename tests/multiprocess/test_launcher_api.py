@@ -160,7 +160,7 @@ def test_a_function_that_ends_its_process_in_silence_fails_for_all_at_once(leave
     def leave_on_one():
         if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
             leave()
-        time.sleep(within(120))
+        time.sleep(within(120))  # nothing that this rank does tells it of rank 1: the launcher has to end it
 
     began = time.monotonic()
     with pytest.raises(

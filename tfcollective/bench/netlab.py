@@ -205,7 +205,7 @@ def _check_unused() -> None:
     state = current_state()
     if state.processes:
         pids = ", ".join(map(str, state.processes))
-        raise LaunchError(f"another lab is in use (processes {pids}); end it: tools/netlab.sh down")
+        raise LaunchError(f"the lab is in use (processes {pids}); end it: tools/netlab.sh down")
 
 
 @contextlib.contextmanager
