@@ -9,8 +9,8 @@ SOAK ?= 50
 VENV := $(CURDIR)/.venv
 TOOLS := $(VENV)/tools
 NATIVE := build/native
-SOURCES := $(shell find native tfcollective launchers -type f \( -name '*.cc' -o -name '*.c' -o -name '*.h' -o -name '*.map' \
-             -o -name '*.py' -o -name py.typed \) 2>/dev/null) CMakeLists.txt pyproject.toml setup.py README.md LICENSE
+SOURCES := $(shell find native tfcollective launchers benchmarks -type f \( -name '*.cc' -o -name '*.c' -o -name '*.h' -o -name '*.map' \
+             -o -name '*.py' -o -name py.typed \) 2>/dev/null) CMakeLists.txt pyproject.toml benchmarks/pyproject.toml setup.py README.md LICENSE
 TENSORFLOW_tf221 := tensorflow-cpu==2.21.0
 TENSORFLOW_tf215 := tensorflow-cpu==2.15.1
 # What belongs to no TensorFlow is tested once.
@@ -63,19 +63,19 @@ test:            ## lint, native tests and Python tests under both TensorFlow ve
 	@touch $@
 
 dist/wheel.made: .venv/tools.made $(SOURCES)
-	$(call say,wheel)
-	@rm -rf dist/*.whl build/lib build/bdist.*
+	$(call say,wheels)
+	@rm -rf dist/*.whl build/lib build/bdist.* benchmarks/build
 	@$(WITH_TOOLS) $(TOOLS)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-	  --wheel-dir dist .
+	  --wheel-dir dist . ./benchmarks
 	@ls dist/*.whl
 	@touch $@
 
-# The same wheel goes into every environment.
+# The same wheels go into every environment.
 .venv/%.installed: .venv/%.made dist/wheel.made
 	@$(VENV)/$*/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
 	@touch $@
 
-wheel: dist/wheel.made  ## build the wheel into dist/
+wheel: dist/wheel.made  ## build the wheels of tfcollective and of its benchmarks into dist/
 
 # TensorFlow itself is enough for its headers and symbols: what it needs to run is left away.
 RELEASE := build/release
@@ -102,7 +102,7 @@ develop: .venv/tf221.made .venv/tools.made  ## build the shared objects in place
 	@$(WITH_TOOLS) cmake --build $(NATIVE) --target wheel_libraries --parallel $(JOBS)
 	@$(WITH_TOOLS) cmake --install $(NATIVE) --component wheel --prefix .
 	@$(VENV)/tf221/bin/python $(PIP_INSTALL) $$($(TOOLS)/bin/python tools/requirements.py build)
-	@$(WITH_TOOLS) $(VENV)/tf221/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@$(WITH_TOOLS) $(VENV)/tf221/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e . -e ./benchmarks
 	@rm -f .venv/tf221.installed
 
 # ---- lint -----------------------------------------------------------------------------------------------------------
@@ -116,6 +116,7 @@ lint: .venv/tools.made  ## ruff, mypy, import-linter, layers of the native code,
 	@$(TOOLS)/bin/mypy
 	@$(TOOLS)/bin/lint-imports
 	@PYTHONPATH=launchers $(TOOLS)/bin/lint-imports --config launchers/importlinter.ini
+	@PYTHONPATH=benchmarks $(TOOLS)/bin/lint-imports --config benchmarks/importlinter.ini
 	@$(TOOLS)/bin/python tools/check_layers.py
 	@$(TOOLS)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 
@@ -282,7 +283,7 @@ bench: $(BENCH_ENVIRONMENTS)  ## the same with all sizes and more rounds; on a q
 # ---- clean ----------------------------------------------------------------------------------------------------------
 
 clean:           ## remove what was built; the environments stay
-	rm -rf build dist models *.egg-info tfcollective/_native/*.so tfcollective/_native/tf_gpu .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
+	rm -rf build benchmarks/build dist models *.egg-info benchmarks/*.egg-info tfcollective/_native/*.so tfcollective/_native/tf_gpu .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
 
 distclean: clean ## remove the environments, too
 	rm -rf .venv

@@ -11,4 +11,4 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$("$root/tools/find_python.sh" 3.10 3.14)}
 [ -n "$python" ] || { echo "error: Python 3.10 or newer is needed (PYTHON=...)" >&2; exit 1; }
-PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m tfcollective.bench.netlab "$@"
+PYTHONPATH=$root:$root/benchmarks${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m tfcollective_bench.netlab "$@"

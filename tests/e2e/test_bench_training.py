@@ -14,8 +14,8 @@ from launching import gone, until, words_of
 from one_lab import needs_root, the_lab
 from patience import within
 
-from tfcollective.bench import netlab
 from tfcollective.errors import LaunchError
+from tfcollective_bench import netlab
 
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(900)]
@@ -111,7 +111,7 @@ def wait_for_ranks(process):
     give_up = time.monotonic() + within(60)
     while time.monotonic() < give_up and process.poll() is None:
         found = [words_of(one) for one in on_hosts()]
-        if len([words for words in found if "tfcollective.bench.allreduce.workers.native" in words]) >= 2:
+        if len([words for words in found if "tfcollective_bench.allreduce.workers.native" in words]) >= 2:
             return
         time.sleep(0.1)  # processes of others give no notice
     process.kill()
@@ -139,7 +139,7 @@ def wait_for_workers(pid):
     give_up = time.monotonic() + within(90)
     while time.monotonic() < give_up and benchmark.status() != psutil.STATUS_ZOMBIE:
         family = benchmark.children(recursive=True)
-        workers = [one for one in family if "tfcollective.bench.training.worker" in words_of(one)[:3]]
+        workers = [one for one in family if "tfcollective_bench.training.worker" in words_of(one)[:3]]
         if len(workers) == 2:
             return family
         time.sleep(0.1)  # processes of others give no notice

@@ -99,7 +99,7 @@ def check_order(world: Communicator, cupy: Any) -> None:
 
 def measure(world: Communicator) -> None:
     """Our cost over NCCL's own, called from CuPy in this process, with one rank."""
-    from tfcollective.bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
+    from tfcollective_bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
 
     try:
         device = CupyDevice()

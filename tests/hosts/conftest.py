@@ -11,8 +11,8 @@ import pytest
 from launching import Run, until
 from patience import within
 
-from tfcollective.bench import netlab
-from tfcollective.bench.netlab import Lab
+from tfcollective_bench import netlab
+from tfcollective_bench.netlab import Lab
 
 HOSTS = 4
 _SSHD = shutil.which("sshd") or "/usr/sbin/sshd"

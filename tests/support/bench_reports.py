@@ -1,6 +1,6 @@
 """A small report of a benchmark that has not been run."""
 
-from tfcollective.bench.model import Hardware, Report, RunnerState, RunnerStatus, Sample, Versions
+from tfcollective_bench.model import Hardware, Report, RunnerState, RunnerStatus, Sample, Versions
 
 
 def make_report():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.bench import netlab
+from tfcollective_bench import netlab
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),

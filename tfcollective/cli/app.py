@@ -10,9 +10,9 @@ import click
 
 from tfcollective._version import __version__
 from tfcollective.cli.agent import agent
-from tfcollective.cli.bench import bench
 from tfcollective.cli.check import check
 from tfcollective.cli.env import env
+from tfcollective.cli.extra_commands import CommandGroup
 from tfcollective.cli.jobs import kill, logs
 from tfcollective.cli.migrate import migrate
 from tfcollective.cli.run import run
@@ -33,6 +33,7 @@ EXIT_CODES: tuple[tuple[type[TfCollectiveError], ExitCode], ...] = (
 
 
 @click.group(
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
@@ -45,7 +46,7 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, logs, kill, check, env, migrate, bench, agent):
+for _command in (run, status, logs, kill, check, env, migrate, agent):
     app.add_command(_command)
 
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from bench_reports import make_report
 
-from tfcollective.bench.allreduce import measure as loop
-from tfcollective.bench.allreduce import run
-from tfcollective.bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
-from tfcollective.bench.allreduce.options import AllreduceOptions, sizes_between
-from tfcollective.bench.allreduce.points import Point, iterations_for, make_points
-from tfcollective.bench.allreduce.run import samples_of
-from tfcollective.bench.allreduce.runners import RUNNERS, Case, case_name, chosen, variant_of
-from tfcollective.bench.baselines import Baselines, find_baselines
-from tfcollective.bench.interleave import Failure
-from tfcollective.bench.model import RunnerState, Sample
 from tfcollective.cli import main
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective_bench.allreduce import measure as loop
+from tfcollective_bench.allreduce import run
+from tfcollective_bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
+from tfcollective_bench.allreduce.options import AllreduceOptions, sizes_between
+from tfcollective_bench.allreduce.points import Point, iterations_for, make_points
+from tfcollective_bench.allreduce.run import samples_of
+from tfcollective_bench.allreduce.runners import RUNNERS, Case, case_name, chosen, variant_of
+from tfcollective_bench.baselines import Baselines, find_baselines
+from tfcollective_bench.interleave import Failure
+from tfcollective_bench.model import RunnerState, Sample
 
 FOUND = Baselines(Path("/l.so"), Path("/p/a"), Path("/p/m"), "/usr/bin/mpirun", "/m/python", "/h/python", True)
 NOTHING = Baselines(Path("/l.so"), None, None, None, None, None, False)
@@ -242,7 +242,7 @@ def test_the_loop_refuses_what_is_no_point(capsys):
 def test_ranks_on_hosts_of_their_own():
     case = Case("ctypes", 4, "auto", "1gbit")
     variant = variant_of(RUNNERS["ctypes"], case, FOUND, AllreduceOptions(), (), 0)
-    assert "tfcollective.bench.lab_launcher" in variant.argv
+    assert "tfcollective_bench.lab_launcher" in variant.argv
     assert case_name(case) == "ctypes, 4 ranks, 1gbit"
     assert next(samples_of(case, "float32", 0, content())).row["link"] == "1gbit"
     with pytest.raises(ConfigError, match="--link"):

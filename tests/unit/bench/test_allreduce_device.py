@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from standin import GpuArray, cuda, host, options
 
-from tfcollective.bench.allreduce import device as bench
-from tfcollective.bench.allreduce.device import DeviceRow, device_table, measure_device, overheads
 from tfcollective.cli import main
 from tfcollective.communicator import Communicator
 from tfcollective.errors import UnsupportedError
+from tfcollective_bench.allreduce import device as bench
+from tfcollective_bench.allreduce.device import DeviceRow, device_table, measure_device, overheads
 
 
 class StandinDevice:

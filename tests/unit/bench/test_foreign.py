@@ -2,25 +2,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import tfcollective
 from tfcollective import __version__
-from tfcollective.bench import foreign
+from tfcollective_bench import foreign
 
 # -I -S: nothing is installed there, and the working folder is no place to import from.
+PACKAGE = str(Path(tfcollective.__file__).parent)
 PYTHON = [sys.executable, "-I", "-S"]
 # What foreign.py runs in the end, so that something can be looked at after it.
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import foreign
-foreign.main("tfcollective._version", "1")
-import statistics, tfcollective
+foreign.main(sys.argv[2], "tfcollective_bench.units", "1")
+import statistics, tfcollective, tfcollective_bench
 print(tfcollective.__version__, sys.argv[1:], statistics.__file__)
 """
 
 
 def test_the_package_is_found_where_it_is_not_installed_and_nothing_else_is(tmp_path):
     folder = str(Path(foreign.__file__).parent)
-    done = subprocess.run([*PYTHON, "-c", PROGRAM, folder], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [*PYTHON, "-c", PROGRAM, folder, PACKAGE], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 0, done.stderr
     version, arguments, statistics = done.stdout.split()
     assert (version, arguments) == (__version__, "['1']")
@@ -28,7 +32,7 @@ def test_the_package_is_found_where_it_is_not_installed_and_nothing_else_is(tmp_
 
 
 def test_a_module_that_is_not_there_is_an_error():
-    command = [*PYTHON, foreign.__file__, "tfcollective.no_such_module"]
+    command = [*PYTHON, foreign.__file__, PACKAGE, "tfcollective.no_such_module"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "No module named tfcollective.no_such_module" in done.stderr

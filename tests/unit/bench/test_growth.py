@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from bench_reports import make_report
 
-from tfcollective.bench.baselines import Baselines
-from tfcollective.bench.growth import joining
-from tfcollective.bench.growth.options import GrowthOptions
-from tfcollective.bench.growth.pages import overview, sections, step_costs
-from tfcollective.bench.growth.run import samples_of
-from tfcollective.bench.growth.runners import RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 from tfcollective.cli import main
 from tfcollective.errors import ConfigError, ResourceExhaustedError
+from tfcollective_bench.baselines import Baselines
+from tfcollective_bench.growth import joining
+from tfcollective_bench.growth.options import GrowthOptions
+from tfcollective_bench.growth.pages import overview, sections, step_costs
+from tfcollective_bench.growth.run import samples_of
+from tfcollective_bench.growth.runners import RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 
 FOUND = Baselines(Path("/l.so"), None, None, None, None, "/h/python", True)
 NOTHING = Baselines(Path("/l.so"), None, None, None, None, None, False)
@@ -132,7 +132,7 @@ def test_plots_show_every_runner():
 
 def test_agents_join_and_tell_what_it_cost():
     # In a process of its own: multiprocessing keeps helpers until its process ends.
-    command = [sys.executable, "-m", "tfcollective.bench.growth.joining", "60", "60"]  # two crews
+    command = [sys.executable, "-m", "tfcollective_bench.growth.joining", "60", "60"]  # two crews
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     found = json.loads(done.stdout)
     assert found["agents"] == 60

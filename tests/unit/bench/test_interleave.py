@@ -10,10 +10,10 @@ import pytest
 from launching import until
 from patience import within
 
-from tfcollective.bench import interleave as interleave_module
-from tfcollective.bench.interleave import Failure, Record, Started, Variant, interleave, rotation
-from tfcollective.bench.interrupts import interrupts_deferred
 from tfcollective.clock import Deadline, ManualClock
+from tfcollective_bench import interleave as interleave_module
+from tfcollective_bench.interleave import Failure, Record, Started, Variant, interleave, rotation
+from tfcollective_bench.interrupts import interrupts_deferred
 
 # Prints JSON with and without a launcher's prefix, and what is no JSON.
 GOOD = """
@@ -204,7 +204,7 @@ def test_ending_the_benchmark_leaves_no_process(tmp_path, number):
     program = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from tfcollective.bench.interleave import Variant, interleave
+from tfcollective_bench.interleave import Variant, interleave
 list(interleave([Variant("x", (sys.executable, "-c", {calm!r}, {str(pids)!r}), 100.0)], 1))
 """
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)

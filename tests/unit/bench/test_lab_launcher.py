@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tfcollective.bench.lab_launcher import plan_lab
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.planner import plan_local
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective_bench.lab_launcher import plan_lab
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.bench.hardware import cache_bytes, probe_hardware, probe_versions
-from tfcollective.bench.model import Report, select
 from tfcollective.errors import InvalidArgumentError
+from tfcollective_bench.hardware import cache_bytes, probe_hardware, probe_versions
+from tfcollective_bench.model import Report, select
 
 
 def test_a_report_survives_json():

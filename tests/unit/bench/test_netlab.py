@@ -10,9 +10,9 @@ import pytest
 from one_lab import needs_root, the_lab
 from patience import within
 
-from tfcollective.bench import netlab
-from tfcollective.bench.netlab import Lab, LabState, down_commands, hosts_file, parse_rate, up_commands
 from tfcollective.errors import ConfigError, LaunchError
+from tfcollective_bench import netlab
+from tfcollective_bench.netlab import Lab, LabState, down_commands, hosts_file, parse_rate, up_commands
 
 
 @pytest.mark.parametrize(("text", "bits"), [("1gbit", 1e9), ("2.5gbit", 2.5e9), ("500mbit", 5e8), ("none", None)])

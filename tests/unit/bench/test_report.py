@@ -9,9 +9,11 @@ import pytest
 from bench_reports import make_report
 from rich.console import Console
 
-from tfcollective.bench.interleave import Failure, Record, Started
-from tfcollective.bench.progress import show_progress
-from tfcollective.bench.report import (
+from tfcollective.cli import main
+from tfcollective.errors import ConfigError
+from tfcollective_bench.interleave import Failure, Record, Started
+from tfcollective_bench.progress import show_progress
+from tfcollective_bench.report import (
     Bars,
     Section,
     Series,
@@ -23,10 +25,8 @@ from tfcollective.bench.report import (
     render_page,
     write_report,
 )
-from tfcollective.bench.report.table import MISS, PASS, table_to_markdown
-from tfcollective.bench.units import bandwidth_text, bytes_text, parse_bytes, seconds_text
-from tfcollective.cli import main
-from tfcollective.errors import ConfigError
+from tfcollective_bench.report.table import MISS, PASS, table_to_markdown
+from tfcollective_bench.units import bandwidth_text, bytes_text, parse_bytes, seconds_text
 
 TABLE = Table(
     "figures", ("work", "measured", "verdict"), (("4K <b>", "1.5x", PASS), ("4M", "0.9x", MISS)), note="a note"

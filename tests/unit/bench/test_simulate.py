@@ -8,18 +8,18 @@ import pytest
 from bench_reports import make_report
 
 from tfcollective._native.abi import StepKind
-from tfcollective.bench.model import Report, Sample
-from tfcollective.bench.report import write_json
-from tfcollective.bench.simulate.calibrate import calibrate, fitted, measure_gamma, measured_worlds, predict
-from tfcollective.bench.simulate.engine import duration, looks_the_same
-from tfcollective.bench.simulate.network import Network, network_of, ring_bound
-from tfcollective.bench.simulate.options import SimulateOptions
-from tfcollective.bench.simulate.pages import overview, sections
-from tfcollective.bench.simulate.run import run_simulation
-from tfcollective.bench.simulate.steps import Step, allreduce_steps
-from tfcollective.bench.wire import PAYLOAD
 from tfcollective.cli import main
 from tfcollective.errors import InternalError, InvalidArgumentError
+from tfcollective_bench.model import Report, Sample
+from tfcollective_bench.report import write_json
+from tfcollective_bench.simulate.calibrate import calibrate, fitted, measure_gamma, measured_worlds, predict
+from tfcollective_bench.simulate.engine import duration, looks_the_same
+from tfcollective_bench.simulate.network import Network, network_of, ring_bound
+from tfcollective_bench.simulate.options import SimulateOptions
+from tfcollective_bench.simulate.pages import overview, sections
+from tfcollective_bench.simulate.run import run_simulation
+from tfcollective_bench.simulate.steps import Step, allreduce_steps
+from tfcollective_bench.wire import PAYLOAD
 
 ALPHA = 1e-4
 ONLY_LATENCY = Network(ALPHA, 0.0, 0.0)

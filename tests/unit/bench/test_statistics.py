@@ -1,8 +1,8 @@
 import pytest
 
-from tfcollective.bench.model import Sample
-from tfcollective.bench.statistics import medians_by_round, paired_ratio, percentile, summarise
 from tfcollective.errors import InvalidArgumentError
+from tfcollective_bench.model import Sample
+from tfcollective_bench.statistics import medians_by_round, paired_ratio, percentile, summarise
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.bench.model import Report
-from tfcollective.bench.training.job_plan import Case, Site, plan_job, trace_path
-from tfcollective.bench.training.options import TrainingOptions
-from tfcollective.bench.training.overlay import timeline_sections
-from tfcollective.bench.training.runners import RUNNERS, jobs, timeline_jobs
-from tfcollective.bench.training.step_timeline import StepTimeline, read_trace
 from tfcollective.timeline import WAIT, Interval, RankTimeline, trace_document
+from tfcollective_bench.model import Report
+from tfcollective_bench.training.job_plan import Case, Site, plan_job, trace_path
+from tfcollective_bench.training.options import TrainingOptions
+from tfcollective_bench.training.overlay import timeline_sections
+from tfcollective_bench.training.runners import RUNNERS, jobs, timeline_jobs
+from tfcollective_bench.training.step_timeline import StepTimeline, read_trace
 
 MS = 1_000_000
 

@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.bench.model import RunnerState, RunnerStatus, Sample
-from tfcollective.bench.scoreboard import missed, outcomes, scoreboard
-from tfcollective.bench.suite import PARTS, Circumstances, Part, merge, parts_named, run_suite
-from tfcollective.bench.targets import ALLREDUCE, TARGETS, TRAINING, Outcome, Side, Target, evaluate
-from tfcollective.bench.wire import ring_seconds
 from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective_bench.model import RunnerState, RunnerStatus, Sample
+from tfcollective_bench.scoreboard import missed, outcomes, scoreboard
+from tfcollective_bench.suite import PARTS, Circumstances, Part, merge, parts_named, run_suite
+from tfcollective_bench.targets import ALLREDUCE, TARGETS, TRAINING, Outcome, Side, Target, evaluate
+from tfcollective_bench.wire import ring_seconds
 
 SMALL = Target(
     "small", "them", Side(("c", "ctypes"), {"transport": "auto"}), Side(("mpi",)), 2, 3, bytes_from=4, bytes_to=64

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.bench.interleave import Failure
-from tfcollective.bench.model import RunnerState
-from tfcollective.bench.training import job as job_module
-from tfcollective.bench.training import run
-from tfcollective.bench.training.counters import Meter, parse_net_dev
-from tfcollective.bench.training.environments import Environment, missing
-from tfcollective.bench.training.job import JobError, run_job
-from tfcollective.bench.training.job_plan import Case, JobPlan, PlannedProcess, Site, plan_job, ports_needed
-from tfcollective.bench.training.models import MODELS
-from tfcollective.bench.training.options import TrainingOptions
-from tfcollective.bench.training.runners import RUNNERS, chosen, hosts_needed, jobs, slots
-from tfcollective.bench.training.task import Epoch, ProcessResult, TrainingTask, mark_line, parse_mark
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective_bench.interleave import Failure
+from tfcollective_bench.model import RunnerState
+from tfcollective_bench.training import job as job_module
+from tfcollective_bench.training import run
+from tfcollective_bench.training.counters import Meter, parse_net_dev
+from tfcollective_bench.training.environments import Environment, missing
+from tfcollective_bench.training.job import JobError, run_job
+from tfcollective_bench.training.job_plan import Case, JobPlan, PlannedProcess, Site, plan_job, ports_needed
+from tfcollective_bench.training.models import MODELS
+from tfcollective_bench.training.options import TrainingOptions
+from tfcollective_bench.training.runners import RUNNERS, chosen, hosts_needed, jobs, slots
+from tfcollective_bench.training.task import Epoch, ProcessResult, TrainingTask, mark_line, parse_mark
 
 PYTHONS = {"keras3": "/k3/python", "keras2": "/k2/python", "horovod": "/hvd/python"}
 LAB = Site(
@@ -334,7 +334,7 @@ def test_a_job_that_is_ended_leaves_no_process_and_no_file(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     texts = (case("single", python=str(sleeper), size=1).to_text(), Site(results=str(results)).to_text())
-    with subprocess.Popen([sys.executable, "-m", "tfcollective.bench.training.job", *texts]) as process:
+    with subprocess.Popen([sys.executable, "-m", "tfcollective_bench.training.job", *texts]) as process:
         deadline = time.monotonic() + 20
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert time.monotonic() < deadline

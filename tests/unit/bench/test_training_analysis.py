@@ -2,9 +2,9 @@
 
 import pytest
 
-from tfcollective.bench.model import Hardware, Report, RunnerState, RunnerStatus, Sample, Versions
-from tfcollective.bench.report import plots_available
-from tfcollective.bench.training.analysis import (
+from tfcollective_bench.model import Hardware, Report, RunnerState, RunnerStatus, Sample, Versions
+from tfcollective_bench.report import plots_available
+from tfcollective_bench.training.analysis import (
     Curve,
     Scene,
     figures_of,
@@ -14,7 +14,7 @@ from tfcollective.bench.training.analysis import (
     training_table,
     wire_bound,
 )
-from tfcollective.bench.training.pages import overview, sections
+from tfcollective_bench.training.pages import overview, sections
 
 HERE = Scene("mlp1024", 2, "loopback", "processes")
 CORES = Scene("mlp1024", 2, "loopback", "cores")

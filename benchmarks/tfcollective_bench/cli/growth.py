@@ -1,0 +1,89 @@
+"""``tfcollective bench growth``: steps as ranks and tensors grow, coordinators as agents grow."""
+
+from __future__ import annotations
+
+import click
+
+from tfcollective_bench.cli.common import (
+    as_typed,
+    baselines_option,
+    deadline_option,
+    horovod_option,
+    interruptible,
+    json_option,
+    names,
+    numbers,
+    prepare,
+    ranks_of,
+    result,
+    show,
+    write,
+)
+
+__all__ = ["growth"]
+
+
+@click.command(
+    short_help="What more ranks, tensors and agents cost.",
+    epilog="""\b
+Examples:
+  tfcollective bench growth --quick
+  tfcollective bench growth -np 2,4,8,16 --tensors 10,100,1000 --out results
+  tfcollective bench growth --runners coordinator --agents 10,100,1000""",
+)
+@click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds, on this host; 2,4,8,16, or 2,4 with --quick.")
+@click.option("--tensors", metavar="N,...", default="10,100,1000", show_default=True, help="Gradients of a step.")
+@click.option("--bytes", "total", metavar="SIZE", default="4M", show_default=True, help="All gradients together.")
+@click.option("--agents", metavar="N,...", help="Agents that join at once; 10,100,1000, or 10,100 with --quick.")
+@click.option("--runners", metavar="NAME,...", help="ours, horovod, coordinator; all when omitted.")
+@click.option("--rounds", type=int, help="Turns of everybody; 3, or 1 with --quick.")
+@click.option("--iterations", type=int, help="Steps per turn; 30, or 10 with --quick.")
+@deadline_option
+@click.option("--out", metavar="DIR", help="Write growth.json, growth.html and PNGs there.")
+@json_option
+@click.option("--quick", is_flag=True, help="Fewer ranks, agents and rounds.")
+@baselines_option
+@horovod_option
+def growth(
+    ranks: str | None,
+    tensors: str,
+    total: str,
+    agents: str | None,
+    runners: str | None,
+    rounds: int | None,
+    iterations: int | None,
+    deadline: float,
+    out: str | None,
+    as_json: bool,
+    quick: bool,
+    baselines: str | None,
+    horovod_python: str | None,
+) -> int:
+    """What a step costs as ranks and tensors grow, and what a coordinator costs as agents grow.
+
+    What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
+    """
+    from tfcollective_bench.growth.options import GrowthOptions
+    from tfcollective_bench.growth.pages import overview, sections
+    from tfcollective_bench.growth.run import run_growth
+    from tfcollective_bench.progress import show_progress
+    from tfcollective_bench.units import parse_bytes
+
+    options = GrowthOptions(
+        ranks=ranks_of(ranks or ("2,4" if quick else "2,4,8,16")),
+        tensors=numbers("--tensors", tensors),
+        total_bytes=parse_bytes(total),
+        agents=numbers("--agents", agents if agents is not None else "10,100" if quick else "10,100,1000"),
+        runners=names(runners),
+        rounds=rounds if rounds is not None else 1 if quick else 3,
+        iterations=iterations if iterations is not None else 10 if quick else 30,
+        deadline_s=deadline,
+        baselines=baselines or "",
+        horovod_python=horovod_python or "",
+    )
+    prepare(out)
+    with interruptible():
+        report = run_growth(options, as_typed(), show_progress)
+    show(report, overview(report), as_json)
+    write(report, sections, out, "growth")
+    return result(report)

@@ -1,0 +1,59 @@
+"""What ``bench growth`` is asked to do: a value, checked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfcollective.errors import ConfigError
+from tfcollective_bench.limits import check_above_zero
+
+__all__ = ["GrowthOptions"]
+
+_MOST_AGENTS = 4000
+
+
+@dataclass(frozen=True)
+class GrowthOptions:
+    """One run.
+
+    Attributes:
+        ranks: worlds, by their number of ranks; all on this host.
+        tensors: numbers of gradients of a step.
+        total_bytes: of all gradients of a step together, whatever their number.
+        agents: how many agents join a coordinator at once; empty: none.
+        runners: names; empty: all.
+        rounds: turns of everybody.
+        iterations: steps per turn.
+        deadline_s: a turn that takes longer is ended.
+        baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
+        horovod_python: the interpreter of Horovod's environment; empty: found in `baselines`.
+    """
+
+    ranks: tuple[int, ...] = (2, 4, 8, 16)
+    tensors: tuple[int, ...] = (10, 100, 1000)
+    total_bytes: int = 4 << 20
+    agents: tuple[int, ...] = (10, 100, 1000)
+    runners: tuple[str, ...] = ()
+    rounds: int = 3
+    iterations: int = 30
+    deadline_s: float = 300.0
+    baselines: str = ""
+    horovod_python: str = ""
+
+    def __post_init__(self) -> None:
+        for name, values in (("-np", self.ranks), ("--tensors", self.tensors)):
+            if not values or min(values) < 1:
+                raise ConfigError(f"{name}: at least one number, each 1 or more")
+        if self.agents and not 1 <= min(self.agents) <= max(self.agents) <= _MOST_AGENTS:
+            raise ConfigError(f"--agents: numbers from 1 to {_MOST_AGENTS}")
+        check_above_zero(rounds=self.rounds, iterations=self.iterations, deadline=self.deadline_s)
+        if self.total_bytes < 4 * max(self.tensors):
+            raise ConfigError(f"--bytes: {max(self.tensors)} tensors need at least {4 * max(self.tensors)} bytes")
+        if self.horovod_python and not Path(self.horovod_python).exists():
+            raise ConfigError(f"--horovod-python: there is no {self.horovod_python}")
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)

@@ -1,0 +1,103 @@
+"""Runs the growth benchmark: worlds and coordinators in turns, lines of JSON to samples."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from tfcollective_bench.baselines import find_baselines
+from tfcollective_bench.growth.options import GrowthOptions
+from tfcollective_bench.growth.runners import COORDINATOR, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
+from tfcollective_bench.hardware import probe_hardware, probe_versions
+from tfcollective_bench.interleave import Failure, Record, Variant, Watch, interleave
+from tfcollective_bench.model import Cell, Report, RunnerState, RunnerStatus, Sample
+
+__all__ = ["run_growth", "samples_of"]
+
+
+def run_growth(options: GrowthOptions, command: Sequence[str], watch: Watch) -> Report:
+    """Measures; returns when all rounds are over.
+
+    Args:
+        command: as typed, for the report.
+        watch: given the number of turns, opens something that is told every event.
+
+    Raises:
+        ConfigError: an unknown runner.
+    """
+    runners = chosen(options.runners)
+    found = find_baselines(options.baselines, horovod_python=options.horovod_python)
+    hints = {runner: hint for runner in runners if (hint := hint_for(runner, found))}
+    cases = {case.name: case for runner in runners if runner not in hints for case in cases_of(runner, options)}
+    variants = [variant_of(case, found, options) for case in cases.values()]
+    hardware, started = probe_hardware(), time.time()
+    samples, failures = _measure(variants, cases, options, watch)
+    return Report(
+        title="Growth benchmark",
+        command=tuple(command),
+        hardware=hardware,
+        versions=probe_versions({"horovod": found.horovod_python} if found.horovod_python else {}),
+        settings=options.to_json(),
+        samples=tuple(samples),
+        statuses=tuple(_status(runner, hints, failures) for runner in runners),
+        started=started,
+        finished=time.time(),
+        notes=tuple(_notes(options)),
+    )
+
+
+def _measure(
+    variants: Sequence[Variant], cases: Mapping[str, Case], options: GrowthOptions, watch: Watch
+) -> tuple[list[Sample], list[Failure]]:
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    with watch(len(variants) * options.rounds) as tell, closing(interleave(variants, options.rounds)) as events:
+        for event in events:
+            tell(event)
+            if isinstance(event, Record):
+                samples.extend(samples_of(cases[event.variant], options, event.round, event.content))
+            elif isinstance(event, Failure):
+                failures.append(event)
+    return samples, failures
+
+
+def samples_of(case: Case, options: GrowthOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
+    """The samples of one line: what steps.py or joining.py prints."""
+    if case.runner == COORDINATOR:
+        agents: dict[str, Cell] = {"agents": case.count}
+        yield Sample(case.runner, agents, "join", "s", (content["seconds"],), number)
+        yield Sample(case.runner, agents, "wait", "s", (content["median_wait"],), number)
+        yield Sample(case.runner, agents, "cpu", "s", (content["server_cpu"],), number)
+        for state, size in content["server_bytes"].items():
+            yield Sample(case.runner, {**agents, "state": state}, "memory", "bytes", (float(size),), number)
+        return
+    row: dict[str, Cell] = {
+        "ranks": case.count,
+        "tensors": content["tensors"],
+        "total_bytes": options.total_bytes,
+        "link": "loopback",
+    }
+    yield Sample(case.runner, row, "step", "s", tuple(content["times"]), number)
+    yield Sample(case.runner, row, "local", "s", tuple(content["local"]), number)
+    yield Sample(case.runner, row, "cpu", "s", (content["cpu"],), number)
+
+
+def _status(runner: str, hints: Mapping[str, str], failures: Sequence[Failure]) -> RunnerStatus:
+    failed = [failure for failure in failures if failure.variant.startswith(f"{runner},")]
+    if runner in hints:
+        return RunnerStatus(runner, RunnerState.MISSING, hints[runner])
+    if failed:
+        detail = "; ".join(f"{failure.variant}: {failure}" for failure in failed)
+        return RunnerStatus(runner, RunnerState.FAILED, detail)
+    return RunnerStatus(runner, RunnerState.RAN, RUNNERS[runner])
+
+
+def _notes(options: GrowthOptions) -> Iterator[str]:
+    cores = len(os.sched_getaffinity(0))
+    crowded = [str(ranks) for ranks in options.ranks if ranks > cores]
+    if crowded:
+        yield f"{', '.join(crowded)} ranks share {cores} cores: their steps cost more for want of cores alone."
+    yield "The agents are threads of this machine and compete with the coordinator for its cores."

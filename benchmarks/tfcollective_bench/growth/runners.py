@@ -1,0 +1,83 @@
+"""Who takes part, and the commands of their turns: pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfcollective.errors import ConfigError
+from tfcollective_bench.baselines import Baselines
+from tfcollective_bench.growth.options import GrowthOptions
+from tfcollective_bench.interleave import Variant
+from tfcollective_bench.ranks import FOREIGN_VARIABLES, horovod_command, our_command, thread_variables, working_folder
+
+__all__ = ["COORDINATOR", "RUNNERS", "Case", "cases_of", "chosen", "hint_for", "variant_of"]
+
+_STEPS = "tfcollective_bench.growth.steps"
+_JOINING = "tfcollective_bench.growth.joining"
+COORDINATOR = "coordinator"
+#: name -> what it is, for people.
+RUNNERS: Mapping[str, str] = {
+    "ours": "tfcollective, DistributedGradientTape",
+    "horovod": "Horovod-Gloo, DistributedGradientTape (TensorFlow 2.15)",
+    COORDINATOR: "tfcollective, agents that join at once",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One turn: a runner and how many ranks (of the coordinator: agents) it has."""
+
+    runner: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        """For people; unique."""
+        return f"{self.runner}, {self.count} {'agents' if self.runner == COORDINATOR else 'ranks'}"
+
+
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The runners of these names, in the table's order; all if there are none. ConfigError for an unknown one."""
+    for name in names:
+        if name not in RUNNERS:
+            raise ConfigError(f"--runners: there is no runner {name!r}; there are {', '.join(RUNNERS)}")
+    return tuple(name for name in RUNNERS if not names or name in names)
+
+
+def hint_for(runner: str, found: Baselines) -> str:
+    """How to install what a runner lacks; empty when it is there."""
+    if runner == "ours" and not found.tensorflow:
+        return "pip install 'tfcollective[tf]'"
+    if runner == "horovod" and found.horovod_python is None:
+        return "run tools/baselines.sh horovod, or name its interpreter with --horovod-python"
+    return ""
+
+
+def cases_of(runner: str, options: GrowthOptions) -> Iterator[Case]:
+    """Its turns in one round."""
+    for count in options.agents if runner == COORDINATOR else options.ranks:
+        yield Case(runner, count)
+
+
+def variant_of(case: Case, found: Baselines, options: GrowthOptions) -> Variant:
+    """The command of a turn."""
+    threads = thread_variables(1 if case.runner == COORDINATOR else case.count)
+    return Variant(
+        name=case.name,
+        argv=tuple(_command(case, found, options)),
+        deadline_s=options.deadline_s,
+        env=threads,
+        unset=FOREIGN_VARIABLES,
+        cwd=working_folder(),
+    )
+
+
+def _command(case: Case, found: Baselines, options: GrowthOptions) -> Sequence[str]:
+    if case.runner == COORDINATOR:
+        return [sys.executable, "-m", _JOINING, str(case.count), f"{options.deadline_s:g}"]
+    sizes = [str(options.iterations), str(options.total_bytes), *map(str, options.tensors)]
+    if case.runner == "horovod":
+        return horovod_command(str(found.horovod_python), case.count, _STEPS, ["horovod", *sizes])
+    return our_command(case.count, _STEPS, ["ours", *sizes])

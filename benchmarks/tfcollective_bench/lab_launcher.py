@@ -1,0 +1,106 @@
+"""Our jobs on the hosts of a :mod:`~tfcollective_bench.netlab` lab: an agent each, the coordinator on the bridge.
+
+    python -m tfcollective_bench.lab_launcher GATEWAY NAMESPACE=ADDRESS,... -m MODULE [ARGUMENTS...]
+
+starts one rank on every host; its exit code is that of ``tfcollective run``.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.outcome.report import exit_code, render
+from tfcollective.launch.plan.planner import Plan, WorkerPlan, plan_local
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.agent_process import AgentProcess
+from tfcollective.launch.running.agents import Agents
+from tfcollective.launch.running.job import Job
+from tfcollective.launch.system.cores import available_cores
+from tfcollective.launch.system.signals import forward_signals
+from tfcollective.launch.system.sweep import end_processes_of
+from tfcollective.settings import Settings, environ_snapshot, variable
+
+__all__ = ["LabLauncher", "main", "plan_lab"]
+
+
+class LabLauncher(Launcher):
+    """Runs jobs on the hosts of a lab.
+
+    Args:
+        gateway: the address of this side of the bridge.
+        hosts: (namespace, address) of the hosts; ranks are dealt to them in turn, equally many to each.
+    """
+
+    def __init__(self, gateway: str, hosts: Sequence[tuple[str, str]]) -> None:
+        self._gateway = gateway
+        self._hosts = tuple(hosts)
+
+    def plan(self, spec: JobSpec) -> Plan:
+        """See :class:`Launcher`."""
+        plan = plan_local(spec, cores=available_cores(), environ=environ_snapshot())
+        return plan_lab(plan, [address for _, address in self._hosts])
+
+    def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
+        """See :class:`Launcher`. The first agent that failed is told of."""
+        plan = self.plan(spec)
+        with Job(spec, plan, bind_host=self._gateway) as job:
+            try:
+                agents = Agents([self._start(job, plan, number) for number in range(len(self._hosts))])
+                with forward_signals(stop_signals, agents.stop) as received:
+                    failures = agents.wait(lambda: job.failed)
+            finally:
+                end_processes_of(job.job_id)
+            return job.outcome(received, failures[0] if failures else None)
+
+    def _start(self, job: Job, plan: Plan, number: int) -> AgentProcess:
+        namespace = self._hosts[number][0]
+        scratch = Path(job.scratch_dir) / namespace
+        scratch.mkdir(mode=0o700)
+        workers = _on_host(plan, number, len(self._hosts))
+        agent = AgentProcess.start(job.agent_config(workers, str(scratch)), inside=("ip", "netns", "exec", namespace))
+        job.watch(workers, agent.send)
+        return agent
+
+
+def plan_lab(plan: Plan, addresses: Sequence[str]) -> Plan:
+    """The plan with its ranks dealt to hosts with these addresses; ConfigError unless equally many come to each."""
+    if not addresses or len(plan.workers) % len(addresses):
+        raise ConfigError(f"{len(plan.workers)} ranks cannot be shared out equally to {len(addresses)} hosts")
+    per_host = len(plan.workers) // len(addresses)
+    workers = [
+        replace(
+            worker,
+            local_rank=worker.rank % per_host,
+            env={**worker.env, variable("bind_host"): addresses[worker.rank // per_host]},
+        )
+        for worker in plan.workers
+    ]
+    return replace(plan, workers=tuple(workers))
+
+
+def _on_host(plan: Plan, number: int, hosts: int) -> tuple[WorkerPlan, ...]:
+    per_host = len(plan.workers) // hosts
+    return plan.workers[number * per_host : (number + 1) * per_host]
+
+
+def main() -> int:
+    """Runs the module on all hosts; returns the exit code."""
+    gateway, hosts, flag, module, *arguments = sys.argv[1:]
+    pairs = [(name, address) for name, _, address in (host.partition("=") for host in hosts.split(","))]
+    command = (sys.executable, flag, module, *arguments)
+    spec = JobSpec(command=command, num_proc=len(pairs), prefix=False, timeline=Settings.load().timeline)
+    outcome = LabLauncher(gateway, pairs).run(spec, stop_signals=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    text = render(outcome)
+    if text:
+        sys.stderr.write(f"{text}\n")
+    return exit_code(outcome)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Where ranks run: all on this host, or each on a host of its own at the end of a cable. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfcollective.errors import ConfigError
+from tfcollective_bench.netlab import parse_rate
+
+__all__ = ["LOOPBACK", "check_links", "is_rate"]
+
+LOOPBACK = "loopback"
+
+
+def check_links(links: Sequence[str]) -> None:
+    """ConfigError unless there are links and each is ``loopback`` or a rate."""
+    if not links:
+        raise ConfigError(f"--link: at least one of {LOOPBACK} and rates such as 1gbit")
+    for link in links:
+        if link != LOOPBACK and not is_rate(link):
+            raise ConfigError(f"--link: {link!r} is neither {LOOPBACK} nor a rate such as 1gbit, 10gbit or 500mbit")
+
+
+def is_rate(link: str) -> bool:
+    """Whether it is a rate such as 1gbit, that a cable can be shaped to."""
+    try:
+        return parse_rate(link) is not None
+    except ConfigError:
+        return False

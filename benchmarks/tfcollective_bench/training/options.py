@@ -1,0 +1,95 @@
+"""What ``bench training`` is asked to do: a value, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfcollective.errors import ConfigError
+from tfcollective_bench.limits import check_above_zero
+from tfcollective_bench.links import LOOPBACK, check_links
+from tfcollective_bench.training.models import MODELS
+
+__all__ = ["LOOPBACK", "VIEWS", "TrainingOptions"]
+
+VIEWS = ("processes", "cores")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """One run.
+
+    Attributes:
+        processes: numbers of training processes to measure.
+        models: names.
+        runners: names; empty: all.
+        links: ``loopback``, or a rate: then every process has a host of its own, a network namespace.
+        views: how a parameter server's processes count: beside the training processes (``processes``), or as some
+            of them (``cores``).
+        rounds: turns of every job.
+        steps: measured steps of a process in a turn; 0: the model's own number.
+        epochs: into how many epochs they are parted; the loss is taken after each.
+        servers: most parameter servers to try; 0: as many as training processes.
+        steps_at_a_time: how many steps a parameter server's coordinator hands out at once; each is tried.
+        deadline_s: a job is ended when its turn takes longer.
+        baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
+        keras3_python: the interpreter of an environment with TensorFlow 2.16 or newer; empty: looked for.
+        keras2_python: likewise, with TensorFlow 2.15.
+        horovod_python: likewise, with Horovod.
+        timeline: whether a further short job of ours records steps for the page.
+        budget_s: no turn begins when so many seconds have gone; 0: all turns are taken.
+    """
+
+    processes: tuple[int, ...] = (2,)
+    models: tuple[str, ...] = tuple(MODELS)
+    runners: tuple[str, ...] = ()
+    links: tuple[str, ...] = (LOOPBACK,)
+    views: tuple[str, ...] = VIEWS
+    rounds: int = 3
+    steps: int = 0
+    epochs: int = 4
+    servers: int = 0
+    steps_at_a_time: tuple[int, ...] = (1, 10)
+    deadline_s: float = 300.0
+    baselines: str = ""
+    keras3_python: str = ""
+    keras2_python: str = ""
+    horovod_python: str = ""
+    timeline: bool = False
+    budget_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.processes or min(self.processes) < 1:
+            raise ConfigError("-np: at least one number of processes, each 1 or more")
+        check_above_zero(rounds=self.rounds, epochs=self.epochs, deadline=self.deadline_s)
+        if self.steps < 0 or 0 < self.steps < self.epochs:
+            raise ConfigError(f"--steps: {self.epochs} or more, one for each epoch, not {self.steps}")
+        if self.servers < 0:
+            raise ConfigError(f"--servers: 0 or more, not {self.servers}")
+        if not self.steps_at_a_time or min(self.steps_at_a_time) < 1:
+            raise ConfigError("steps at a time: at least one number, each 1 or more")
+        _check("--models", self.models, tuple(MODELS))
+        _check("--view", self.views, VIEWS)
+        check_links(self.links)
+        for name in ("keras3_python", "keras2_python", "horovod_python"):
+            python = getattr(self, name)
+            if python and not Path(python).exists():
+                raise ConfigError(f"--{name.replace('_', '-')}: there is no {python}")
+
+    def steps_per_epoch(self, model: str) -> int:
+        """Of one process; at least 1."""
+        return max(1, (self.steps or MODELS[model].steps) // self.epochs)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+
+def _check(name: str, values: Sequence[str], known: Sequence[str]) -> None:
+    if not values:
+        raise ConfigError(f"{name}: at least one of {', '.join(known)}")
+    for value in values:
+        if value not in known:
+            raise ConfigError(f"{name}: {value!r} is not one of {', '.join(known)}")
