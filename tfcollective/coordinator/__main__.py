@@ -12,7 +12,7 @@ from pathlib import Path
 from tfcollective import log
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.coordinator.process import CoordinatorConfig
-from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
+from tfcollective.coordinator.records import JobDirectory, JobRecord
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
@@ -66,11 +66,8 @@ def _options(config: CoordinatorConfig) -> ServerOptions:
 def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirectory:
     """Lets ``tfcollective status`` find the job, as long as the directory is open."""
     job = JobDirectory.create(Path(config.runtime_dir), f"{config.job_id}-{os.getpid()}")
-    ticks = start_ticks(os.getpid())
-    if ticks is not None:
-        created = Path("/proc/self").stat().st_ctime
-        key = bytes.fromhex(config.key)
-        job.publish(JobRecord(config.job_id, server.endpoint, key, os.getpid(), ticks, created, config.command))
+    key, now = bytes.fromhex(config.key), SYSTEM_CLOCK.wall()
+    job.publish(JobRecord(config.job_id, server.endpoint, key, os.getpid(), now, config.command))
     return job
 
 

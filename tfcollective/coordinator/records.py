@@ -1,28 +1,34 @@
 """Records of this user's running jobs: how ``tfcollective status`` finds their coordinators.
 
-One private directory a job, in one private directory a user. A record holds the job key, so nobody else may read it.
+One private directory a job, in one private directory a user. A record holds the job key, so no other user may read it.
+
+Each directory has an owner, the process that made it, which holds a lock on a file in it until it ends. The kernel
+releases the lock however the process ends, and shows it to every PID namespace of the host: a directory whose lock is
+free is of no use and is removed. A directory that another host made (the parent may be shared) is never judged.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from tfcollective.log import get_logger
 from tfcollective.private_directory import unusable
 from tfcollective.topology import Endpoint
 
-__all__ = ["JobDirectory", "JobRecord", "running_jobs", "start_ticks"]
+__all__ = ["JobDirectory", "JobRecord", "running_jobs"]
 
 _LOG = get_logger(__name__)
 _RECORD = "record.json"
-_ENDED = ("Z", "X")
-_START_FIELD = 19  # counted from the state on; see proc(5)
+_OWNER = "owner"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,8 @@ class JobRecord:
         job_id: its name.
         coordinator: where its coordinator listens.
         key: the job key.
-        pid: the process that runs the coordinator.
-        ticks: when that process started, in clock ticks since boot (:func:`start_ticks`): a reused pid is not taken for
-            it, and setting the clock, which moves every time of day, changes nothing.
-        created: the same for people, in seconds since 1970.
+        pid: the process that runs the coordinator, as its own PID namespace numbers it; for people.
+        created: when that process started, in seconds since 1970; for people.
         command: what the job runs, for people.
     """
 
@@ -44,14 +48,8 @@ class JobRecord:
     coordinator: Endpoint
     key: bytes = field(repr=False)
     pid: int
-    ticks: int
     created: float
     command: tuple[str, ...]
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process that runs the coordinator still exists."""
-        return start_ticks(self.pid) == self.ticks
 
     def to_json(self) -> dict[str, object]:
         """A JSON object that :meth:`from_json` reads."""
@@ -60,7 +58,6 @@ class JobRecord:
             "coordinator": str(self.coordinator),
             "key": self.key.hex(),
             "pid": self.pid,
-            "ticks": self.ticks,
             "created": self.created,
             "command": list(self.command),
         }
@@ -71,8 +68,8 @@ class JobRecord:
         if not isinstance(document, Mapping):
             raise ValueError("not a job record")
         command = document.get("command")
-        pid, ticks, created = document.get("pid"), document.get("ticks"), document.get("created")
-        if not isinstance(pid, int) or not isinstance(ticks, int) or not isinstance(created, float):
+        pid, created = document.get("pid"), document.get("created")
+        if not isinstance(pid, int) or not isinstance(created, float):
             raise ValueError("not a job record")
         if not isinstance(command, list):
             raise ValueError("not a job record")
@@ -81,20 +78,15 @@ class JobRecord:
             coordinator=Endpoint.parse(str(document.get("coordinator"))),
             key=bytes.fromhex(str(document.get("key"))),
             pid=pid,
-            ticks=ticks,
             created=created,
             command=tuple(str(word) for word in command),
         )
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it does not run (any more)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
-    return None if fields[0] in _ENDED else int(fields[_START_FIELD])
+class _Owner(Enum):
+    RUNS = "runs"
+    GONE = "gone"
+    UNKNOWN = "unknown"  # it is on another host, or has not taken its lock yet
 
 
 @contextlib.contextmanager
@@ -106,20 +98,29 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 class JobDirectory:
-    """The private directory of one job; removed by :meth:`close`. A context manager."""
+    """The private directory of one job; removed by :meth:`close`. A context manager.
 
-    def __init__(self, path: Path) -> None:
+    It belongs to the process that makes it: once that has ended, the next job of this user on this host removes it.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
         self.path = path
+        self._lock = lock  # a descriptor that only this process has; -1 once it is closed
 
     @classmethod
     def create(cls, parent: Path, job_id: str) -> JobDirectory:
-        """Makes the directory; clears away what dead jobs have left."""
-        for record_path in parent.glob(f"*/{_RECORD}"):
-            _read(record_path)
+        """Makes the directory; removes what ended jobs of this host have left. ConfigError when it cannot be made."""
+        for owner in parent.glob(f"*/{_OWNER}"):
+            if _owner_of(owner.parent) is _Owner.GONE:
+                shutil.rmtree(owner.parent, ignore_errors=True)
         path = parent / job_id
         with _explained(path):
             path.mkdir(mode=0o700)
-        return cls(path)
+            try:
+                return cls(path, _take_lock(path))
+            except BaseException:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
 
     def __enter__(self) -> JobDirectory:
         return self
@@ -131,34 +132,74 @@ class JobDirectory:
         """Writes the record, whole or not at all, with mode 0600."""
         partial = self.path / f"{_RECORD}.new"
         with _explained(self.path):
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            with os.fdopen(_new_file(partial), "w") as file:
                 json.dump(record.to_json(), file)
             partial.replace(self.path / _RECORD)
 
     def close(self) -> None:
         """Removes the directory. A second call does nothing."""
+        if self._lock < 0:
+            return
         shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
 
 
 def running_jobs(parent: Path) -> Iterator[JobRecord]:
-    """The jobs that run, oldest first. Removes the directories of those that do not."""
+    """The jobs that run on this host, oldest first. Removes the directories of those that have ended."""
     records = [record for path in parent.glob(f"*/{_RECORD}") if (record := _read(path)) is not None]
     yield from sorted(records, key=lambda record: record.created)
 
 
 def _read(path: Path) -> JobRecord | None:
-    """The record in ``path`` if its job runs; removes its directory if the job does not run any more.
+    """The record in ``path`` if its job runs here; removes its directory if the job has ended.
 
     What cannot be read stays: records are written whole, so it is one of another version, whose job may run.
     """
+    owner = _owner_of(path.parent)
+    if owner is _Owner.GONE:
+        shutil.rmtree(path.parent, ignore_errors=True)
+    if owner is not _Owner.RUNS:
+        return None
     try:
-        record = JobRecord.from_json(json.loads(path.read_text("utf-8")))
-        if record.alive:
-            return record
+        return JobRecord.from_json(json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return None  # its job has ended just now
     except (OSError, ValueError) as error:
         _LOG.warning("ignoring %s, which another version may have written: %s", path, error)
         return None
-    shutil.rmtree(path.parent, ignore_errors=True)
-    return None
+
+
+def _take_lock(directory: Path) -> int:
+    """Makes the owner's file and locks it; returns the descriptor that holds the lock.
+
+    The file is locked before it has its name, so no other process ever finds it free while the owner runs.
+    """
+    partial = directory / f"{_OWNER}.new"
+    descriptor = _new_file(partial)
+    try:
+        os.write(descriptor, _BOOT_ID.read_bytes())
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        partial.replace(directory / _OWNER)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _owner_of(directory: Path) -> _Owner:
+    try:
+        with (directory / _OWNER).open("rb") as file:
+            # The boot's id is the kernel's: all its PID namespaces share it, no other host has it.
+            if file.read() != _BOOT_ID.read_bytes():
+                return _Owner.UNKNOWN
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _Owner.RUNS
+    except OSError:
+        return _Owner.UNKNOWN
+    return _Owner.GONE
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

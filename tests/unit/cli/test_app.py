@@ -8,7 +8,7 @@ import pytest
 from tfcollective import errors
 from tfcollective.cli import main, run_main
 from tfcollective.cli.app import EXIT_CODES, app
-from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
+from tfcollective.coordinator.records import JobDirectory, JobRecord
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 
@@ -146,7 +146,7 @@ def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsy
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = Endpoint(*free.getsockname())
     with JobDirectory.create(parent, "job-1") as job:
-        job.publish(JobRecord("job-1", endpoint, b"k" * 32, os.getpid(), start_ticks(os.getpid()), 1.0, ("train",)))
+        job.publish(JobRecord("job-1", endpoint, b"k" * 32, os.getpid(), 1.0, ("train",)))
         assert main(["status"]) == 0
         assert "it does not answer" in capsys.readouterr().out
         assert main(["status", "--json"]) == 0

@@ -1,28 +1,52 @@
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tfcollective.coordinator.records import JobDirectory, JobRecord, running_jobs, start_ticks
+from tfcollective.coordinator.records import JobDirectory, JobRecord, running_jobs
 from tfcollective.errors import ConfigError
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 
+# Makes the directory of a job, says so, and keeps it until its stdin ends; then it goes without a word.
+OWNER = """
+import os, sys
+from pathlib import Path
+from tfcollective.coordinator.records import JobDirectory, JobRecord
+from tfcollective.topology import Endpoint
+job = JobDirectory.create(Path(sys.argv[1]), sys.argv[2])
+if "--record" in sys.argv:
+    job.publish(JobRecord(sys.argv[2], Endpoint("127.0.0.1", 5), b"k" * 32, 1, 9.0, ("python", "x.py")))
+print("made", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
 
-def record(name="job", *, pid=None, ticks=None):
-    own = start_ticks(os.getpid())
-    return JobRecord(
-        name, Endpoint("127.0.0.1", 5), b"k" * 32, pid or os.getpid(), ticks or own, 9.0, ("python", "x.py")
-    )
+
+def record(name="job"):
+    # A pid says nothing about the owner: it may be of another PID namespace.
+    return JobRecord(name, Endpoint("127.0.0.1", 5), b"k" * 32, 2**22 - 1, 9.0, ("python", "x.py"))
 
 
 def published(parent, one):
     job = JobDirectory.create(parent, one.job_id)
     job.publish(one)
     return job
+
+
+def owned_elsewhere(parent, name, *options):
+    """A process that owns the directory of a job."""
+    command = [sys.executable, "-c", OWNER, str(parent), name, *options]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert owner.stdout.readline() == b"made\n"
+    return owner
+
+
+def names(parent):
+    return sorted(path.name for path in parent.iterdir())
 
 
 def test_a_running_job_is_found_and_a_closed_one_is_not(tmp_path):
@@ -36,18 +60,49 @@ def test_a_running_job_is_found_and_a_closed_one_is_not(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("change", [{"pid": 2**22 - 1}, {"ticks": 1}])
-def test_what_a_dead_job_has_left_is_removed(tmp_path, change):
-    published(tmp_path, record(**change))
+@pytest.mark.parametrize("kill", [True, False])
+def test_what_an_ended_job_has_left_is_removed(tmp_path, kill):
+    with owned_elsewhere(tmp_path, "job", "--record") as owner:
+        assert [one.job_id for one in running_jobs(tmp_path)] == ["job"]
+        if kill:
+            owner.kill()
+        owner.communicate()
+        assert list(running_jobs(tmp_path)) == []
+    assert names(tmp_path) == []
+
+
+def test_a_new_job_removes_what_ended_ones_have_left_with_and_without_a_record(tmp_path):
+    with owned_elsewhere(tmp_path, "job", "--record") as owner, owned_elsewhere(tmp_path, "node") as node:
+        one = JobDirectory.create(tmp_path, "next")
+        assert names(tmp_path) == ["job", "next", "node"]
+        node.kill()
+        owner.kill()
+    JobDirectory.create(tmp_path, "last").close()
+    assert names(tmp_path) == ["next"]
+    one.close()
+
+
+def test_a_job_of_another_host_is_neither_shown_nor_removed(tmp_path):
+    with owned_elsewhere(tmp_path, "job", "--record") as owner:
+        owner.kill()
+    (tmp_path / "job/owner").write_text("5a1d2f0c-0000-4000-8000-000000000000\n")
     assert list(running_jobs(tmp_path)) == []
-    assert list(tmp_path.iterdir()) == []
+    JobDirectory.create(tmp_path, "next").close()
+    assert names(tmp_path) == ["job"]
 
 
-def test_a_new_job_clears_away_dead_ones(tmp_path):
-    published(tmp_path, record("dead", ticks=1))
-    published(tmp_path, record("alive"))
-    JobDirectory.create(tmp_path, "next")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "next"]
+def test_a_directory_whose_owner_has_not_taken_its_lock_yet_stays(tmp_path):
+    (tmp_path / "starting").mkdir()
+    JobDirectory.create(tmp_path, "next").close()
+    assert names(tmp_path) == ["starting"]
+
+
+def test_two_jobs_of_one_name_are_refused(tmp_path):
+    job = JobDirectory.create(tmp_path, "job")
+    with pytest.raises(ConfigError, match="cannot use"):
+        JobDirectory.create(tmp_path, "job")
+    assert names(tmp_path) == ["job"]
+    job.close()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1, "created": 1.0, "command": []}'])
@@ -88,22 +143,6 @@ def test_a_directory_that_others_can_use_is_refused(tmp_path):
     Path(tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot use"):
         runtime_directory(str(tmp_path / "file"), {}, "")
-
-
-def test_setting_the_clock_ends_no_job(tmp_path, monkeypatch):
-    job = published(tmp_path, record())
-    monkeypatch.setattr(psutil.Process, "create_time", lambda self: 5.0)  # follows the time of day
-    assert [one.job_id for one in running_jobs(tmp_path)] == ["job"]
-    job.close()
-
-
-def test_a_process_has_a_start_as_long_as_it_runs():
-    with subprocess.Popen(["sleep", "100"]) as sleeper:
-        assert start_ticks(sleeper.pid) >= start_ticks(os.getpid())
-        sleeper.kill()
-        os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-        assert start_ticks(sleeper.pid) is None  # a zombie does not run
-    assert start_ticks(sleeper.pid) is None
 
 
 def test_a_place_that_cannot_be_written_is_named():

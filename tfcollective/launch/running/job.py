@@ -17,11 +17,11 @@ from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.gloo_store import GlooStoreServer
 from tfcollective.coordinator.published import read_published
-from tfcollective.coordinator.records import JobDirectory, JobRecord, start_ticks
+from tfcollective.coordinator.records import JobDirectory, JobRecord
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
-from tfcollective.errors import CoordinatorError, LaunchError
+from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
 from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of, with_interface
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
@@ -299,12 +299,8 @@ def _side_task_end(view: TaskView, lost: Mapping[str, str]) -> SideTaskEnd:
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:
-    pid = os.getpid()
-    ticks = start_ticks(pid)
-    if ticks is None:
-        raise LaunchError("/proc does not tell when this process started: is it mounted?")
     created = psutil.Process().create_time()
-    return JobRecord(options.job_id, coordinator.endpoint, options.key, pid, ticks, created, spec.command)
+    return JobRecord(options.job_id, coordinator.endpoint, options.key, os.getpid(), created, spec.command)
 
 
 def _unreported(view: JobView) -> str | None:
