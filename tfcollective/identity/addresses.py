@@ -1,4 +1,4 @@
-"""Hosts: which are this machine, and where strangers agree to meet."""
+"""Hosts: which are this machine, and where processes meet that have not talked to each other."""
 
 from __future__ import annotations
 
@@ -40,14 +40,12 @@ def resolve(host: str) -> tuple[str, ...]:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether an interface of this machine has the address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    """Whether an interface of this machine has the address.
+
+    Asked of the routes: packets to an own address leave from that address. (Binding to it would prove nothing where
+    ``net.ipv4.ip_nonlocal_bind`` is set.)
+    """
+    return is_loopback(address) or _source_for(address) == address
 
 
 def is_own_host(host: str) -> bool:
@@ -56,13 +54,15 @@ def is_own_host(host: str) -> bool:
 
 
 def route_address(host: str) -> str | None:
-    """The address of this machine from which packets go to ``host``; None if nothing leads there. Sends nothing."""
-    for address in resolve(host):
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, _DISCARD_PORT))
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return None
+    """The address of this machine from which packets go to ``host``; None if there is no route. Sends nothing."""
+    return next((source for address in resolve(host) if (source := _source_for(address)) is not None), None)
+
+
+def _source_for(address: str) -> str | None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, _DISCARD_PORT))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

@@ -8,12 +8,15 @@ from enum import Enum
 
 from tfcollective.errors import ConfigError
 from tfcollective.identity.model import Identity
+from tfcollective.log import get_logger
 from tfcollective.settings import Settings, variable
 
 __all__ = ["KeySource", "key_source", "parse_key", "read_key"]
 
 _MAX_KEY_TEXT = 4096
 _MIN_KEY_BYTES = 16
+_OF_A_GROUP = 0o440
+_LOG = get_logger(__name__)
 
 
 class KeySource(str, Enum):
@@ -71,17 +74,30 @@ def _read_file(path: str) -> str:
     except OSError as error:
         raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
     try:
-        found = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(found):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise ConfigError(f"{variable('key_file')}: {path} is not a file")
-        mode = stat.S_IMODE(found)
-        if mode & 0o077:
-            raise ConfigError(f"{path} can be read by others (mode {mode:o}): the job key needs mode 600 or 400")
+        _check_private(path, found)
         return os.read(descriptor, _MAX_KEY_TEXT + 1).decode("ascii", "replace")
     except OSError as error:
         raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
     finally:
         os.close(descriptor)
+
+
+def _check_private(path: str, found: os.stat_result) -> None:
+    """Raises ConfigError when others can read the file, or a group of ours could replace what is in it."""
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o077:
+        return
+    if mode == _OF_A_GROUP and found.st_gid in (os.getegid(), *os.getgroups()):
+        # How a Kubernetes Secret looks to a pod with fsGroup, whatever its defaultMode says: root's, for that group.
+        _LOG.info("%s can be read by the group %d, which this process is in (as with fsGroup)", path, found.st_gid)
+        return
+    raise ConfigError(
+        f"{path} can be read by others (mode {mode:o}, group {found.st_gid}): the job key needs mode 600 or 400, or "
+        "440 with a group of this process"
+    )
 
 
 def _read_descriptor(descriptor: int) -> str:

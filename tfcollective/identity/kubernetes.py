@@ -5,16 +5,21 @@ The index says which rank a pod is; how many there are and where rank 0 is stand
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tfcollective.errors import ConfigError
 from tfcollective.identity.addresses import DEFAULT_PORT
 from tfcollective.identity.by_rank import claim_by_rank, whole_number
 from tfcollective.identity.model import Claim, Facts, Source
 from tfcollective.settings import variable
+from tfcollective.tasks import is_number
 
 __all__ = ["SOURCE"]
 
 _INDEX = "JOB_COMPLETION_INDEX"
 _NODES, _PER_NODE = "PET_NNODES", "PET_NPROC_PER_NODE"
+_LOCAL_RANK = "LOCAL_RANK"
+_AS_MANY_AS_DEVICES = ("auto", "cpu", "gpu")
 _ADDRESS, _PORT = "PET_MASTER_ADDR", "PET_MASTER_PORT"
 
 
@@ -27,15 +32,52 @@ def _is_present(facts: Facts) -> bool:
 
 
 def _parse(facts: Facts) -> Claim:
+    nodes, note = _nodes(facts)
+    per_node = _processes_per_node(facts)
     rank = whole_number(facts.environ, _INDEX)
+    if per_node > 1:
+        rank = rank * per_node + _process_of_node(facts, per_node)
     size = facts.settings.size
-    if size is None and facts.environ.get(_PER_NODE, "1") in ("1", "auto"):
-        size = whole_number(facts.environ, _NODES, 1) if facts.environ.get(_NODES) else None
     if size is None:
-        raise ConfigError(f"{_INDEX} is set, but nothing says how many pods train together: set {variable('size')}")
+        if nodes is None:
+            raise ConfigError(f"{_INDEX} is set, but nothing says how many pods train together: set {variable('size')}")
+        size = nodes * per_node
     host = facts.environ.get(_ADDRESS) or None
     port = whole_number(facts.environ, _PORT, 1) if facts.environ.get(_PORT) else DEFAULT_PORT
-    return claim_by_rank(facts, rank, size, "kubernetes", host=host, port=port, hosts=(host,) if host else ())
+    claim = claim_by_rank(facts, rank, size, "kubernetes", host=host, port=port, hosts=(host,) if host else ())
+    return replace(claim, notes=(note,)) if note and facts.settings.size is None else claim
+
+
+def _nodes(facts: Facts) -> tuple[int | None, str]:
+    """How many pods there are at most, and what to say about it. ``MIN:MAX`` is how torchrun writes an elastic job."""
+    text = facts.environ.get(_NODES, "").strip()
+    if not text:
+        return None, ""
+    least, colon, most = text.partition(":")
+    if not colon:
+        return whole_number(facts.environ, _NODES, 1), ""
+    if not (is_number(least) and is_number(most) and 0 < int(least) <= int(most)):
+        raise ConfigError(f"{_NODES}={text[:80]!r}: a number of pods of 1 or more, or MIN:MAX, is needed")
+    note = f"{_NODES}={text}: the job waits for all {int(most)} pods; with fewer, set {variable('size')}"
+    return int(most), "" if int(least) == int(most) else note
+
+
+def _processes_per_node(facts: Facts) -> int:
+    """Torchrun's words for "as many as there are devices" mean one here: a pod runs one process unless told more."""
+    text = facts.environ.get(_PER_NODE, "").strip()
+    return 1 if text in ("", *_AS_MANY_AS_DEVICES) else whole_number(facts.environ, _PER_NODE, 1)
+
+
+def _process_of_node(facts: Facts, per_node: int) -> int:
+    if _LOCAL_RANK not in facts.environ:
+        raise ConfigError(
+            f"{_PER_NODE}={per_node} asks for {per_node} processes in every pod, but {_LOCAL_RANK} does not say which "
+            f"of them this one is: set it to 0 to {per_node - 1}, or {_PER_NODE} to 1 for one process in every pod"
+        )
+    local_rank = whole_number(facts.environ, _LOCAL_RANK)
+    if local_rank >= per_node:
+        raise ConfigError(f"{_LOCAL_RANK}={local_rank} is not below {_PER_NODE}={per_node}")
+    return local_rank
 
 
 SOURCE = Source("kubernetes", f"{_INDEX}, and {variable('size')} or {_ADDRESS}", _is_present, _parse)

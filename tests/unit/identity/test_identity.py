@@ -99,6 +99,25 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
         discover(settings, {})
 
 
+def test_a_key_of_a_group_of_ours_is_read_as_kubernetes_mounts_it(tmp_path, monkeypatch):
+    settings = launched(tmp_path)
+    (tmp_path / "key").chmod(0o440)
+    group = (tmp_path / "key").stat().st_gid
+    assert discover(settings, {}).key is not None
+    monkeypatch.setattr(os, "getegid", lambda: group + 1)
+    monkeypatch.setattr(os, "getgroups", lambda: [group + 1])
+    with pytest.raises(ConfigError, match=f"mode 440, group {group}.* or 440 with a group of this process"):
+        discover(settings, {})
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o460, 0o640, 0o604])
+def test_a_key_that_a_group_may_change_or_everybody_may_read_is_refused(tmp_path, mode):
+    settings = launched(tmp_path)
+    (tmp_path / "key").chmod(mode)
+    with pytest.raises(ConfigError, match=f"mode {mode:o}"):
+        discover(settings, {})
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 LONG = "9" * 5000
 TWO = '{"cluster": {"worker": ["%s", "b:2"]}, "task": {"type": "worker", "index": %s}}'
