@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.system.ssh import DEFAULTS
 from tfcollective.settings import variable
 
 __all__ = ["MpiOptions", "check_flavour", "mpirun_command"]
@@ -17,7 +18,6 @@ __all__ = ["MpiOptions", "check_flavour", "mpirun_command"]
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 # An agent needs a moment to end its rank and to say how that went: mpirun would kill it after a second.
 _KILL_AFTER_S = 15
-_SSH = ("BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10")
 _BY_HAND = f"start the ranks with it by hand: {variable('engine')}=mpi mpirun -np N python script.py"
 
 
@@ -90,7 +90,7 @@ def _ssh_arguments(options: MpiOptions) -> str:
     words = [*options.options]
     words += [] if options.port is None else ["-p", str(options.port)]
     words += [] if options.identity_file is None else ["-i", options.identity_file]
-    words += [word for option in _SSH for word in ("-o", option)]
+    words += DEFAULTS
     for word in words:
         if " " in word:
             raise ConfigError(f"mpirun cannot hand {word!r} to ssh, for the space in it: write it into ssh's settings")

@@ -24,6 +24,7 @@ from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.network import is_this_machine, own_address, route_address
 from tfcollective.launch.system.signals import Gate, forward_signals
+from tfcollective.launch.system.ssh import ACCEPT_NEW, hosts_that_ask
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
 
@@ -127,6 +128,9 @@ def _command(job: Job, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
     interfaces = [word for name in spec.network_interfaces for word in ("--network-interface", name)]
     agent = (options.python, "-c", _PROGRAM, "agent", "--mpi", "--join", job.coordinator, *interfaces)
     environ = {**environ_snapshot(), variable("key"): ""}
+    names = {host.name for host in spec.hosts}
+    if names and hosts_that_ask(names, options.options) == names:  # mpirun has one list of arguments for all of them
+        options = replace(options, options=(*options.options, *ACCEPT_NEW))
     return mpirun_command(spec.hosts, spec.num_proc, options, agent, environ)
 
 

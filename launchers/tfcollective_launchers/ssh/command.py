@@ -1,19 +1,20 @@
-"""How ssh is called: pure."""
+"""How ssh is called."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tfcollective.errors import ConfigError
+from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, hosts_that_ask
 
-__all__ = ["SshOptions", "ssh_command"]
+__all__ = ["SshOptions", "accepting_new_keys", "ssh_command"]
 
 _MAX_PORT = 65535
 # The first value that ssh reads for an option counts, so the user's stand before these.
-_DEFAULTS = ("BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10", "ServerAliveInterval=15")
+_DEFAULTS = (*DEFAULTS, "-o", "ServerAliveInterval=15")
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,15 @@ class SshOptions:
         return made
 
 
+def accepting_new_keys(options: SshOptions, hosts: Collection[str]) -> dict[str, SshOptions]:
+    """The options for each host: where ssh would ask whether a new host's key is right, it takes the key."""
+    asking = hosts_that_ask(hosts, options.options)
+    accepting = replace(options, options=(*options.options, *ACCEPT_NEW))
+    return {host: accepting if host in asking else options for host in hosts}
+
+
 def ssh_command(host: str, options: SshOptions, remote: Sequence[str]) -> tuple[str, ...]:
     """What runs the command ``remote`` on ``host``. Nothing in it is secret: everybody on both hosts can read it."""
     port = () if options.port is None else ("-p", str(options.port))
     identity = () if options.identity_file is None else ("-i", options.identity_file)
-    defaults = [word for option in _DEFAULTS for word in ("-o", option)]
-    return ("ssh", "-T", *options.options, *defaults, *port, *identity, "--", host, shlex.join(remote))
+    return ("ssh", "-T", *options.options, *_DEFAULTS, *port, *identity, "--", host, shlex.join(remote))

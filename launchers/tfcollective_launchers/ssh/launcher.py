@@ -22,7 +22,7 @@ from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
-from tfcollective_launchers.ssh.command import SshOptions, ssh_command
+from tfcollective_launchers.ssh.command import SshOptions, accepting_new_keys, ssh_command
 from tfcollective_launchers.ssh.node_process import NodeProcess
 from tfcollective_launchers.ssh.preflight import Visitor, ask_all
 
@@ -50,9 +50,9 @@ class SshLauncher(Launcher):
         options = SshOptions.from_platform(spec.platform)
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
-        commands = {host: _command(host, options) for host in plan.hosts}
-        remote = [host for host, command in commands.items() if command[0] == "ssh"]
-        visitors = ask_all(remote, options, str(spec.cwd))
+        remote = accepting_new_keys(options, [host for host in plan.hosts if not is_this_machine(host)])
+        commands = {host: _command(host, remote.get(host)) for host in plan.hosts}
+        visitors = ask_all(remote, str(spec.cwd))
         bind_host = meeting_address(visitors, interface_addresses(), spec.network_interfaces)
         with (
             Job(spec, plan, bind_host=bind_host, observer=self.observer) as job,
@@ -94,8 +94,9 @@ def _endpoints(plan: Plan, facts: Mapping[str, Facts]) -> dict[TaskKey, Endpoint
     return {one.task: Endpoint(facts[one.host].address, next(free[one.host])) for one in plan.processes}
 
 
-def _command(host: str, options: SshOptions) -> tuple[str, ...]:
-    if is_this_machine(host):
+def _command(host: str, options: SshOptions | None) -> tuple[str, ...]:
+    """What runs the agent: ssh with these options, or on this machine, which has none, the agent itself."""
+    if options is None:
         return (sys.executable, *_AGENT)
     return ssh_command(host, options, [options.python, *_AGENT])
 

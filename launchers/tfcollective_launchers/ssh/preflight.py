@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,16 +70,19 @@ class Visitor:
     our_address: str
 
 
-def ask_all(hosts: Sequence[str], options: SshOptions, directory: str) -> tuple[Visitor, ...]:
-    """Asks all hosts at once. Raises LaunchError that names every host that cannot take part, with the remedy."""
+def ask_all(hosts: Mapping[str, SshOptions], directory: str) -> tuple[Visitor, ...]:
+    """Asks all hosts at once, each with its options.
+
+    Raises LaunchError that names every host that cannot take part, with the remedy.
+    """
     if not hosts:
         return ()
     with ThreadPoolExecutor(min(len(hosts), _AT_ONCE)) as pool:
-        answers = list(pool.map(lambda host: _ask(host, options, directory), hosts))
+        answers = list(pool.map(lambda host: _ask(host, hosts[host], directory), hosts))
     problems = [
         f"{host}: {problem}"
         for host, answer in zip(hosts, answers, strict=True)
-        if (problem := diagnose(host, answer, options)) is not None
+        if (problem := diagnose(host, answer, hosts[host])) is not None
     ]
     if problems:
         raise LaunchError("nothing was started, because not all hosts can take part:\n  " + "\n  ".join(problems))
@@ -135,10 +138,15 @@ def _ssh_problem(host: str, stderr: str) -> str:
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
     said = lines[-1] if lines else "ssh failed"
     name = host.rpartition("@")[2]
+    if "host key is known for" in stderr:
+        return (
+            f"its host key is not known here, and ssh is set to refuse new ones ({said}); check it and add it: "
+            f"ssh-keyscan {name} >>~/.ssh/known_hosts, or say --ssh-options '-o StrictHostKeyChecking=accept-new'"
+        )
     if "HOST IDENTIFICATION HAS CHANGED" in stderr or "Host key verification failed" in stderr:
         return (
             f"its host key is not the one that is known ({said}); if the host was set up anew, forget the old key: "
-            f"ssh-keygen -R {name}. If not, somebody else may be answering in its place"
+            f"ssh-keygen -R {name}. If not, another machine may be answering in its place"
         )
     if "Permission denied" in stderr:
         return (

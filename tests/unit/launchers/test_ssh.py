@@ -3,12 +3,13 @@
 import json
 import platform
 import shlex
+import shutil
 import sys
 import time
 
 import pytest
 from patience import within
-from tfcollective_launchers.ssh.command import SshOptions, ssh_command
+from tfcollective_launchers.ssh.command import SshOptions, accepting_new_keys, ssh_command
 from tfcollective_launchers.ssh.launcher import SshLauncher, meeting_address
 from tfcollective_launchers.ssh.node_process import NodeProcess
 from tfcollective_launchers.ssh.preflight import Answer, Visitor, diagnose
@@ -22,20 +23,42 @@ OPTIONS = SshOptions(python="/opt/py")
 NOW = time.time()
 
 
-def test_the_command_asks_nothing_and_checks_host_keys():
+def test_the_command_asks_nothing_and_leaves_host_keys_to_the_users_settings():
     command = ssh_command("ann@h", SshOptions(), ["/opt/my python", "-m", "x"])
     assert command[:2] == ("ssh", "-T")
     assert "BatchMode=yes" in command
-    assert "StrictHostKeyChecking=accept-new" in command
+    assert "StrictHostKeyChecking" not in " ".join(command)
     assert command[-3:] == ("--", "ann@h", "'/opt/my python' -m x")
     assert shlex.split(command[-1]) == ["/opt/my python", "-m", "x"]
 
 
 def test_what_the_user_says_of_ssh_comes_first():
-    command = ssh_command("h", SshOptions(2222, "/k", ("-o", "StrictHostKeyChecking=yes")), ["x"])
-    assert command.index("StrictHostKeyChecking=yes") < command.index("StrictHostKeyChecking=accept-new")
+    command = ssh_command("h", SshOptions(2222, "/k", ("-o", "BatchMode=no")), ["x"])
+    assert command.index("BatchMode=no") < command.index("BatchMode=yes")
     assert command[command.index("-p") + 1] == "2222"
     assert command[command.index("-i") + 1] == "/k"
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs ssh")
+def test_new_keys_are_taken_only_where_ssh_would_ask(tmp_path):
+    config = tmp_path / "config"
+    config.write_text(
+        "Host strict\n StrictHostKeyChecking yes\nHost loose\n StrictHostKeyChecking no\n"
+        "Host new\n StrictHostKeyChecking accept-new\nHost *\n HashKnownHosts yes\n"
+    )
+    options = SshOptions(options=("-F", str(config)))
+    found = accepting_new_keys(options, ["plain", "strict", "loose", "new", "ann@plain"])
+    assert {host: one.options[2:] for host, one in found.items()} == {
+        "plain": ("-o", "StrictHostKeyChecking=accept-new"),
+        "strict": (),
+        "loose": (),
+        "new": (),
+        "ann@plain": ("-o", "StrictHostKeyChecking=accept-new"),
+    }
+    stated = SshOptions(options=("-F", str(config), "-o", "StrictHostKeyChecking=yes"))
+    assert accepting_new_keys(stated, ["plain"]) == {"plain": stated}
+    broken = SshOptions(options=("-F", str(tmp_path / "none")))
+    assert accepting_new_keys(broken, ["plain"]) == {"plain": broken}
 
 
 @pytest.mark.parametrize("platform", [{"port": 0}, {"port": 70000}, {"prot": 22}])
@@ -77,6 +100,11 @@ def test_a_good_answer_among_other_words():
         (Answer(0, "tfcollective-preflight {\n", "", 0.0), "does not run as a Python does", "--remote-python"),
         (Answer(0, "hello", "", 0.0), "does not run as a Python does", "--remote-python"),
         (Answer(255, "", "ann@h: Permission denied (publickey).", 0.0), "ssh is refused", "ssh-copy-id h"),
+        (
+            Answer(255, "", "No ED25519 host key is known for h and you have requested strict checking.", 0.0),
+            "its host key is not known here",
+            "ssh-keyscan h",
+        ),
         (
             Answer(255, "", "Host key verification failed.", 0.0),
             "host key is not the one that is known",
