@@ -19,6 +19,7 @@ from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.nodes.launcher_side import Facts, Mailbox, Node, client_of, gather, version_problem
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
+from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
@@ -26,6 +27,7 @@ from tfcollective.launch.system.network import is_this_machine, own_address, rou
 from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.launch.system.ssh import ACCEPT_NEW, hosts_that_ask
 from tfcollective.settings import environ_snapshot, variable
+from tfcollective.topology import Placement
 from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
 
 __all__ = ["MpiLauncher", "placed"]
@@ -67,25 +69,30 @@ class MpiLauncher(Launcher):
         ):
             facts = gather(client, spec.num_proc, _ENROLL_S, lambda: _check_alive(process))
             by_rank = _in_rank_order(facts)
-            plan = placed(plan, by_rank, named=bool(spec.hosts))
+            plan = placed(plan, by_rank, spec.env, named=bool(spec.hosts))
             job.replace_plan(plan)
             nodes = [Node(one, client, Mailbox(client, one.number).write, lambda: None) for one in by_rank]
             return _run(job, plan, nodes, stop_signals)
 
 
-def placed(plan: Plan, by_rank: Sequence[Facts], *, named: bool) -> Plan:
+def placed(plan: Plan, by_rank: Sequence[Facts], given: Mapping[str, str], *, named: bool) -> Plan:
     """The same processes where MPI has put them.
 
     Args:
         plan: what was planned.
         by_rank: the agents, in the order of MPI's ranks.
+        given: what the user sets in the environment of the ranks.
         named: whether reports are to name the hosts.
     """
     nodes = [(one.host, one.address) for one in by_rank]  # containers may share a name
-    workers = [
-        replace(worker, host=node[0] if named else "", local_rank=nodes[:rank].count(node))
-        for rank, (worker, node) in enumerate(zip(plan.workers, nodes, strict=True))
-    ]
+    others = list(dict.fromkeys(nodes))
+    workers = []
+    for rank, (worker, node) in enumerate(zip(plan.workers, nodes, strict=True)):
+        local_rank = nodes[:rank].count(node)
+        cross = [other for other in others if nodes.count(other) > local_rank]
+        place = Placement(rank, len(nodes), local_rank, nodes.count(node), cross.index(node), len(cross))
+        env = {**worker.env, **rank_variables(place, given)}
+        workers.append(replace(worker, host=node[0] if named else "", local_rank=local_rank, env=env))
     return Plan(tuple(workers))
 
 

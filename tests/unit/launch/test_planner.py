@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.planner import describe, plan_local
+from tfcollective.launch.plan.hosts import parse_hosts, share_out
+from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.system.cores import available_cores, quota_cores
 from tfcollective.settings import Settings
@@ -46,15 +47,34 @@ def test_what_the_user_has_set_stays():
     assert (env["TF_NUM_INTRAOP_THREADS"], env["TF_NUM_INTEROP_THREADS"], env["A"]) == ("9", "4", "b")
 
 
+RANK_WORDS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def test_ranks_find_their_number_in_the_environment():
+    assert [[worker.env[word] for word in RANK_WORDS] for worker in plan().workers] == [
+        ["0", "2", "0", "2"],
+        ["1", "2", "1", "2"],
+    ]
+    inherited = plan(environ={"RANK": "7"}, env={"WORLD_SIZE": "9"}).workers[1].env
+    assert [inherited[word] for word in RANK_WORDS] == ["1", "9", "1", "2"]
+    spec = JobSpec(("x",), 3, hosts=parse_hosts("a:1,b:2"))
+    found = plan_hosts(spec, share_out(spec.hosts, 3), {"LOCAL_RANK": "5"}).workers
+    assert [[worker.env[word] for word in RANK_WORDS] for worker in found] == [
+        ["0", "3", "0", "1"],
+        ["1", "3", "0", "2"],
+        ["2", "3", "1", "2"],
+    ]
+
+
 def test_what_a_script_written_for_horovod_finds():
-    assert not [name for name in plan().workers[0].env if "RANK" in name or name == "PYTHONPATH"]
+    assert not [name for name in plan().workers[0].env if name.startswith("HOROVOD") or name == "PYTHONPATH"]
     env = plan(horovod_compat=True, environ={"PYTHONPATH": "/a"}, env={"WORLD_SIZE": "9"}).workers[1].env
     first, _, rest = env["PYTHONPATH"].partition(os.pathsep)
     assert rest == "/a"
     assert (Path(first) / "horovod" / "tensorflow" / "__init__.py").exists()
     words = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
     assert [env[f"HOROVOD_{word}"] for word in words] == ["1", "2", "1", "2", "0", "1"]
-    assert [env[word] for word in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == ["1", "9", "1", "2"]
+    assert [env[word] for word in RANK_WORDS] == ["1", "9", "1", "2"]
     assert plan(horovod_compat=True).workers[0].env["PYTHONPATH"] == first
 
 

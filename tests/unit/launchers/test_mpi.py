@@ -73,9 +73,15 @@ def facts(*hosts):
 
 def test_ranks_are_where_mpi_has_put_them():
     spec = JobSpec(("x",), 3, engine="mpi", hosts=parse_hosts("a:2,b:2"))
-    plan = placed(MpiLauncher().plan(spec), facts("b", "a", "b"), named=True)
+    plan = placed(MpiLauncher().plan(spec), facts("b", "a", "b"), {"RANK": "x"}, named=True)
     assert [worker.place for worker in plan.workers] == ["same, slot 0", "same, slot 0", "same, slot 1"]
     assert [worker.rank for worker in plan.workers] == [0, 1, 2]
+    words = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    assert [[worker.env[word] for word in words] for worker in plan.workers] == [
+        ["3", "0", "2"],
+        ["3", "0", "1"],
+        ["3", "1", "2"],
+    ]
 
 
 def test_what_mpirun_cannot_start():

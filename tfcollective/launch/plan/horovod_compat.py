@@ -17,7 +17,7 @@ PYTHONPATH = "PYTHONPATH"
 
 def compat_variables(place: Placement, environ: Mapping[str, str]) -> dict[str, str]:
     """Additions to a rank's environment: where ``import horovod`` leads, and the ranks and sizes under the names that
-    Horovod's and other launchers give them.
+    Horovod's launcher gives them.
 
     Args:
         place: the rank's.
@@ -32,14 +32,7 @@ def compat_variables(place: Placement, environ: Mapping[str, str]) -> dict[str, 
         "CROSS_RANK": place.cross_rank,
         "CROSS_SIZE": place.cross_size,
     }
-    others = {
-        "RANK": place.rank,
-        "WORLD_SIZE": place.size,
-        "LOCAL_RANK": place.local_rank,
-        "LOCAL_WORLD_SIZE": place.local_size,
-    }
     return {
         PYTHONPATH: str(PACKAGES) + (os.pathsep + inherited if inherited else ""),
         **{f"HOROVOD_{word}": str(value) for word, value in words.items()},
-        **{word: str(value) for word, value in others.items()},
     }

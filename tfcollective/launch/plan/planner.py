@@ -11,6 +11,7 @@ from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.plan.horovod_engine import engine_variables
 from tfcollective.launch.plan.hosts import Share
+from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.side_tasks import side_command
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.plan.tf_config import tf_config
@@ -112,21 +113,16 @@ def plan_local(
         variable("bind_host"): "127.0.0.1",
         **spec.env,
     }
-    plans = [
-        WorkerPlan(
-            task,
-            rank,
-            rank,
-            spec.command,
-            {
-                **common,
-                **gpu_variables(rank, spec.num_proc, {**environ, **spec.env}, gpus),
-                **_task_variables(task, endpoints),
-                **_horovod_variables(spec, Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1), 0, environ),
-            },
-        )
-        for rank, task in enumerate(spec.world)
-    ]
+    plans = []
+    for rank, task in enumerate(spec.world):
+        place = Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1)
+        added = {
+            **gpu_variables(rank, spec.num_proc, {**environ, **spec.env}, gpus),
+            **_task_variables(task, endpoints),
+            **rank_variables(place, spec.env),
+            **_horovod_variables(spec, place, 0, environ),
+        }
+        plans.append(WorkerPlan(task, rank, rank, spec.command, {**common, **added}))
     return Plan(tuple(plans), _side_plans(spec, common, endpoints))
 
 
@@ -145,7 +141,11 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
     for node, share in enumerate(shares):
         for slot, task in enumerate(spec.world[share.first : share.first + share.count]):
             place = _placement(shares, share, slot)
-            added = {**_task_variables(task, None), **_horovod_variables(spec, place, node, common)}
+            added = {
+                **_task_variables(task, None),
+                **rank_variables(place, spec.env),
+                **_horovod_variables(spec, place, node, common),
+            }
             plans.append(WorkerPlan(task, place.rank, slot, spec.command, {**common, **added}, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
     return Plan(tuple(plans), _side_plans(spec, common, None, first))
