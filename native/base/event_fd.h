@@ -2,6 +2,8 @@
 #ifndef TFCOLLECTIVE_BASE_EVENT_FD_H_
 #define TFCOLLECTIVE_BASE_EVENT_FD_H_
 
+#include <utility>
+
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -11,6 +13,7 @@ class EventFd {
  public:
   EventFd() = default;  // no descriptor: Signal and Drain do nothing
   static Result<EventFd> Create();
+  explicit EventFd(UniqueFd fd) : fd_(std::move(fd)) {}  // one that another process has made and sent
 
   int fd() const { return fd_.get(); }
   // Makes it readable until the next Drain. Never blocks; any thread; safe in a signal handler.
@@ -19,7 +22,6 @@ class EventFd {
   bool Drain() const;
 
  private:
-  explicit EventFd(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;
 };
 

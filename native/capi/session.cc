@@ -35,6 +35,18 @@ bool Crowded(const Topology& topology, const std::vector<PeerAddress>& peers) {
   return topology.local_size() > std::max(1, cpus.count());
 }
 
+// An event descriptor for each of `count` ranks; adds them to `fds`, too.
+Result<std::vector<EventFd>> MakeBells(size_t count, std::vector<int>* fds) {
+  std::vector<EventFd> bells;
+  while (bells.size() < count) {
+    auto bell = EventFd::Create();
+    if (!bell.ok()) return bell.status();
+    fds->push_back(bell.value().fd());
+    bells.push_back(bell.Take());
+  }
+  return bells;
+}
+
 EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
   EngineOptions engine;
   engine.topology = TopologyOf(options, peers);
@@ -202,19 +214,29 @@ Status Session::ShareMemory(FdServer* server, const SessionOptions& options, con
   ArenaShape shape;
   shape.local_rank = topology.local_rank;
   shape.local_size = topology.local_size();
+  // Ranks that have connections read them while they wait in shared memory, so they have to be woken there.
+  const auto bells = static_cast<size_t>(topology.nodes() > 1 ? topology.local_size() : 0);
   if (topology.local_rank == 0) {
     shape.crowded = Crowded(topology, peers);
     auto arena = Arena::Create(shape);
     if (!arena.ok()) return arena.status();
     arena_ = arena.Take();
-    return server->Serve(arena_->fd(), topology.local_size() - 1, options.key, cancel_.fd(), deadline);
+    std::vector<int> fds{arena_->fd()};
+    auto made = MakeBells(bells, &fds);
+    if (!made.ok()) return made.status();
+    if (bells > 0) arena_->HangBells(made.Take());
+    return server->Serve(fds, topology.local_size() - 1, options.key, cancel_.fd(), deadline);
   }
   const auto leader = static_cast<size_t>(topology.local_ranks.front());
-  auto fd = FetchFd(peers[leader].fd_server, options.key, cancel_.fd(), deadline);
-  if (!fd.ok()) return fd.status();
-  auto arena = Arena::Attach(shape, fd.Take());
+  auto fetched = FetchFds(peers[leader].fd_server, 1 + bells, options.key, cancel_.fd(), deadline);
+  if (!fetched.ok()) return fetched.status();
+  std::vector<UniqueFd> fds = fetched.Take();
+  auto arena = Arena::Attach(shape, std::move(fds.front()));
   if (!arena.ok()) return arena.status();
   arena_ = arena.Take();
+  std::vector<EventFd> received;
+  for (size_t rank = 0; rank < bells; ++rank) received.emplace_back(std::move(fds[1 + rank]));
+  if (bells > 0) arena_->HangBells(std::move(received));
   return Status::Ok();
 }
 
@@ -224,13 +246,15 @@ Status Session::StartEngine(const SessionOptions& options, const std::vector<Pee
   tcp.key = options.key;
   for (const PeerAddress& peer : peers) tcp.addresses.push_back(peer.tcp);
   tcp.connect_seconds = options.connect_timeout_s;
+  tcp.spin_us = engine_->progress_spin_us();
+  tcp.bell = arena_ == nullptr ? nullptr : arena_->bell();
   tcp.log = options.log;
   auto transport = TcpTransport::Create(tcp);
   if (!transport.ok()) return transport.status();
   transport_ = transport.Take();
   PolledTransport polled;
   polled.transport = transport_.get();
-  polled.poll = [t = transport_.get()](Deadline deadline) { return t->Poll(deadline); };
+  polled.poll = [t = transport_.get()](Deadline deadline, bool spin) { return t->Poll(deadline, spin); };
   polled.wake = [t = transport_.get()] { t->Wake(); };
   const auto add = [t = transport_.get(), log = options.log](int peer, UniqueFd fd) {
     const Status added = t->AddConnection(peer, std::move(fd));

@@ -14,10 +14,12 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/event_fd.h"
 #include "base/thread.h"
 #include "transport/tcp/acceptor.h"
+#include "transport/tcp/ack_watch.h"
 
 namespace tfc {
 namespace {
@@ -35,6 +37,8 @@ struct Link {
   std::deque<std::string> outgoing;  // what the kernel has not taken yet
   size_t sent_of_front = 0;
   bool write_closed = false;
+  bool unanswered = false;  // the peer's host may not have acknowledged what was sent
+  AckWatch acks;            // the monitor's
 };
 
 std::string Frame(uint8_t type, const std::string& payload) {
@@ -60,7 +64,9 @@ struct Star::Impl {
   // By rank. Only the monitor adds and removes links, so it alone may look for one without the mutex.
   std::map<int, Link> links;
   std::mutex links_mutex;
-  std::mutex all_mutex;  // all ranks get what is sent to all in the same order
+  std::mutex all_mutex;               // all ranks get what is sent to all in the same order
+  std::atomic<bool> looking{false};   // something was sent: the monitor looks whether the peers' hosts are still there
+  std::optional<Deadline> next_look;  // the monitor's
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -144,9 +150,40 @@ struct Star::Impl {
       link.outgoing.push_back(Frame(type, payload));
       if (link.outgoing.size() > 1) return;  // the monitor is at what is before it
       status = Write(&link, to);
-      if (status.ok() && link.outgoing.empty()) return;
+      if (status.ok() && link.outgoing.empty()) return KeepLooking();
     }
     PostTask([this, to, status] { status.ok() ? Flush(to) : LoseLink(to, status); });
+  }
+
+  // The first message in a while wakes the monitor, which then looks until all is acknowledged. With or without the
+  // mutex of the links.
+  void KeepLooking() {
+    if (!looking.load() && !looking.exchange(true)) PostTask([] {});
+  }
+
+  // Looks at the peers' hosts when that is due. Says when to be called again, if ever. Monitor thread only.
+  std::optional<Deadline> LookAtHosts() {
+    if (next_look && next_look->Passed()) {
+      next_look.reset();
+      looking.store(false);  // before looking: what is sent later wakes the monitor again
+      for (const int rank : SilentPeers()) LoseLink(rank, Status(Code::kPeerLost, AckWatch::Explain(), rank));
+    }
+    if (!looking.load()) return std::nullopt;
+    if (!next_look) next_look = Deadline::After(AckWatch::kSeconds);
+    return next_look;
+  }
+
+  std::vector<int> SilentPeers() {
+    std::vector<int> silent;
+    std::lock_guard<std::mutex> lock(links_mutex);
+    for (auto& [rank, link] : links) {
+      if (!link.unanswered) continue;
+      const AckWatch::State state = link.acks.Look(link.fd.get());
+      if (state == AckWatch::State::kQuiet) link.unanswered = false;
+      if (state == AckWatch::State::kWaiting) looking.store(true);
+      if (state == AckWatch::State::kSilent) silent.push_back(rank);
+    }
+    return silent;
   }
 
   // What has arrived already (the reason for the loss, perhaps) comes first.
@@ -164,6 +201,7 @@ struct Star::Impl {
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (sent < 0) return Status::FromErrno("send", errno, rank);
+      link->unanswered = true;
       link->sent_of_front += static_cast<size_t>(sent);
       if (link->sent_of_front == front.size()) {
         link->outgoing.pop_front();
@@ -185,6 +223,7 @@ struct Star::Impl {
       if (!found->second.outgoing.empty()) events |= EPOLLOUT;
     }
     if (!status.ok()) return LoseLink(rank, status);
+    KeepLooking();
     const Status watched = Watch(found->second.fd.get(), rank, events, EPOLL_CTL_MOD);
     if (!watched.ok()) CloseLink(rank, watched);
   }
@@ -256,15 +295,13 @@ struct Star::Impl {
   }
 
   int SleepMillis() {
-    const auto next = handler->OnTick(Deadline::Clock::now());
+    const auto tick = handler->OnTick(Deadline::Clock::now());
+    auto next = LookAtHosts();
+    if (tick) next = next ? next->Earlier(Deadline::At(*tick)) : Deadline::At(*tick);
     std::lock_guard<std::mutex> lock(mutex);
     if (!tasks.empty()) return 0;
-    int millis = next ? Deadline::At(*next).LeftMillis(1 << 30) : -1;
-    if (stopping) {
-      const int left = stop_deadline.LeftMillis(1 << 30);
-      millis = millis < 0 ? left : std::min(millis, left);
-    }
-    return millis;
+    if (stopping) next = next ? next->Earlier(stop_deadline) : stop_deadline;
+    return next ? next->LeftMillis(1 << 30) : -1;
   }
 
   // True once nothing remains to be sent or heard.

@@ -113,6 +113,7 @@ class Engine final : public StarHandler {
   Timeline& timeline() { return timeline_; }
   const FirstFailure& failure() const { return failure_; }
   const Topology& topology() const { return options_.topology; }
+  int progress_spin_us() const { return options_.progress_spin_us; }
   EngineCounters counters() const;
 
   // Waits until every rank has come to it. Whatever a rank does after that comes after the others' good end.

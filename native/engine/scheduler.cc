@@ -211,17 +211,27 @@ struct Scheduler::Impl {
       deadline = deadline.Earlier(lane->deadline);
     }
     const Something something(this);
-    if (in_arena && Spin(something)) return;
-    if (in_transport || arena == nullptr) {
-      // The doorbell does not wake epoll, so a mixed wait looks at the arena again soon. It occurs
-      // only while one channel is on the wire and another one in shared memory.
-      if (in_arena) deadline = deadline.Earlier(Deadline::After(100e-6));
-      // A broken transport does not wait any more; those that waited in it are told so in their next turn.
-      if (!news.load(std::memory_order_acquire) && !transport.poll(deadline).ok() && !in_transport)
-        SleepUntilNews(deadline);
-    } else {
+    if (in_arena && !in_transport && Spin(something)) return;
+    if (PollUntilRung(something, deadline, in_transport) || in_transport) return;
+    // There is nothing to poll, or the transport is broken, which its waiting tasks hear in their next turn.
+    if (arena != nullptr) {
       arena->SleepUntilRung(Arena::Sleeper::kProgress, something, deadline);
+    } else {
+      SleepUntilNews(deadline);
     }
+  }
+
+  // False if it did not sleep because the transport no longer does, or is not used.
+  bool PollUntilRung(const Condition& something, Deadline deadline, bool spin) {
+    Status polled;
+    if (arena == nullptr) {
+      if (!something.Holds()) polled = transport.poll(deadline, spin);
+    } else if (arena->bell() != nullptr) {
+      arena->PollUntilRung(something, [&] { polled = transport.poll(deadline, spin); });
+    } else {
+      return false;
+    }
+    return polled.ok();
   }
 
   void SleepUntilNews(Deadline deadline) {
@@ -268,7 +278,7 @@ struct Scheduler::Impl {
       news.store(true, std::memory_order_release);
     }
     changed.notify_all();
-    if (arena != nullptr) arena->Ring(Arena::Sleeper::kProgress);
+    if (arena != nullptr) return arena->Ring(Arena::Sleeper::kProgress);
     if (transport.wake) transport.wake();
   }
 };

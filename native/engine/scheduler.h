@@ -2,8 +2,10 @@
 // other.
 //
 // Each channel's tasks run on one fiber, as ordinary blocking code over the Resources they are
-// given. When a task has to wait, the thread goes on with the other channels; when all wait, it
-// sleeps: in the transport's poll, or on this rank's doorbell in the arena. Idle costs nothing.
+// given. When a task has to wait, the thread goes on with the other channels; when all wait, or there
+// are none, it sleeps in the transport's poll, so that connections are always read: a peer's early
+// messages do not depend on what this rank does. Only where all ranks share one node's memory, and no
+// connections, does it sleep on this rank's doorbell in the arena. Idle costs nothing.
 #ifndef TFCOLLECTIVE_ENGINE_SCHEDULER_H_
 #define TFCOLLECTIVE_ENGINE_SCHEDULER_H_
 
@@ -23,8 +25,9 @@ namespace tfc {
 // What the scheduler needs of a transport besides the Transport interface.
 struct PolledTransport {
   Transport* transport = nullptr;
-  // Drives traffic until something happens, wake() or the deadline. After an error it never sleeps again.
-  std::function<Status(Deadline)> poll;
+  // Drives traffic until something happens, wake(), the arena's bell or the deadline; `spin`: looks again for a while
+  // before it sleeps. After an error it never sleeps again.
+  std::function<Status(Deadline, bool spin)> poll;
   std::function<void()> wake;  // any thread
 };
 
@@ -33,7 +36,7 @@ class Scheduler {
   // Runs on the channel's fiber. `channel` holds the channel's counters.
   using Task = std::function<void(const Resources& resources, Channel* channel)>;
 
-  // `arena` may be nullptr. All must outlive the scheduler.
+  // `arena` may be nullptr; without bells, tasks must not use the transport. All must outlive the scheduler.
   Scheduler(PolledTransport transport, Arena* arena, int spin_us);
   ~Scheduler();  // Stop() must have been called if Start() was
   Scheduler(const Scheduler&) = delete;

@@ -135,30 +135,45 @@ Result<std::unique_ptr<Arena>> Arena::Share(const Arena& other, int local_rank) 
   ArenaShape shape = other.shape();
   shape.local_rank = local_rank;
   TFC_RETURN_IF_ERROR(CheckShape(shape));
-  return std::unique_ptr<Arena>(new Arena(std::make_unique<Impl>(shape, other.impl_->mapping)));
+  auto impl = std::make_unique<Impl>(shape, other.impl_->mapping);
+  impl->bells = other.impl_->bells;
+  return std::unique_ptr<Arena>(new Arena(std::move(impl)));
 }
 
 int Arena::fd() const { return impl_->mapping->fd(); }
 const ArenaShape& Arena::shape() const { return impl_->shape; }
 
-// The bell is counted up even if nobody sleeps: what the caller wrote before is then seen by whoever
-// reads the new count, and whoever has read the old one does not fall asleep.
+void Arena::HangBells(std::vector<EventFd> bells) {
+  impl_->bells = std::make_shared<const std::vector<EventFd>>(std::move(bells));
+}
+
+const EventFd* Arena::bell() const {
+  return impl_->bells == nullptr ? nullptr : &(*impl_->bells)[static_cast<size_t>(impl_->shape.local_rank)];
+}
+
+// The bell is counted up even if nothing sleeps: what the caller wrote before is then seen by a sleeper that reads the
+// new count, and one that has read the old one does not fall asleep.
 void Arena::Ring(Sleeper sleeper) {
   Doorbell& own = impl_->doorbell(sleeper, impl_->shape.local_rank);
   own.bell.fetch_add(1);
-  // Even if nobody seems to sleep: a peer may have been killed between taking over the ringing and doing it.
+  // Even if nothing seems to sleep: a peer may have been killed between taking over the ringing and doing it.
   FutexWakeAll(own.bell);
+  if (sleeper == Sleeper::kProgress && bell() != nullptr) bell()->Signal();
 }
 
 // The publisher has stored its flag, passed a fence and then loads `sleeping`; the sleeper stores `sleeping` and
 // then loads the flag; fence, store and loads are sequentially consistent, so at least one of them sees the other.
-void RingIfAwaited(Doorbell& doorbell, int local_rank) {
-  uint32_t sleeping = doorbell.sleeping.load();
+void Arena::Impl::RingIfAwaited(Sleeper sleeper, int local_rank) const {
+  Doorbell& other = doorbell(sleeper, local_rank);
+  uint32_t sleeping = other.sleeping.load();
   if (sleeping == Doorbell::kAwake) return;
-  if (sleeping != Doorbell::kForAny && sleeping != static_cast<uint32_t>(local_rank) + 1) return;
-  if (!doorbell.sleeping.compare_exchange_strong(sleeping, Doorbell::kAwake)) return;  // others ring, or it is awake
-  doorbell.bell.fetch_add(1);
-  FutexWakeAll(doorbell.bell);
+  const bool in_poll = sleeping == Doorbell::kInPoll;
+  if (!in_poll && sleeping != Doorbell::kForAny && sleeping != static_cast<uint32_t>(shape.local_rank) + 1) return;
+  // If it fails, another rank rings, or the sleeper is awake.
+  if (!other.sleeping.compare_exchange_strong(sleeping, Doorbell::kAwake)) return;
+  if (in_poll && bells != nullptr) return (*bells)[static_cast<size_t>(local_rank)].Signal();
+  other.bell.fetch_add(1);
+  FutexWakeAll(other.bell);
 }
 
 void Arena::SleepUntilRung(Sleeper sleeper, const Condition& ready, Deadline deadline) {
@@ -168,6 +183,13 @@ void Arena::SleepUntilRung(Sleeper sleeper, const Condition& ready, Deadline dea
   own.sleeping.store(awaited == Condition::kAnyRank ? Doorbell::kForAny : static_cast<uint32_t>(awaited) + 1);
   // The awaited rank may have published just before it could see that it is waited for.
   if (!ready.Holds() && ready.AwaitedRank() == awaited) FutexWait(own.bell, rung, deadline);
+  own.sleeping.store(Doorbell::kAwake);
+}
+
+void Arena::PollUntilRung(const Condition& ready, const std::function<void()>& poll) {
+  Doorbell& own = impl_->doorbell(Sleeper::kProgress, impl_->shape.local_rank);
+  own.sleeping.store(Doorbell::kInPoll);
+  if (!ready.Holds()) poll();
   own.sleeping.store(Doorbell::kAwake);
 }
 

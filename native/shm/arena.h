@@ -9,9 +9,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/event_fd.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "shm/waiter.h"
@@ -50,12 +53,22 @@ class Arena {
   // the waiter.
   std::unique_ptr<Waiter> MakeWaiter(Sleeper sleeper, int spin_us);
 
+  // Lets the progress threads of the node sleep in poll, because they have connections to read: event descriptors that
+  // wake them, by local rank, the same ones on all ranks of the node. Before anything sleeps or is published here.
+  void HangBells(std::vector<EventFd> bells);
+  // That of this rank's progress thread; nullptr without bells.
+  const EventFd* bell() const;
+
   // Wakes this rank's own sleeper: new work, or an interrupt. Any thread.
   void Ring(Sleeper sleeper);
   // Sleeps until this rank's doorbell rings, `ready` holds or the deadline, or a little less. For
   // the progress loop; `ready` is checked after the intent to sleep is published, so no ring is
   // lost. An interrupt rings once: a loop that must end then has it in `ready`.
   void SleepUntilRung(Sleeper sleeper, const Condition& ready, Deadline deadline);
+
+  // The same for a progress thread that sleeps in `poll`, which must return when bell() has been signalled. Returns
+  // when `poll` does, or at once if `ready` holds.
+  void PollUntilRung(const Condition& ready, const std::function<void()>& poll);
 
   // Ends all present and later waits of THIS rank with `status`; first one wins. Any thread.
   void Interrupt(const Status& status);

@@ -17,11 +17,11 @@ void ArenaChannel::PublishReduced(uint64_t round) const {
   WakePeers();
 }
 
-// The fence stands between the flag's store and the look at who sleeps: see RingIfAwaited.
+// The fence stands between the flag's store and the look at who sleeps: see Arena::Impl::RingIfAwaited.
 void ArenaChannel::WakePeers() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int rank = 0; rank < local_size_; ++rank) {
-    if (rank != local_rank_) RingIfAwaited(arena_.impl_->doorbell(sleeper_, rank), local_rank_);
+    if (rank != local_rank_) arena_.impl_->RingIfAwaited(sleeper_, rank);
   }
 }
 

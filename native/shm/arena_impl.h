@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/deadline.h"
+#include "base/event_fd.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "shm/arena.h"
@@ -43,18 +45,18 @@ struct Arena::Impl {
   Doorbell& doorbell(Sleeper sleeper, int local_rank) const {
     return *reinterpret_cast<Doorbell*>(base() + layout.doorbell(sleeper, local_rank));
   }
+  // Wakes the sleeper of that local rank if it sleeps and waits for this rank (or for any).
+  void RingIfAwaited(Sleeper sleeper, int local_rank) const;
 
   const ArenaShape shape;
   const ArenaLayout layout;
   const std::shared_ptr<ArenaMapping> mapping;
+  std::shared_ptr<const std::vector<EventFd>> bells;  // by local rank; null: no rank sleeps in poll
 
   std::atomic<bool> interrupted{false};  // set after `cause`, which then never changes
   std::mutex mutex;
   Status cause;
 };
-
-// Rings `doorbell` if its owner sleeps and waits for `local_rank` (or for any).
-void RingIfAwaited(Doorbell& doorbell, int local_rank);
 
 }  // namespace tfc
 

@@ -30,11 +30,13 @@ struct ArenaHeader {
   uint64_t crowded;  // the one thing that the peers take over: any value will do
 };
 
-// A sleeper's word. `sleeping`: kAwake, kForAny, or 1 + the local rank that it waits for. Whoever
-// sets it back to kAwake from outside rings the bell and wakes.
+// A sleeper's word. `sleeping`: kAwake, kForAny, kInPoll (for any, and woken by its event descriptor instead of
+// `bell`), or 1 + the local rank that it waits for. The process that sets it back to kAwake from outside rings and
+// wakes.
 struct alignas(kLinePairSize) Doorbell {
   static constexpr uint32_t kAwake = 0;
   static constexpr uint32_t kForAny = UINT32_MAX;
+  static constexpr uint32_t kInPoll = UINT32_MAX - 1;
   std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleeping;
 };

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -17,6 +18,7 @@ namespace {
 constexpr double kClientSeconds = 5.0;  // a stranger may keep a descriptor that long
 constexpr size_t kMaxWaiting = 256;     // a newcomer beyond them takes the place of the oldest
 constexpr char kPrefix[] = "tfcollective-";
+constexpr size_t kFdsPerMessage = 250;  // the kernel takes 253
 
 struct Proof {
   std::array<uint8_t, 16> nonce;
@@ -56,46 +58,55 @@ bool SameUser(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 && credentials.uid == ::geteuid();
 }
 
-// The descriptor travels with the digest that proves the server.
-Status SendWithFd(int socket, const Digest& digest, int fd) {
+using Control = std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))>;
+
+// One message: the digest that proves the server, and with it `count` descriptors.
+Status SendWithFds(int socket, const Digest& digest, const int* fds, size_t count, Deadline deadline) {
   iovec data{const_cast<uint8_t*>(digest.data()), digest.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) Control control = {};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(count * sizeof(int));
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(digest.size()))
-    return Status::FromErrno("sendmsg", errno);
+  header->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(header), fds, count * sizeof(int));
+  while (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(digest.size())) {
+    // Too many of this user's descriptors are on their way: until other clients have fetched theirs.
+    if (errno != ETOOMANYREFS || deadline.Passed()) return Status::FromErrno("sendmsg", errno);
+    ::poll(nullptr, 0, 1);
+  }
   return Status::Ok();
 }
 
-Result<UniqueFd> ReceiveWithFd(int socket, Digest* digest) {
+// Appends the descriptors of one message.
+Status ReceiveWithFds(int socket, Digest* digest, std::vector<UniqueFd>* fds) {
   iovec data{digest->data(), digest->size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) Control control = {};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return Status::FromErrno("recvmsg", errno);
-  UniqueFd fd;
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
+  const bool has_fds = header != nullptr && header->cmsg_type == SCM_RIGHTS;
+  for (size_t at = CMSG_LEN(0); has_fds && at + sizeof(int) <= header->cmsg_len; at += sizeof(int)) {
     int raw = -1;
-    std::memcpy(&raw, CMSG_DATA(header), sizeof(int));
-    fd = UniqueFd(raw);
+    std::memcpy(&raw, reinterpret_cast<const char*>(header) + at, sizeof(int));
+    fds->emplace_back(raw);
   }
   if (got == 0) return Status(Code::kPeerLost, "the node's leader closed its Unix socket");
-  if (got != static_cast<ssize_t>(digest->size()) || !fd.valid())
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    return Status(Code::kResourceExhausted,
+                  "this process may open no more files: raise the limit on open files (ulimit -n)");
+  if (got != static_cast<ssize_t>(digest->size()) || !has_fds)
     return Status(Code::kProtocol, "the node's leader answered with something else than shared memory");
-  return fd;
+  return Status::Ok();
 }
 
 // One that has connected and has not proved the key yet.
@@ -108,8 +119,8 @@ struct Client {
 
 enum class Answer { kLater, kServed, kTurnedAway };
 
-// Reads what there is of the proof; gives `fd` away once it is whole and right.
-Answer ServeOne(Client* client, int fd, const std::string& name, const ExchangeKey& key) {
+// Reads what there is of the proof; gives `fds` away once it is whole and right.
+Answer ServeOne(Client* client, const std::vector<int>& fds, const std::string& name, const ExchangeKey& key) {
   auto* bytes = reinterpret_cast<char*>(&client->proof);
   const ssize_t got =
       ::recv(client->socket.get(), bytes + client->received, sizeof(Proof) - client->received, MSG_DONTWAIT);
@@ -119,8 +130,13 @@ Answer ServeOne(Client* client, int fd, const std::string& name, const ExchangeK
   if (client->received < sizeof(Proof)) return Answer::kLater;
   const Proof& proof = client->proof;
   if (!ConstantTimeEqual(proof.digest, MakeDigest(key, "client", proof.nonce, name))) return Answer::kTurnedAway;
-  const Status sent = SendWithFd(client->socket.get(), MakeDigest(key, "server", proof.nonce, name), fd);
-  return sent.ok() ? Answer::kServed : Answer::kTurnedAway;
+  const Digest digest = MakeDigest(key, "server", proof.nonce, name);
+  for (size_t at = 0; at < fds.size(); at += kFdsPerMessage) {
+    const size_t count = std::min(kFdsPerMessage, fds.size() - at);
+    const Status sent = SendWithFds(client->socket.get(), digest, &fds[at], count, client->deadline);
+    if (!sent.ok()) return Answer::kTurnedAway;
+  }
+  return Answer::kServed;
 }
 
 // Waits for a newcomer, for one of `waiting`, or until the first deadline. The result has the
@@ -155,7 +171,8 @@ Result<FdServer> FdServer::Create() {
   return FdServer(std::move(socket), std::move(name));
 }
 
-Status FdServer::Serve(int fd, int clients, const ExchangeKey& key, int cancel_fd, Deadline deadline) {
+Status FdServer::Serve(const std::vector<int>& fds, int clients, const ExchangeKey& key, int cancel_fd,
+                       Deadline deadline) {
   std::vector<Client> waiting;  // oldest first; a stranger who says nothing keeps nobody else waiting
   for (int served = 0; served < clients;) {
     const auto watched = Watch(socket_.get(), cancel_fd, waiting, deadline);
@@ -166,7 +183,7 @@ Status FdServer::Serve(int fd, int clients, const ExchangeKey& key, int cancel_f
                                                  " ranks of this node fetched the shared memory");
     for (size_t i = waiting.size(); i-- > 0;) {
       Answer answer = waiting[i].deadline.Passed() ? Answer::kTurnedAway : Answer::kLater;
-      if (watched.value()[i + 2].revents != 0) answer = ServeOne(&waiting[i], fd, name_, key);
+      if (watched.value()[i + 2].revents != 0) answer = ServeOne(&waiting[i], fds, name_, key);
       if (answer == Answer::kServed) ++served;
       if (answer != Answer::kLater) waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -181,7 +198,8 @@ Status FdServer::Serve(int fd, int clients, const ExchangeKey& key, int cancel_f
   return Status::Ok();
 }
 
-Result<UniqueFd> FetchFd(const std::string& name, const ExchangeKey& key, int cancel_fd, Deadline deadline) {
+Result<std::vector<UniqueFd>> FetchFds(const std::string& name, size_t count, const ExchangeKey& key, int cancel_fd,
+                                       Deadline deadline) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return Status::FromErrno("socket", errno);
   sockaddr_un address;
@@ -194,13 +212,17 @@ Result<UniqueFd> FetchFd(const std::string& name, const ExchangeKey& key, int ca
   proof.digest = MakeDigest(key, "client", proof.nonce, name);
   if (::send(socket.get(), &proof, sizeof(proof), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(proof)))
     return Status::FromErrno("send", errno);
-  TFC_RETURN_IF_ERROR(WaitReady(socket.get(), POLLIN, cancel_fd, deadline));
-  Digest digest;
-  auto fd = ReceiveWithFd(socket.get(), &digest);
-  if (!fd.ok()) return fd;
-  if (!ConstantTimeEqual(digest, MakeDigest(key, "server", proof.nonce, name)))
-    return Status(Code::kProtocol, "the node's leader has another job key");
-  return fd;
+  std::vector<UniqueFd> fds;
+  while (fds.size() < count) {
+    TFC_RETURN_IF_ERROR(WaitReady(socket.get(), POLLIN, cancel_fd, deadline));
+    Digest digest;
+    TFC_RETURN_IF_ERROR(ReceiveWithFds(socket.get(), &digest, &fds));
+    if (!ConstantTimeEqual(digest, MakeDigest(key, "server", proof.nonce, name)))
+      return Status(Code::kProtocol, "the node's leader has another job key");
+  }
+  if (fds.size() == count) return fds;
+  return Status(Code::kProtocol, "the node's leader sent " + std::to_string(fds.size()) + " descriptors instead of " +
+                                     std::to_string(count));
 }
 
 }  // namespace tfc

@@ -1,4 +1,4 @@
-// Hands a file descriptor to the other ranks of the node over an abstract Unix socket: nothing in
+// Hands file descriptors to the other ranks of the node over an abstract Unix socket: nothing in
 // the file system, and only for processes of the same user that prove the job key.
 #ifndef TFCOLLECTIVE_SHM_FD_EXCHANGE_H_
 #define TFCOLLECTIVE_SHM_FD_EXCHANGE_H_
@@ -24,9 +24,9 @@ class FdServer {
   // The name that the peers connect to, as text.
   const std::string& name() const { return name_; }
 
-  // Gives `fd` to `clients` peers and returns when all have it. Whoever fails to prove `key` is
-  // turned away and does not count. Ends with CANCELLED when `cancel_fd` becomes readable.
-  Status Serve(int fd, int clients, const ExchangeKey& key, int cancel_fd, Deadline deadline);
+  // Gives `fds` to `clients` peers and returns when all have them. A client that fails to prove `key`
+  // is turned away and does not count. Ends with CANCELLED when `cancel_fd` becomes readable.
+  Status Serve(const std::vector<int>& fds, int clients, const ExchangeKey& key, int cancel_fd, Deadline deadline);
 
  private:
   FdServer(UniqueFd socket, std::string name) : socket_(std::move(socket)), name_(std::move(name)) {}
@@ -34,8 +34,9 @@ class FdServer {
   std::string name_;
 };
 
-// Fetches the descriptor from the server of that name.
-Result<UniqueFd> FetchFd(const std::string& name, const ExchangeKey& key, int cancel_fd, Deadline deadline);
+// Fetches the descriptors from the server of that name, which must send `count` of them.
+Result<std::vector<UniqueFd>> FetchFds(const std::string& name, size_t count, const ExchangeKey& key, int cancel_fd,
+                                       Deadline deadline);
 
 }  // namespace tfc
 

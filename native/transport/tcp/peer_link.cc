@@ -118,6 +118,15 @@ Status PeerLink::EndOfStream(int error) const {
   return Status(Code::kPeerLost, Name() + " cannot be reached any more: " + detail.message(), peer_, error);
 }
 
+Status PeerLink::LookAtHost(bool* waiting) {
+  if (state_ != State::kOpen) return Status::Ok();
+  const AckWatch::State state = acks_.Look(fd_);
+  if (state == AckWatch::State::kWaiting) *waiting = true;
+  if (state != AckWatch::State::kSilent) return Status::Ok();
+  return Lose(
+      Status(Code::kPeerLost, Name() + " cannot be reached any more: " + AckWatch::Explain(), peer_, ETIMEDOUT));
+}
+
 // From now on there is no connection. An error for the transport only if somebody needs the peer, or
 // if the peer did something worse than going away.
 Status PeerLink::Lose(const Status& why) {

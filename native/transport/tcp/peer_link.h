@@ -10,6 +10,7 @@
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "transport/tcp/ack_watch.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/receive_stream.h"
 #include "transport/tcp/request_table.h"
@@ -46,6 +47,9 @@ class PeerLink {
   // Moves what can be moved without blocking, and sets `progress` if something was. `eager`: look for
   // data even if none has been announced. An error means that the transport is dead.
   Status Pump(bool eager, bool* progress);
+  // Looks whether the peer's host is still there; once in AckWatch::kSeconds. Sets `waiting` if it has to be looked at
+  // again. An error means that the transport is dead.
+  Status LookAtHost(bool* waiting);
   // Why an unfinished request is not done yet.
   std::string Missing(const Request& request) const;
 
@@ -63,6 +67,7 @@ class PeerLink {
   std::optional<ClientHandshake> handshake_;
   UniqueFd socket_;  // while open
   int fd_ = -1;      // of the handshake or the socket
+  AckWatch acks_;
   SendStream out_;
   ReceiveStream in_;
   bool readable_ = false;  // may have data: no read has found it empty since it was announced

@@ -19,11 +19,12 @@ struct Option {
   const char* text;
 };
 
-// No buffer sizes: setting them would switch the kernel's autotuning off.
+// No buffer sizes: setting them would switch the kernel's autotuning off. No TCP_USER_TIMEOUT: it ends connections to
+// live peers that do not read for a while (see ack_watch.h).
 constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"},   {SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"},
     {IPPROTO_TCP, TCP_KEEPIDLE, 5, "TCP_KEEPIDLE"}, {IPPROTO_TCP, TCP_KEEPINTVL, 2, "TCP_KEEPINTVL"},
-    {IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT"},   {IPPROTO_TCP, TCP_USER_TIMEOUT, 11000, "TCP_USER_TIMEOUT"},
+    {IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT"},
 };
 
 }  // namespace

@@ -6,9 +6,9 @@
 
 namespace tfc {
 
-// No delay; keepalive and user timeout such that a host that vanished is noticed within 15 s, whether
-// the connection is idle (5 s + 3 probes of 2 s) or has data under way (11 s). Forks of this process
-// do not inherit it, so that the peer notices the end of this process. `fd` must be held by a UniqueFd.
+// No delay; keepalive such that on an idle connection a host that vanished is noticed within 15 s (5 s + 3 probes of
+// 2 s); the owner of a connection with data under way has an AckWatch for that. Forks of this process do not inherit
+// it, so that the peer notices the end of this process. `fd` must be held by a UniqueFd.
 Status ConfigureConnection(int fd);
 
 }  // namespace tfc

@@ -17,7 +17,8 @@
 namespace tfc {
 namespace {
 
-constexpr uint64_t kWakeId = ~uint64_t{0};           // of the event descriptor; links have their rank
+constexpr uint64_t kWakeId = ~uint64_t{0};  // of the event descriptor; links have their rank
+constexpr uint64_t kBellId = kWakeId - 1;
 constexpr int kLongestSleepMillis = 60 * 60 * 1000;  // epoll counts milliseconds in an int
 
 Status CheckOptions(const TcpTransportOptions& options) {
@@ -48,11 +49,14 @@ struct TcpTransport::Impl {
   Result<Request*> NewRequest(int peer, const Tag& tag, bool is_send, Ticket* ticket);
   Result<PeerLink*> LinkTo(int peer);
   Status Finish(const Status& status, Ticket ticket);
-  Status Watch(int peer, int fd);
+  Status Watch(uint64_t id, int fd, uint32_t events);
+  Status WatchPeer(int peer, int fd);
   Status TakeHandedOver();
   void PumpReady(bool* progress);
   void PumpEagerly(int peer, bool* progress);
-  Status Sleep(Deadline deadline, bool* progress);
+  void NoteTraffic();
+  void LookAtHosts();
+  Status Sleep(Deadline deadline, bool spin, bool* progress);
   Status WaitForEvents(int millis, int* count);
   Status Spin(Deadline deadline, int* count);
   void Dispatch(int count);
@@ -66,9 +70,11 @@ struct TcpTransport::Impl {
   std::vector<std::unique_ptr<PeerLink>> links;  // by rank; null until first used
   std::vector<PeerLink*> used;                   // the links that there are
   std::array<epoll_event, 64> events;
-  bool news = false;  // since the last Poll: bytes were moved, or Wake was called
-  Status broken;      // the first error that a connection met: ends every call that has to wait
-  Status dead;        // the first error that a call returned: ends every call
+  bool news = false;                      // since the last Poll: bytes were moved, or Wake was called
+  bool unanswered = false;                // something was sent that the peers' hosts may not have acknowledged
+  Deadline next_look = Deadline::At({});  // then: when to look whether they still do
+  Status broken;                          // the first error that a connection met: ends every call that has to wait
+  Status dead;                            // the first error that a call returned: ends every call
 
   std::mutex mutex;  // of what follows
   std::vector<bool> handed_over;
@@ -85,11 +91,8 @@ Status TcpTransport::Impl::Open() {
   if (!event.ok()) return event.status();
   wake = event.Take();
   links.resize(options.addresses.size());
-  epoll_event watched = {};
-  watched.events = EPOLLIN;
-  watched.data.u64 = kWakeId;
-  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &watched) != 0) return Status::FromErrno("epoll_ctl", errno);
-  return Status::Ok();
+  TFC_RETURN_IF_ERROR(Watch(kWakeId, wake.fd(), EPOLLIN));
+  return options.bell == nullptr ? Status::Ok() : Watch(kBellId, options.bell->fd(), EPOLLIN);
 }
 
 void TcpTransport::Impl::Interrupt(const Status& status) {
@@ -151,18 +154,23 @@ Status TcpTransport::Impl::TakeHandedOver() {
   for (auto& [peer, fd] : arrived) {
     Result<PeerLink*> link = LinkTo(peer);
     if (!link.ok()) return link.status();
-    TFC_RETURN_IF_ERROR(Watch(peer, fd.get()));
+    TFC_RETURN_IF_ERROR(WatchPeer(peer, fd.get()));
     link.value()->Adopt(std::move(fd));
   }
   return Status::Ok();
 }
 
-Status TcpTransport::Impl::Watch(int peer, int fd) {
+Status TcpTransport::Impl::Watch(uint64_t id, int fd, uint32_t events) {
   epoll_event watched = {};
-  watched.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  watched.data.u64 = static_cast<uint64_t>(peer);
+  watched.events = events;
+  watched.data.u64 = id;
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &watched) == 0) return Status::Ok();
-  return Fail(Status::FromErrno("epoll_ctl", errno, peer));
+  return Status::FromErrno("epoll_ctl", errno);
+}
+
+Status TcpTransport::Impl::WatchPeer(int peer, int fd) {
+  const Status watched = Watch(static_cast<uint64_t>(peer), fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+  return watched.ok() ? watched : Fail(Status(watched.code(), watched.message(), peer, watched.sys_errno()));
 }
 
 // The link to a peer; begins to connect to a lower rank.
@@ -175,7 +183,7 @@ Result<PeerLink*> TcpTransport::Impl::LinkTo(int peer) {
   if (peer > options.self.rank) return link.get();
   const Hello hello = {Purpose::kData, options.self.generation, options.self.rank, peer};
   TFC_RETURN_IF_ERROR(link->Connect(hello, options.key, Deadline::After(options.connect_seconds)));
-  if (link->state() == PeerLink::State::kConnecting) TFC_RETURN_IF_ERROR(Watch(peer, link->fd()));
+  if (link->state() == PeerLink::State::kConnecting) TFC_RETURN_IF_ERROR(WatchPeer(peer, link->fd()));
   return link.get();
 }
 
@@ -203,15 +211,29 @@ void TcpTransport::Impl::PumpReady(bool* progress) {
   for (PeerLink* link : used) {
     if (link->Ready()) Break(link->Pump(false, progress));
   }
-  news |= *progress;
+  if (*progress) NoteTraffic();
 }
 
 void TcpTransport::Impl::PumpEagerly(int peer, bool* progress) {
   Break(links[static_cast<size_t>(peer)]->Pump(true, progress));
-  news |= *progress;
+  if (*progress) NoteTraffic();
+}
+
+void TcpTransport::Impl::NoteTraffic() {
+  news = true;
+  if (std::exchange(unanswered, true)) return;
+  next_look = Deadline::After(AckWatch::kSeconds);
+}
+
+// A host that has vanished says nothing, so it has to be looked for; only while something awaits its answer.
+void TcpTransport::Impl::LookAtHosts() {
+  unanswered = false;
+  for (PeerLink* link : used) Break(link->LookAtHost(&unanswered));
+  next_look = Deadline::After(AckWatch::kSeconds);
 }
 
 Deadline TcpTransport::Impl::EarliestOf(Deadline deadline) const {
+  if (unanswered) deadline = deadline.Earlier(next_look);
   for (const PeerLink* link : used) {
     if (link->state() == PeerLink::State::kConnecting) deadline = deadline.Earlier(link->connect_deadline());
   }
@@ -240,6 +262,9 @@ void TcpTransport::Impl::Dispatch(int count) {
     if (event.data.u64 == kWakeId) {
       wake.Drain();
       if (has_wake.exchange(false)) news = true;
+    } else if (event.data.u64 == kBellId) {
+      options.bell->Drain();
+      news = true;
     } else {
       links[event.data.u64]->Notice(event.events);
     }
@@ -247,16 +272,17 @@ void TcpTransport::Impl::Dispatch(int count) {
 }
 
 // Waits until epoll has news or the deadline has passed, then moves what can be moved.
-Status TcpTransport::Impl::Sleep(Deadline deadline, bool* progress) {
+Status TcpTransport::Impl::Sleep(Deadline deadline, bool spin, bool* progress) {
   const Deadline earliest = EarliestOf(deadline);
   int count = 0;
-  if (options.spin_us > 0) TFC_RETURN_IF_ERROR(Spin(earliest, &count));
+  if (spin && options.spin_us > 0) TFC_RETURN_IF_ERROR(Spin(earliest, &count));
   if (count == 0) TFC_RETURN_IF_ERROR(WaitForEvents(earliest.LeftMillis(kLongestSleepMillis), &count));
   Dispatch(count);
   TFC_RETURN_IF_ERROR(Enter());
   for (PeerLink* link : used) {
     if (link->state() == PeerLink::State::kConnecting && link->connect_deadline().Passed()) link->Notice(EPOLLOUT);
   }
+  if (unanswered && next_look.Passed()) LookAtHosts();
   PumpReady(progress);
   return Status::Ok();
 }
@@ -290,7 +316,9 @@ Result<Ticket> TcpTransport::PostSend(int peer, const Tag& tag, const ConstSpans
                   cursor.total()};
   Result<PeerLink*> link = impl_->LinkTo(peer);
   Status status = link.status();
-  if (status.ok()) status = link.value()->PostSend(request.value(), &impl_->news);
+  bool sent = false;
+  if (status.ok()) status = link.value()->PostSend(request.value(), &sent);
+  if (sent) impl_->NoteTraffic();
   TFC_RETURN_IF_ERROR(impl_->Finish(status, ticket));
   return ticket;
 }
@@ -320,7 +348,7 @@ Status TcpTransport::Wait(Ticket ticket, Deadline deadline) {
     if (request->done) break;
     if (!impl_->broken.ok()) return impl_->Fail(impl_->broken);
     if (!progress && deadline.Passed()) return impl_->Fail(impl_->TimedOut(*request));
-    TFC_RETURN_IF_ERROR(progress ? impl_->Enter() : impl_->Sleep(deadline, &progress));
+    TFC_RETURN_IF_ERROR(progress ? impl_->Enter() : impl_->Sleep(deadline, true, &progress));
   }
   impl_->requests.Release(ticket);
   return Status::Ok();
@@ -341,12 +369,12 @@ Result<bool> TcpTransport::Test(Ticket ticket) {
   return request->done;
 }
 
-Status TcpTransport::Poll(Deadline deadline) {
+Status TcpTransport::Poll(Deadline deadline, bool spin) {
   TFC_RETURN_IF_ERROR(impl_->Enter());
   bool progress = false;
   impl_->PumpReady(&progress);
   while (!impl_->news && impl_->broken.ok() && !deadline.Passed()) {
-    TFC_RETURN_IF_ERROR(impl_->Sleep(deadline, &progress));
+    TFC_RETURN_IF_ERROR(impl_->Sleep(deadline, spin, &progress));
   }
   const bool had_news = std::exchange(impl_->news, false);
   return had_news || impl_->broken.ok() ? Status::Ok() : impl_->Fail(impl_->broken);

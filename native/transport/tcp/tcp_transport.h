@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/event_fd.h"
 #include "base/log.h"
 #include "base/socket_address.h"
 #include "base/status.h"
@@ -26,6 +27,8 @@ struct TcpTransportOptions {
   std::vector<SocketAddress> addresses;  // of all ranks, in rank order
   double connect_seconds = 30;           // for connecting to one peer, handshake included
   int spin_us = 0;                       // look again for that long before sleeping
+  // Others may end a Poll by it, from other processes too; drained by the transport, which it must outlive.
+  const EventFd* bell = nullptr;
   // Messages of one peer without a posted receive are kept up to this many bytes; then the peer's
   // connection is not read until a receive for its next message is posted, or kept ones are taken.
   size_t max_unexpected_bytes = size_t{64} << 20;
@@ -54,10 +57,11 @@ class TcpTransport final : public Transport {
   Result<bool> Test(Ticket ticket) override;
   void Interrupt(const Status& status) override;
 
-  // Drives traffic; sleeps until some request may have changed, Wake was called or the deadline has
-  // passed (which is no error). What changed since the last Poll, in whatever call, makes it return at
-  // once: so a loop of "test all requests, then Poll" misses nothing.
-  Status Poll(Deadline deadline);
+  // Drives traffic; sleeps until some request may have changed, Wake was called, the bell was signalled or the deadline
+  // has passed (which is no error). What changed since the last Poll, in whatever call, makes it return at once: so a
+  // loop of "test all requests, then Poll" misses nothing. `spin`: the caller waits for a request, so it is worth to
+  // look again for options.spin_us before sleeping.
+  Status Poll(Deadline deadline, bool spin = true);
   // Any thread.
   void Wake();
 

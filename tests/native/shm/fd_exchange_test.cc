@@ -43,7 +43,7 @@ class FdExchangeTest : public ::testing::Test {
  protected:
   std::future<Status> Serve(int clients, double seconds, int cancel_fd = kNoCancel) {
     return std::async(std::launch::async, [this, clients, seconds, cancel_fd] {
-      return server_.Serve(file_.get(), clients, kKey, cancel_fd, Deadline::After(seconds));
+      return server_.Serve({file_.get()}, clients, kKey, cancel_fd, Deadline::After(seconds));
     });
   }
 
@@ -54,9 +54,9 @@ class FdExchangeTest : public ::testing::Test {
 TEST_F(FdExchangeTest, EveryClientGetsTheDescriptor) {
   auto serving = Serve(3, 10);
   for (int i = 0; i < 3; ++i) {
-    auto fetched = FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(5));
+    auto fetched = FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(5));
     ASSERT_TRUE(fetched.ok()) << fetched.status().message();
-    EXPECT_TRUE(SameFile(fetched.value().get(), file_.get()));
+    EXPECT_TRUE(SameFile(fetched.value().front().get(), file_.get()));
   }
   EXPECT_TRUE(serving.get().ok());
 }
@@ -67,7 +67,7 @@ TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
   Stranger(server_.name());  // and one that is gone again
   const auto begin = std::chrono::steady_clock::now();
   auto serving = Serve(1, 30);
-  const auto fetched = FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(20));
+  const auto fetched = FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(20));
   EXPECT_TRUE(fetched.ok()) << fetched.status().message();
   EXPECT_TRUE(serving.get().ok());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
@@ -75,8 +75,8 @@ TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
 
 TEST_F(FdExchangeTest, AnotherKeyGetsNothingAndDoesNotCount) {
   auto serving = Serve(1, 10);
-  EXPECT_FALSE(FetchFd(server_.name(), ExchangeKey(32, 8), kNoCancel, Deadline::After(5)).ok());
-  EXPECT_TRUE(FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(5)).ok());
+  EXPECT_FALSE(FetchFds(server_.name(), 1, ExchangeKey(32, 8), kNoCancel, Deadline::After(5)).ok());
+  EXPECT_TRUE(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(5)).ok());
   EXPECT_TRUE(serving.get().ok());
 }
 
