@@ -1,6 +1,7 @@
 #include "capi/session.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -9,8 +10,8 @@
 namespace tfc {
 namespace {
 
-constexpr char kAddressVersion[] = "2";
-constexpr size_t kAddressFields = 5;
+constexpr char kAddressVersion[] = "3";
+constexpr size_t kAddressFields = 6;
 // Longer than an operation on a few kilobytes, shorter than a scheduler's time slice.
 constexpr int kCallerSpinMicros = 100;
 constexpr int kProgressSpinMicros = 50;
@@ -26,13 +27,31 @@ Topology TopologyOf(const SessionOptions& options, const std::vector<PeerAddress
   return MakeTopology(options.rank, nodes);
 }
 
-// Whether the ranks of this node are more than the processors that they may run on, all together: ranks that are
+// Thousandths of processors that the ranks may use together: those that they may run on, or what their control groups
+// leave them, if that is less.
+int64_t Millicores(const std::vector<PeerAddress>& ranks) {
+  CpuSet cpus;
+  std::map<uint64_t, int64_t> quotas;
+  bool limited = !ranks.empty();
+  for (const PeerAddress& rank : ranks) {
+    cpus.Add(rank.cpus);
+    limited = limited && rank.quota.limited();
+    quotas[rank.quota.group] = rank.quota.millicores;
+  }
+  const int64_t all = int64_t{1000} * std::max(1, cpus.count());
+  if (!limited) return all;
+  int64_t allowed = 0;
+  for (const auto& [group, millicores] : quotas) allowed += millicores;
+  return std::min(all, allowed);
+}
+
+// Whether the ranks of this node are more than the processors that they may use, all together: ranks that are
 // pinned to a processor each have one each. All ranks of a node find the same.
 bool Crowded(const Topology& topology, const std::vector<PeerAddress>& peers) {
-  CpuSet cpus;
+  std::vector<PeerAddress> here;
   for (const int rank : topology.local_ranks)
-    if (static_cast<size_t>(rank) < peers.size()) cpus.Add(peers[static_cast<size_t>(rank)].cpus);
-  return topology.local_size() > std::max(1, cpus.count());
+    if (static_cast<size_t>(rank) < peers.size()) here.push_back(peers[static_cast<size_t>(rank)]);
+  return IsCrowded(here);
 }
 
 // An event descriptor for each of `count` ranks; adds them to `fds`, too.
@@ -75,7 +94,7 @@ Result<std::unique_ptr<Meeting>> Meeting::Create(const std::string& host, const 
 
 std::string Meeting::Address() const {
   return std::string(kAddressVersion) + ";" + tcp.address().ToString() + ";" + fds.name() + ";" +
-         CpuSet::Usable().ToString() + ";" + node_id;
+         CpuSet::Usable().ToString() + ";" + CpuQuota::Current().ToString() + ";" + node_id;
 }
 
 Result<PeerAddress> PeerAddress::Parse(const std::string& text) {
@@ -93,7 +112,13 @@ Result<PeerAddress> PeerAddress::Parse(const std::string& text) {
   if (!tcp.ok()) return tcp.status();
   auto cpus = CpuSet::Parse(fields[3]);
   if (!cpus.ok()) return cpus.status();
-  return PeerAddress{tcp.Take(), fields[2], cpus.Take(), text.substr(begin)};
+  auto quota = CpuQuota::Parse(fields[4]);
+  if (!quota.ok()) return quota.status();
+  return PeerAddress{tcp.Take(), fields[2], cpus.Take(), quota.Take(), text.substr(begin)};
+}
+
+bool IsCrowded(const std::vector<PeerAddress>& ranks) {
+  return int64_t{1000} * static_cast<int64_t>(ranks.size()) > Millicores(ranks);
 }
 
 Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meeting, const SessionOptions& options) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_quota.h"
 #include "base/cpu_set.h"
 #include "base/event_fd.h"
 #include "base/log.h"
@@ -29,7 +30,7 @@ struct Meeting {
   std::string node_id;
 
   static Result<std::unique_ptr<Meeting>> Create(const std::string& host, const std::string& node_id);
-  // "2;<host:port>;<name of the Unix socket>;<CPUs of the calling thread>;<node id>".
+  // "3;<host:port>;<name of the Unix socket>;<CPUs of the calling thread>;<its CPU quota>;<node id>".
   std::string Address() const;
 };
 
@@ -38,10 +39,15 @@ struct PeerAddress {
   SocketAddress tcp;
   std::string fd_server;
   CpuSet cpus;
+  CpuQuota quota;
   std::string node_id;
 
   static Result<PeerAddress> Parse(const std::string& text);
 };
+
+// Whether these ranks, those of one node, are more than the processors that they may use, all together: waiting ranks
+// then give their processor away at once.
+bool IsCrowded(const std::vector<PeerAddress>& ranks);
 
 struct SessionOptions {
   int rank = 0;

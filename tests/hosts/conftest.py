@@ -32,16 +32,13 @@ AcceptEnv TFC_TEST_MARK
 """
 
 
-def missing():
-    """Why there can be no hosts here, or None."""
+def missing(needed):
+    """Why there can be no hosts here with these programs, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need Linux and root"
-    needed = {"ip": "iproute2", "tc": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
     for program, package in needed.items():
         if shutil.which(program) is None:
             return f"{program} is missing: install {package}"
-    if not Path(_SSHD).exists():
-        return "sshd is missing: install openssh-server"
     return None
 
 
@@ -123,23 +120,32 @@ def _rename_interfaces(lab):
 
 
 @pytest.fixture(scope="session")
-def hosts(tmp_path_factory):
-    reason = missing()
+def lab():
+    """Hosts without anything that runs on them."""
+    reason = missing({"ip": "iproute2", "tc": "iproute2"})
     if reason is not None:
         pytest.skip(reason)
     if not netlab.current_state().empty:
         pytest.skip("there is a lab already, perhaps in use")
+    with netlab.opened(Lab(HOSTS, "none")) as lab:
+        _rename_interfaces(lab)
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def hosts(lab, tmp_path_factory):
+    reason = missing({"ssh": "openssh-client", "ssh-keygen": "openssh-client", _SSHD: "openssh-server"})
+    if reason is not None:
+        pytest.skip(reason)
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     folder = tmp_path_factory.mktemp("ssh")
     _keygen(folder / "id")
     _keygen(folder / "stranger")
-    with netlab.opened(Lab(HOSTS, "none")) as lab:
-        _rename_interfaces(lab)
-        made = Hosts(lab, folder, {})
-        try:
-            for number in lab.numbers:
-                made.start_sshd(number)
-            yield made
-        finally:
-            for number in lab.numbers:
-                made.stop_sshd(number)
+    made = Hosts(lab, folder, {})
+    try:
+        for number in lab.numbers:
+            made.start_sshd(number)
+        yield made
+    finally:
+        for number in lab.numbers:
+            made.stop_sshd(number)

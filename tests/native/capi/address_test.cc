@@ -20,10 +20,33 @@ TEST(PeerAddress, ComesBackWithTheProcessorsAndAnyNodeId) {
 }
 
 TEST(PeerAddress, WhatIsNoneIsRefused) {
-  for (const char* text : {"", "2", "1;127.0.0.1:80;name;1;node", "2;127.0.0.1:80;name;1", "2;nonsense;name;1;node",
-                           "2;127.0.0.1:80;name;cpus;node"}) {
+  for (const char* text :
+       {"", "3", "2;127.0.0.1:80;name;1;0@0;node", "3;127.0.0.1:80;name;1;0@0", "3;nonsense;name;1;0@0;node",
+        "3;127.0.0.1:80;name;cpus;0@0;node", "3;127.0.0.1:80;name;1;quota;node"}) {
     EXPECT_EQ(PeerAddress::Parse(text).status().code(), Code::kInvalidArgument) << text;
   }
+}
+
+std::vector<PeerAddress> Ranks(std::initializer_list<const char*> cpus_and_quotas) {
+  std::vector<PeerAddress> ranks;
+  for (const std::string text : cpus_and_quotas)
+    ranks.push_back(PeerAddress::Parse("3;127.0.0.1:80;name;" + text + ";node").Take());
+  return ranks;
+}
+
+TEST(Crowded, AreMoreRanksThanProcessors) {
+  EXPECT_FALSE(IsCrowded(Ranks({"3;0@0", "3;0@0"})));
+  EXPECT_TRUE(IsCrowded(Ranks({"3;0@0", "3;0@0", "3;0@0"})));
+  EXPECT_FALSE(IsCrowded(Ranks({"1;0@0", "2;0@0", "4;0@0"}))) << "pinned to one each";
+}
+
+TEST(Crowded, AreMoreRanksThanTheirControlGroupsAllow) {
+  EXPECT_TRUE(IsCrowded(Ranks({"ff;1500@a", "ff;1500@a"}))) << "they share it";
+  EXPECT_FALSE(IsCrowded(Ranks({"ff;2000@a", "ff;2000@a"})));
+  EXPECT_FALSE(IsCrowded(Ranks({"ff;1000@a", "ff;1000@b"}))) << "a container for each";
+  EXPECT_TRUE(IsCrowded(Ranks({"ff;500@a", "ff;1000@b"})));
+  EXPECT_TRUE(IsCrowded(Ranks({"1;4000@a", "1;4000@a"}))) << "of one processor";
+  EXPECT_FALSE(IsCrowded(Ranks({"ff;500@a", "ff;0@0"}))) << "one has no limit";
 }
 
 }  // namespace

@@ -101,6 +101,30 @@ TEST(TroubleTest, AFailedCommunicatorIsIdle) {
   });
 }
 
+// On the wire as in shared memory: while it waits for a peer, and not while it waits for work.
+TEST(TroubleTest, ARankThatWaitsOnTheWireSpinsAsLongAsItWasTold) {
+  constexpr double kWorth = 0.1;  // seconds of processor time that waiting without spinning does not take
+  WorldOptions options;
+  options.transport = TFC_TRANSPORT_TCP;
+  options.spin_us = 60 * 1000 * 1000;
+  options.op_timeout_s = 60;
+  std::atomic<int> missing{2};
+  RunWorld(options, [&missing](int rank, tfc_communicator* communicator) {
+    const double before = CpuSeconds();
+    const auto begin = Clock::now();
+    while (rank == 1 && CpuSeconds() - before < kWorth && SecondsSince(begin) < 20)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(rank == 0 || CpuSeconds() - before >= kWorth) << "rank 0 sleeps";
+    std::vector<float> values(3, 1);
+    EXPECT_EQ(AllReduce(communicator, &values).code, TFC_OK);
+    --missing;
+    while (missing > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const double idle = CpuSeconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // in which nothing should happen
+    EXPECT_LT(CpuSeconds() - idle, 0.15);
+  });
+}
+
 TEST(TroubleTest, ARankThatCannotSetUpTellsTheOthers) {
   Listening a, b;
   const std::vector<std::string> good{a.address, b.address};

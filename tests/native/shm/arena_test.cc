@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/memfd.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "shm/arena_channel.h"
@@ -298,6 +300,60 @@ TEST(SleepTest, NoPublicationIsLost) {
   }
   for (std::thread& rank : ranks) rank.join();
   EXPECT_LT(SecondsSince(begin), 50.0);
+}
+
+// The same with ranks that sleep in poll, as those do that have connections to read; one sleeps on its doorbell.
+TEST(SleepTest, NoPublicationIsLostToASleeperInPoll) {
+  constexpr int kRanks = 3;
+  constexpr uint64_t kRounds = 3000;
+  const auto leader = MakeArena(kRanks);
+  std::vector<EventFd> bells;
+  for (int rank = 0; rank < kRanks; ++rank) bells.push_back(EventFd::Create().Take());
+  leader->HangBells(std::move(bells));
+  const auto begin = Clock::now();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto arena = Arena::Share(*leader, rank).Take();
+      const ArenaChannel channel(*arena, 1);
+      const auto poll_bell = [&arena] {
+        pollfd watched{arena->bell()->fd(), POLLIN, 0};
+        ::poll(&watched, 1, 60000);
+        arena->bell()->Drain();
+      };
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        channel.PublishStaged(round, 1);
+        const PhaseDone staged(channel, PhaseDone::Phase::kStaged, round);
+        while (!staged.Holds()) {
+          if (rank > 0) {
+            arena->PollUntilRung(staged, poll_bell);
+          } else {
+            arena->SleepUntilRung(Arena::Sleeper::kProgress, staged, Deadline::After(60));
+          }
+        }
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_LT(SecondsSince(begin), 50.0);
+}
+
+TEST(SleepTest, AnInterruptWakesASleeperInPoll) {
+  const auto arena = MakeArena(1);
+  std::vector<EventFd> bells;
+  bells.push_back(EventFd::Create().Take());
+  arena->HangBells(std::move(bells));
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the sleeper should be asleep by then
+    arena->Interrupt(Status(Code::kAborted, "for the test"));
+  });
+  int woken = 0;
+  arena->PollUntilRung(Never(), [&] {
+    pollfd watched{arena->bell()->fd(), POLLIN, 0};
+    woken = ::poll(&watched, 1, 20000);
+  });
+  other.join();
+  EXPECT_EQ(woken, 1);
 }
 
 TEST(PhaseDoneTest, NamesTheMissing) {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <future>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/event_fd.h"
@@ -58,6 +59,37 @@ TEST_F(FdExchangeTest, EveryClientGetsTheDescriptor) {
     ASSERT_TRUE(fetched.ok()) << fetched.status().message();
     EXPECT_TRUE(SameFile(fetched.value().front().get(), file_.get()));
   }
+  EXPECT_TRUE(serving.get().ok());
+}
+
+// More than one message of the kernel's holds, in order.
+TEST_F(FdExchangeTest, ManyDescriptorsArriveInOrder) {
+  constexpr size_t kCount = 300;
+  std::vector<EventFd> events;
+  std::vector<int> fds;
+  for (size_t i = 0; i < kCount; ++i) {
+    events.push_back(EventFd::Create().Take());
+    fds.push_back(events.back().fd());
+  }
+  auto serving =
+      std::async(std::launch::async, [&] { return server_.Serve(fds, 1, kKey, kNoCancel, Deadline::After(10)); });
+  auto fetched = FetchFds(server_.name(), kCount, kKey, kNoCancel, Deadline::After(5));
+  ASSERT_TRUE(fetched.ok()) << fetched.status().message();
+  EXPECT_TRUE(serving.get().ok());
+  std::vector<UniqueFd> received = fetched.Take();
+  ASSERT_EQ(received.size(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    const EventFd event(std::move(received[i]));
+    event.Signal();
+    EXPECT_TRUE(events[i].Drain()) << i;
+  }
+}
+
+TEST_F(FdExchangeTest, AnotherNumberOfDescriptorsIsRefused) {
+  auto serving = std::async(std::launch::async, [&] {
+    return server_.Serve({file_.get(), file_.get()}, 1, kKey, kNoCancel, Deadline::After(10));
+  });
+  EXPECT_EQ(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(5)).status().code(), Code::kProtocol);
   EXPECT_TRUE(serving.get().ok());
 }
 

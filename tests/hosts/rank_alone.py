@@ -1,0 +1,48 @@
+"""One rank without a launcher: rank_alone.py RANK ADDRESS MODE.
+
+Says where it listens, reads where all ranks do, and then all-reduces (MODE ``busy``) or does nothing (``idle``) until its
+world ends. Says how far it has come, and what ended it, in lines of JSON.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from tfcollective.communicator import Communicator, CommunicatorOptions, Listener, Sum
+from tfcollective.errors import CollectiveError
+
+RANK, ADDRESS, MODE = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+VALUES = np.ones(1 << 20, np.float32)
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def one_round(world: Communicator) -> None:
+    """Raises what has ended the world."""
+    if MODE == "busy":
+        assert (world.allreduce(VALUES, Sum) == world.info().size).all()
+        return
+    time.sleep(0.1)  # it looks now and then, as a rank that computes does at its next operation
+    failure = world.failure()
+    if failure is not None:
+        raise failure
+
+
+listener = Listener(ADDRESS, ADDRESS)
+say(address=listener.address)
+addresses = json.loads(sys.stdin.readline())
+options = CommunicatorOptions(op_timeout=300)
+with Communicator.connect(listener, rank=RANK, addresses=addresses, key=b"k" * 32, options=options) as communicator:
+    rounds = 0
+    try:
+        while True:
+            one_round(communicator)
+            rounds += 1
+            if rounds % 10 == 1:
+                say(rounds=rounds)
+    except CollectiveError as error:
+        say(error=type(error).__name__, text=str(error))

@@ -1,0 +1,142 @@
+"""Worlds on several hosts, without a launcher: a host that is gone is noticed in time, a process that is slow is not."""
+
+import contextlib
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from patience import within
+
+pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
+
+_PROGRAM = str(Path(__file__).with_name("rank_alone.py"))
+
+
+class Rank:
+    """A process on a host of the lab, and what it has said that was not read yet."""
+
+    def __init__(self, lab, rank, mode):
+        words = ["ip", "netns", "exec", lab.namespaces[rank], sys.executable, _PROGRAM]
+        arguments = [str(rank), lab.addresses[rank], mode]
+        self.process = subprocess.Popen(
+            [*words, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self._said = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            self._said.put(json.loads(line))
+        self._said.put({"ended": self.process.wait()})
+
+    def end(self):
+        with self.process:
+            self.process.kill()
+            self._listener.join()
+
+    def wait_for(self, what, timeout):
+        """The next line that says ``what``."""
+        deadline = time.monotonic() + timeout
+        while True:
+            line = self._said.get(timeout=max(0.01, deadline - time.monotonic()))
+            assert what in line or "rounds" in line, line
+            if what in line:
+                return line
+
+    def forget(self):
+        """Leaves what it has said so far unread."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._said.get_nowait()
+
+
+@contextlib.contextmanager
+def world(lab, size, mode):
+    ranks = [Rank(lab, rank, mode) for rank in range(size)]
+    try:
+        addresses = [rank.wait_for("address", within(30))["address"] for rank in ranks]
+        for rank in ranks:
+            rank.process.stdin.write(json.dumps(addresses) + "\n")
+        for rank in ranks:
+            rank.wait_for("rounds", within(30))
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, timeout=20)
+
+
+@contextlib.contextmanager
+def unplugged(lab, rank):
+    """Takes the cable of the rank's host away."""
+    ip("link", "set", lab.cables[rank], "down")
+    try:
+        yield
+    finally:
+        ip("link", "set", lab.cables[rank], "up")
+
+
+@contextlib.contextmanager
+def cut_apart(lab, first, second):
+    """What two ranks' hosts send each other gets lost; all others reach both."""
+    ways = [(first, second), (second, first)]
+    for here, there in ways:
+        inside = ("-n", lab.namespaces[here], "neigh")
+        ip(*inside, "replace", lab.addresses[there], "lladdr", "02:00:00:00:00:99", "nud", "permanent", *on(lab, here))
+    try:
+        yield
+    finally:
+        for here, there in ways:
+            ip("-n", lab.namespaces[here], "neigh", "del", lab.addresses[there], *on(lab, here))
+
+
+def on(lab, rank):
+    return ("dev", f"lan{lab.numbers[rank]}")
+
+
+def errors_within(ranks, seconds):
+    """What each rank says, if all have said it in time."""
+    deadline = time.monotonic() + within(seconds)
+    return [rank.wait_for("error", deadline - time.monotonic()) for rank in ranks]
+
+
+@pytest.mark.parametrize("mode", ["busy", "idle"])
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_host_that_vanishes_is_noticed(lab, mode, lost):
+    with world(lab, 3, mode) as ranks, unplugged(lab, lost):
+        errors = errors_within(ranks, 15)
+    assert {error["error"] for error in errors} == {"PeerLostError"}, errors
+    others = [error["text"] for rank, error in enumerate(errors) if rank != lost]
+    assert all(f"rank {lost}" in text for text in others), others
+
+
+def test_two_hosts_that_do_not_reach_each_other_are_named_to_all(lab):
+    """Rank 0 reaches both, so no control connection ends: those between the two notice it."""
+    with world(lab, 3, "busy") as ranks, cut_apart(lab, 1, 2):
+        errors = errors_within(ranks, 15)
+    for error in errors:
+        assert error["error"] == "PeerLostError", errors
+        assert "cannot be reached any more" in error["text"], errors
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_rank_that_is_stopped_for_half_a_minute_goes_on(lab, stopped):
+    with world(lab, 3, "busy") as ranks:
+        ranks[stopped].process.send_signal(signal.SIGSTOP)
+        time.sleep(30)  # longer than any limit for a host that is gone
+        for rank in ranks:
+            rank.forget()
+        ranks[stopped].process.send_signal(signal.SIGCONT)
+        for _ in range(3):
+            for rank in ranks:
+                rank.wait_for("rounds", within(30))
