@@ -54,7 +54,7 @@ Status ArenaAllReduce(const ArenaContext& context, const Reduction& reduction, c
 Status ArenaAllReduceChecked(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                              const MutableSpans& output, size_t count);
 // Local rank i gets bytes [offsets[i], offsets[i+1]) of the reduced input. `output` may be that part
-// of the input.
+// of the input, unless it is wide: then it has as many elements.
 Status ArenaReduceScatter(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                           const std::vector<size_t>& offsets, const MutableSpans& output);
 // Local rank i's input lands at bytes [offsets[i], offsets[i+1]) of everyone's output. Its own part

@@ -39,10 +39,11 @@ void CombineSlots(const StagingRounds& rounds, const Reduction& reduction, const
 
 void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot lot, ConstCursor* own,
                    MutableCursor* output, bool stream) {
-  output->Visit(lot.size, [&](std::byte* to, size_t to_offset, size_t to_size) {
-    own->Visit(to_size, [&](const std::byte* from, size_t from_offset, size_t size) {
-      CombineElements(rounds, reduction, lot.round, lot.begin + to_offset + from_offset,
-                      size / DtypeSize(reduction.dtype), from, to + from_offset, stream);
+  const size_t in = reduction.input_size(), out = reduction.output_size();
+  output->Visit(lot.size / in * out, [&](std::byte* to, size_t to_offset, size_t to_size) {
+    own->Visit(to_size / out * in, [&](const std::byte* from, size_t from_offset, size_t size) {
+      CombineElements(rounds, reduction, lot.round, lot.begin + to_offset / out * in + from_offset, size / in, from,
+                      to + from_offset / in * out, stream);
     });
   });
 }

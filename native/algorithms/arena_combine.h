@@ -24,7 +24,7 @@ void CombineSlots(const StagingRounds& rounds, const Reduction& reduction, const
                   size_t count);
 
 // output = the staged lots of all ranks, combined in rank order and finished. This rank's own part is
-// read from `own` (it need not be staged). Both cursors move on by the size of the lot.
+// read from `own` (it need not be staged). Both cursors move on by the lot's elements.
 void CombineStaged(const StagingRounds& rounds, const Reduction& reduction, Lot lot, ConstCursor* own,
                    MutableCursor* output, bool stream);
 

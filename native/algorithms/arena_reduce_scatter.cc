@@ -65,13 +65,13 @@ class ReduceScatter {
 Status ArenaReduceScatter(const ArenaContext& context, const Reduction& reduction, const ConstSpans& input,
                           const std::vector<size_t>& offsets, const MutableSpans& output) {
   StagingRounds rounds(context);
-  const size_t element = DtypeSize(reduction.dtype);
+  const size_t element = reduction.input_size(), result = reduction.output_size();
   const size_t own = static_cast<size_t>(rounds.local_rank());
   TFC_RETURN_IF_ERROR(CheckOffsets(offsets, rounds.local_size()));
   TFC_RETURN_IF_ERROR(CheckSize("the input", TotalSize(input), offsets.back()));
-  TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), offsets[own + 1] - offsets[own]));
+  TFC_RETURN_IF_ERROR(CheckSize("the output", TotalSize(output), (offsets[own + 1] - offsets[own]) / element * result));
   TFC_RETURN_IF_ERROR(CheckElements(input, element));
-  TFC_RETURN_IF_ERROR(CheckElements(output, element));
+  TFC_RETURN_IF_ERROR(CheckElements(output, result));
   if (offsets.back() == 0) return rounds.Pass();
   return ReduceScatter(&rounds, reduction, PartsOf<ConstCursor>(input, offsets), output).Run();
 }

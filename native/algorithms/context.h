@@ -19,6 +19,9 @@ struct Members {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
+// Where an algorithm runs again and again in one operation, block by block, a block has these steps to itself.
+inline constexpr uint32_t kStepsOfABlock = 1u << 18;
+
 struct TransportContext {
   Transport& transport;
   const Members& members;

@@ -17,12 +17,16 @@ void CopySpans(const ConstSpans& from, const MutableSpans& to) {
   });
 }
 
+void ConvertSpans(const Reduction& reduction, const ConstSpans& from, const MutableSpans& to) {
+  ForEachPieceOf(reduction.input_size(), from, reduction.output_size(), to,
+                 [&](const std::byte* source, std::byte* target, size_t, size_t count) {
+                   ReduceArrays(reduction, &source, 1, target, count);
+                 });
+}
+
 void ScaleSpans(const Reduction& reduction, const ConstSpans& from, const MutableSpans& to) {
   if (!reduction.scales_input() && !reduction.scales_output()) return CopySpans(from, to);
-  const size_t element = DtypeSize(reduction.dtype);
-  ForEachPiece(from, to, [&](const std::byte* source, std::byte* target, size_t, size_t size) {
-    ReduceArrays(reduction, &source, 1, target, size / element);
-  });
+  ConvertSpans(reduction, from, to);
 }
 
 void CombineSpans(const Reduction& reduction, const std::byte* partial, const ConstSpans& own, const MutableSpans& to) {

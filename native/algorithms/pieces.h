@@ -42,28 +42,38 @@ class SpanIndex {
   std::vector<size_t> ends_;
 };
 
-// Visits two lists of equal total size piece by piece, a piece being contiguous in both:
-// visit(from, to, offset of the piece, size of the piece).
+// Visits two lists of equally many elements of `from_element` and `to_element` bytes piece by piece, a piece being
+// contiguous in both: visit(from, to, elements before the piece, elements of the piece).
 template <typename Visitor>
-void ForEachPiece(const ConstSpans& from, const MutableSpans& to, const Visitor& visit) {
-  size_t from_index = 0, to_index = 0, from_used = 0, to_used = 0, offset = 0;
+void ForEachPieceOf(size_t from_element, const ConstSpans& from, size_t to_element, const MutableSpans& to,
+                    const Visitor& visit) {
+  size_t from_index = 0, to_index = 0, from_used = 0, to_used = 0, done = 0;
   while (from_index < from.size() && to_index < to.size()) {
     const ConstSpan& source = from[from_index];
     const MutableSpan& target = to[to_index];
-    const size_t size = std::min(source.size - from_used, target.size - to_used);
-    if (size > 0) visit(source.data + from_used, target.data + to_used, offset, size);
-    offset += size;
-    from_used += size;
-    to_used += size;
+    const size_t count = std::min((source.size - from_used) / from_element, (target.size - to_used) / to_element);
+    if (count > 0) visit(source.data + from_used, target.data + to_used, done, count);
+    done += count;
+    from_used += count * from_element;
+    to_used += count * to_element;
     if (from_used == source.size) ++from_index, from_used = 0;
     if (to_used == target.size) ++to_index, to_used = 0;
   }
 }
 
+// The same of bytes.
+template <typename Visitor>
+void ForEachPiece(const ConstSpans& from, const MutableSpans& to, const Visitor& visit) {
+  ForEachPieceOf(1, from, 1, to, visit);
+}
+
 // Copies `from` to `to` (equal total size); memory that is the same already is left alone.
 void CopySpans(const ConstSpans& from, const MutableSpans& to);
 
-// to = finish(from * prescale), element by element.
+// to = finish(from * prescale), element by element. As wide as the reduction says.
+void ConvertSpans(const Reduction& reduction, const ConstSpans& from, const MutableSpans& to);
+
+// The same; a copy where nothing is scaled. Not of wide spans.
 void ScaleSpans(const Reduction& reduction, const ConstSpans& from, const MutableSpans& to);
 
 // to = finish(partial (x) own * prescale): `partial` comes from ranks that have scaled it already.

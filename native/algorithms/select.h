@@ -40,6 +40,9 @@ inline constexpr size_t kBroadcastSegment = 256 * 1024;
 
 // Over a transport, `size` members. `link` must be equal on all of them.
 AllReduceShape SelectAllReduceShape(size_t bytes, int size, const Link& link = Link());
+// Of `count` 16-bit floats: whether each share goes straight to the member that adds it up, `input_size` bytes an
+// element, rather than everything by way of float32.
+bool SelectDirect(size_t count, size_t input_size, int size, const Link& link = Link());
 BroadcastShape SelectBroadcastShape(size_t bytes, int size);
 
 }  // namespace tfc

@@ -2,7 +2,7 @@
 //
 // Buffers are lists of spans read and written as their concatenation. `input` and `output` may be
 // the very same memory (in place), never partly overlapping. Every span holds whole elements. Results
-// are bitwise equal on all ranks. Scratch memory is bounded (4 MiB) whatever the length.
+// are bitwise equal on all ranks. Scratch memory is bounded (4 MiB, or 32 KiB a member) whatever the length.
 //
 // After an error the output holds nothing of use and the transport is dead.
 #ifndef TFCOLLECTIVE_ALGORITHMS_TRANSPORT_ALGORITHMS_H_
@@ -17,9 +17,26 @@
 
 namespace tfc {
 
-// The best of the three below for this size, number of members and link.
+// The best of those below for this size, number of members and link. 16-bit floats are added up in float32 and rounded
+// once (docs/adr/0034); their input may be wide.
 Status TransportAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                           const MutableSpans& output);
+Status TransportReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                              const std::vector<size_t>& offsets, const MutableSpans& output);
+
+// Of 16-bit floats, by way of float32, in blocks: as many bytes as the same number of float32.
+Status WideAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                     const MutableSpans& output);
+// Every member sends each share to the member that adds it up, and that one sends the result to everybody: the bytes
+// of a ring, no partial results, a message and a connection from every member to every other. Of any type; made for
+// 16-bit floats. The input may be wide.
+Status DirectAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                       const MutableSpans& output);
+// Its first half, as RingReduceScatter.
+Status DirectReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                           const std::vector<size_t>& offsets, const MutableSpans& output);
+
+// What follows stores partial results in the type of the values: of 16-bit floats each one would be rounded.
 
 // Reduce-scatter then all-gather round a ring (Patarasuk and Yuan 2009), segments pipelined so that
 // one is reduced while the next is on the wire. Best for large buffers.

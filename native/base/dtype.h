@@ -30,6 +30,7 @@ const char* OpName(Op op);           // "sum"
 bool IsDtype(int number);
 bool IsOp(int number);
 bool IsFloating(Dtype dtype);
+bool IsHalf(Dtype dtype);  // a float of 16 bits
 
 }  // namespace tfc
 

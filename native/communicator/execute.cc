@@ -19,6 +19,8 @@ namespace {
 // An operation with sizes that only the peers know has two parts: the sizes, then the data.
 constexpr uint32_t kDataStep = 1u << 20;
 
+constexpr size_t kAverageBlock = 64 * 1024;  // elements: scratch is at most 1 MiB
+
 // Everything that one run needs, so that the functions below take one argument.
 struct Run {
   const Topology& topology;
@@ -104,30 +106,75 @@ Result<MutableSpans> AllocateOutput(const Operation& operation, const std::vecto
   return MutableSpans{{memory, bytes}};
 }
 
-Status RunHierarchical(const Run& run, const Reduction& reduction) {
-  const Operation& operation = run.operation;
-  const int lanes = SelectLanes(TotalSize(operation.input), LayoutOf(run.topology, run.resources));
+// What is reduced, with the first of its steps over the transport.
+struct AllReduceOf {
+  const Reduction& reduction;
+  const ConstSpans& input;
+  const MutableSpans& output;
+  uint32_t first_step = 0;
+};
+
+Status Hierarchical(const Run& run, const AllReduceOf& what) {
+  const int lanes = SelectLanes(TotalSize(what.input), LayoutOf(run.topology, run.resources));
   Members members;  // the ranks with this local rank, one a node; not looked at beyond the lanes
   members.ranks = run.topology.cross_ranks;
   members.index = run.topology.cross_rank;
-  return HierarchicalAllReduce(OverArena(run), OverTransport(run, members), lanes, reduction, operation.input,
-                               operation.output);
+  return HierarchicalAllReduce(OverArena(run), OverTransport(run, members, what.first_step), lanes, what.reduction,
+                               what.input, what.output);
 }
 
-Status RunAllReduce(const Run& run) {
-  const Operation& operation = run.operation;
-  const Reduction& reduction = run.reduction;
+Status AllReduce(const Run& run, const AllReduceOf& what) {
   switch (SelectAllReduce(LayoutOf(run.topology, run.resources))) {
     case Algorithm::kArena:
-      return ArenaAllReduce(OverArena(run), reduction, operation.input, operation.output);
+      return ArenaAllReduce(OverArena(run), what.reduction, what.input, what.output);
     case Algorithm::kHierarchical:
-      return RunHierarchical(run, reduction);
+      return Hierarchical(run, what);
     case Algorithm::kAlone:
     case Algorithm::kFlat:
       break;
   }
   const Members members = WorldMembers(run.topology);
-  return TransportAllReduce(OverTransport(run, members), reduction, operation.input, operation.output);
+  return TransportAllReduce(OverTransport(run, members, what.first_step), what.reduction, what.input, what.output);
+}
+
+// An all-reduce, or a reduce-scatter by way of one, block by block in wide numbers. Gives the elements from `begin` to
+// `end` only.
+Status AverageIntegers(const Run& run, size_t begin, size_t end) {
+  const Operation& operation = run.operation;
+  const size_t element = DtypeSize(operation.dtype), numbers = NumbersOf(operation.dtype);
+  const SpanIndex<ConstSpan> input(operation.input);
+  const SpanIndex<MutableSpan> output(operation.output);
+  const size_t total = input.size() / element;
+  const size_t blocks = total == 0 ? 1 : (total + kAverageBlock - 1) / kAverageBlock;  // no bytes still take place
+  std::vector<int64_t> sums(std::min(total, kAverageBlock) * numbers);
+  Reduction sum;
+  sum.dtype = Dtype::kInt64;
+  Reduction average = run.reduction;
+  for (size_t block = 0; block < blocks; ++block) {
+    const size_t from = block * kAverageBlock, to = std::min(from + kAverageBlock, total);
+    const MutableSpans wide{{reinterpret_cast<std::byte*>(sums.data()), (to - from) * numbers * sizeof(int64_t)}};
+    int64_t* next = sums.data();
+    for (const ConstSpan& span : input.Slice(from * element, to * element)) {
+      WidenIntegers(average, span.data, next, span.size / element);
+      next += span.size / element * numbers;
+    }
+    TFC_RETURN_IF_ERROR(AllReduce(run, {sum, AsConst(wide), wide, static_cast<uint32_t>(block) * kStepsOfABlock}));
+    if (operation.count_contributors) average.divisor = operation.count_contributors();
+    const size_t first = std::clamp(begin, from, to), last = std::clamp(end, from, to);
+    const int64_t* done = sums.data() + (first - from) * numbers;
+    for (const MutableSpan& span : output.Slice((first - begin) * element, (last - begin) * element)) {
+      FinishIntegers(average, done, span.data, span.size / element);
+      done += span.size / element * numbers;
+    }
+  }
+  return Status::Ok();
+}
+
+Status RunAllReduce(const Run& run) {
+  const Operation& operation = run.operation;
+  if (operation.AveragesIntegers())
+    return AverageIntegers(run, 0, TotalSize(operation.input) / DtypeSize(operation.dtype));
+  return AllReduce(run, {run.reduction, operation.input, operation.output});
 }
 
 Status RunReduceScatter(const Run& run) {
@@ -136,10 +183,15 @@ Status RunReduceScatter(const Run& run) {
   std::vector<size_t> offsets;
   for (int64_t row : rows) offsets.push_back(static_cast<size_t>(row) * operation.RowBytes());
   const Reduction& reduction = run.reduction;
+  if (operation.AveragesIntegers()) {
+    const auto rank = static_cast<size_t>(run.topology.rank);
+    const size_t element = DtypeSize(operation.dtype);
+    return AverageIntegers(run, offsets[rank] / element, offsets[rank + 1] / element);
+  }
   if (run.arena_only())
     return ArenaReduceScatter(OverArena(run), reduction, operation.input, offsets, operation.output);
   const Members members = WorldMembers(run.topology);
-  return RingReduceScatter(OverTransport(run, members), reduction, operation.input, offsets, operation.output);
+  return TransportReduceScatter(OverTransport(run, members), reduction, operation.input, offsets, operation.output);
 }
 
 Status RunAllGather(const Run& run) {
@@ -287,7 +339,8 @@ Status Execute(const Topology& topology, const Operation& operation, const Resou
 namespace {
 
 size_t ElementsInOnePiece(const Operation& operation) {
-  if (operation.collective != Collective::kAllReduce || operation.input.size() != 1 || operation.output.size() != 1)
+  if (operation.collective != Collective::kAllReduce || operation.input.size() != 1 || operation.output.size() != 1 ||
+      operation.AveragesIntegers())
     return 0;
   return operation.input[0].size / DtypeSize(operation.dtype);
 }

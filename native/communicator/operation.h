@@ -44,11 +44,14 @@ struct Operation {
   ConstSpans input;
   MutableSpans output;
   Allocate allocate;
+  // Of an average of integers, which is divided when the sum is complete: how many ranks have contributed; empty: all.
+  std::function<int()> count_contributors;
 
   // Checks what one rank can check alone.
   Status Check(int world_size) const;
   // The reduction that `size` ranks compute.
   Reduction ReductionFor(int size) const;
+  bool AveragesIntegers() const { return op == Op::kAverage && !IsFloating(dtype); }
   int64_t rows() const { return shape.empty() ? 0 : shape[0]; }
   // Bytes of one row: everything behind the first dimension.
   size_t RowBytes() const;

@@ -18,8 +18,9 @@ bool IsAverage(const Operation& operation) {
   return operation.collective == Collective::kAllReduce && operation.op == Op::kAverage;
 }
 
-// What cannot be corrected once it is divided, because the division has dropped a remainder.
-bool DividesLate(const Operation& operation) { return IsAverage(operation) && !IsFloating(operation.dtype); }
+// What cannot be corrected once it is divided, because the division has dropped a remainder: it is divided when the
+// sum is complete, and with it known who has contributed.
+bool DividesLate(const Operation& operation) { return IsAverage(operation) && operation.AveragesIntegers(); }
 
 ConstSpans Readable(const MutableSpans& spans) {
   ConstSpans readable;
@@ -54,13 +55,20 @@ Status Engine::ExecuteWithJoined(const Operation& operation, const Resources& re
   } else {
     TFC_RETURN_IF_ERROR(CallJoined(operation, channel->index, sequence));
     Operation counted = operation;
-    counted.contributors = divides_late ? 1 : joined_.ContributorsOf(channel->index, sequence).before;
+    if (divides_late) {
+      // A stand-in, which nobody reads, may find that nobody contributes.
+      counted.count_contributors = [this, index = channel->index, sequence] {
+        return std::max(1, joined_.ContributorsOf(index, sequence).now);
+      };
+      return ExecuteSafely(options_.topology, counted, resources, deadline, channel);
+    }
+    counted.contributors = joined_.ContributorsOf(channel->index, sequence).before;
     const Status status = ExecuteSafely(options_.topology, counted, resources, deadline, channel);
     if (!status.ok() || !IsAverage(operation)) return status;
   }
   const auto contributors = joined_.ContributorsOf(channel->index, sequence);
   if (contributors.now == 0) return Status::Ok();  // a stand-in that nobody reads
-  Correct(operation, divides_late ? 1 : contributors.before, contributors.now);
+  Correct(operation, contributors.before, contributors.now);
   return Status::Ok();
 }
 

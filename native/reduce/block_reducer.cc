@@ -11,8 +11,6 @@ constexpr size_t kBlockBytes = 4096;  // of the computing type; five of them fit
 constexpr size_t kMaxPrepared = 4;
 constexpr size_t kCacheLine = 64;
 
-bool IsHalf(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16; }
-
 // 16-bit floats are computed in float32, all others in themselves.
 Dtype ComputingType(Dtype dtype) { return IsHalf(dtype) ? Dtype::kFloat32 : dtype; }
 
@@ -45,9 +43,11 @@ class BlockReducer {
       : kernels_(kernels),
         reduction_(reduction),
         computing_(ComputingType(reduction.dtype)),
-        half_(IsHalf(reduction.dtype)),
+        widens_(IsHalf(reduction.dtype) && !reduction.wide_input),
+        rounds_(IsHalf(reduction.dtype) && !reduction.wide_output),
         stream_(stream),
-        size_(DtypeSize(reduction.dtype)),
+        input_size_(reduction.input_size()),
+        output_size_(reduction.output_size()),
         computing_size_(DtypeSize(computing_)),
         combine_(kernels.combine[static_cast<int>(computing_)][static_cast<int>(reduction.op)]),
         finisher_(FinisherOf(kernels, reduction, computing_)) {}
@@ -67,9 +67,11 @@ class BlockReducer {
   const KernelTable& kernels_;
   const Reduction& reduction_;
   const Dtype computing_;
-  const bool half_;
+  const bool widens_;  // the inputs
+  const bool rounds_;  // the result
   const bool stream_;
-  const size_t size_;
+  const size_t input_size_;
+  const size_t output_size_;
   const size_t computing_size_;
   const CombineKernel combine_;
   const Finisher finisher_;
@@ -82,10 +84,10 @@ void BlockReducer::Run(const std::byte* const* inputs, size_t num_inputs, std::b
   size_t first = block;
   if (stream_) {  // a short first block, so that the others begin on a cache line
     const size_t past = reinterpret_cast<uintptr_t>(output) % kCacheLine;
-    if (past != 0) first = (kCacheLine - past) / size_;
+    if (past != 0) first = (kCacheLine - past) / output_size_;
   }
   for (size_t done = 0, n = std::min(first, count); done < count; done += n, n = std::min(block, count - done)) {
-    ReduceBlock(inputs, num_inputs, done * size_, output + done * size_, n);
+    ReduceBlock(inputs, num_inputs, done * input_size_, output + done * output_size_, n);
   }
 }
 
@@ -94,8 +96,8 @@ void BlockReducer::ReduceBlock(const std::byte* const* inputs, size_t num_inputs
                                size_t count) {
   const size_t arity = MaxCombineInputs(computing_, reduction_.op);
   // Straight into the output where nothing is left to do with the result, unless later inputs might
-  // be the output.
-  const bool direct = !half_ && !stream_ && num_inputs <= arity;
+  // be the output. (An output that is wider than the inputs is none of them.)
+  const bool direct = !rounds_ && !stream_ && num_inputs <= arity;
   std::byte* result = direct ? output : result_;
   const std::byte* group[kMaxPrepared];
   size_t taken = std::min(arity, num_inputs);
@@ -124,12 +126,12 @@ void BlockReducer::Combine(const std::byte* const* group, size_t members, std::b
 
 const std::byte* BlockReducer::Prepare(const std::byte* input, size_t index, size_t count) {
   std::byte* block = prepared_[index];
-  if (half_) {
+  if (widens_) {
     (reduction_.dtype == Dtype::kFloat16 ? kernels_.widen_float16 : kernels_.widen_bfloat16)(input, block, count);
   } else if (!reduction_.scales_input()) {
     return input;
   } else {
-    std::memcpy(block, input, count * size_);
+    std::memcpy(block, input, count * input_size_);
   }
   if (reduction_.scales_input()) Multiply(block, count, reduction_.prescale);
   return block;
@@ -142,12 +144,12 @@ void BlockReducer::Finish(std::byte* block, size_t count) {
 
 // `block` may be overwritten.
 void BlockReducer::Store(std::byte* block, std::byte* output, size_t count) {
-  if (half_) {
+  if (rounds_) {
     std::byte* rounded = stream_ ? prepared_[0] : output;
     (reduction_.dtype == Dtype::kFloat16 ? kernels_.round_float16 : kernels_.round_bfloat16)(block, rounded, count);
     block = rounded;
   }
-  if (block != output) Copy(block, output, count * size_);
+  if (block != output) Copy(block, output, count * output_size_);
 }
 
 void BlockReducer::Copy(const std::byte* from, std::byte* to, size_t bytes) {
@@ -190,8 +192,9 @@ void CopyArray(const KernelTable& kernels, const std::byte* from, std::byte* to,
 void ReduceArraysWith(const KernelTable& kernels, const Reduction& reduction, const std::byte* const* inputs,
                       size_t num_inputs, std::byte* output, size_t count, bool stream) {
   if (count == 0) return;
-  const size_t size = DtypeSize(reduction.dtype);
-  const bool plain = !reduction.scales_input() && !reduction.scales_output();
+  const size_t size = reduction.output_size();
+  const bool converts = reduction.wide_input || reduction.wide_output;
+  const bool plain = !converts && !reduction.scales_input() && !reduction.scales_output();
   // Lines can only be written whole if elements do not straddle them.
   stream = stream && reinterpret_cast<uintptr_t>(output) % size == 0;
   if (plain && num_inputs == 1) return CopyArray(kernels, inputs[0], output, count * size, stream);

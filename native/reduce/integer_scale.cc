@@ -45,6 +45,58 @@ void Divide(std::byte* array, size_t count, int64_t divisor) {
   }
 }
 
+// Of a 64-bit integer: the upper half with the sign, and the lower half without.
+constexpr int kHalfBits = 32;
+constexpr int64_t kLowerHalf = 0xffffffff;
+
+__extension__ typedef __int128 Wide;
+constexpr Wide kLargestWide = ~(static_cast<Wide>(1) << 127);
+
+Wide ScaleWide(Wide value, double factor) {
+  const double scaled = static_cast<double>(value) * factor;
+  if (scaled >= static_cast<double>(kLargestWide)) return kLargestWide;
+  if (scaled <= -static_cast<double>(kLargestWide)) return -kLargestWide;
+  return scaled != scaled ? 0 : static_cast<Wide>(scaled);
+}
+
+template <typename T>
+T Finish(const Reduction& reduction, Wide sum) {
+  if (reduction.postscale != 1.0) sum = ScaleWide(sum, reduction.postscale);
+  const Wide value = sum / reduction.divisor;
+  if (value > static_cast<Wide>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  if (value < static_cast<Wide>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+  return static_cast<T>(value);
+}
+
+template <typename T>
+void Widen(const Reduction& reduction, const std::byte* input, int64_t* numbers, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, input + i * sizeof(T), sizeof(T));
+    if (reduction.scales_input()) value = Truncate<T>(static_cast<double>(value) * reduction.prescale);
+    if constexpr (sizeof(T) < sizeof(int64_t)) {
+      numbers[i] = static_cast<int64_t>(value);
+    } else {
+      numbers[2 * i] = static_cast<int64_t>(value >> kHalfBits);
+      numbers[2 * i + 1] = static_cast<int64_t>(value) & kLowerHalf;
+    }
+  }
+}
+
+template <typename T>
+void FinishAll(const Reduction& reduction, const int64_t* numbers, std::byte* output, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    Wide sum = 0;
+    if constexpr (sizeof(T) < sizeof(int64_t)) {
+      sum = numbers[i];
+    } else {
+      sum = static_cast<Wide>(numbers[2 * i]) * (static_cast<Wide>(1) << kHalfBits) + numbers[2 * i + 1];
+    }
+    const T value = Finish<T>(reduction, sum);
+    std::memcpy(output + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
 // Calls function(T()) for the integer type of that name.
 template <typename Function>
 void WithIntegerType(Dtype dtype, const Function& function) {
@@ -74,6 +126,14 @@ void WithIntegerType(Dtype dtype, const Function& function) {
 
 void ScaleIntegers(Dtype dtype, std::byte* array, size_t count, double factor) {
   WithIntegerType(dtype, [&](auto type) { Scale<decltype(type)>(array, count, factor); });
+}
+
+void WidenIntegers(const Reduction& reduction, const std::byte* input, int64_t* numbers, size_t count) {
+  WithIntegerType(reduction.dtype, [&](auto type) { Widen<decltype(type)>(reduction, input, numbers, count); });
+}
+
+void FinishIntegers(const Reduction& reduction, const int64_t* numbers, std::byte* output, size_t count) {
+  WithIntegerType(reduction.dtype, [&](auto type) { FinishAll<decltype(type)>(reduction, numbers, output, count); });
 }
 
 void DivideIntegers(Dtype dtype, std::byte* array, size_t count, int64_t divisor) {
