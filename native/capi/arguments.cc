@@ -139,11 +139,10 @@ Result<Operation> BucketOf(int32_t dtype, const tfc_span* spans, size_t num_span
 Done DoneOf(tfc_done_fn done, void* user, const WorldRanks& world_ranks) {
   return [done, user, world_ranks](const Status& status) {
     if (status.ok()) return done(user, nullptr);
-    auto error = std::make_unique<tfc_error>();  // too large for a fiber's stack
-    error->struct_size = sizeof(tfc_error);
-    error->reserved = 0;
-    FillError(world_ranks.Translate(status), error.get());
-    done(user, error.get());
+    tfc_error error{};
+    error.struct_size = sizeof(error);
+    FillError(world_ranks.Translate(status), &error);
+    done(user, &error);
   };
 }
 

@@ -152,10 +152,16 @@ std::unique_ptr<Prepared> Engine::Prepare(const Operation& operation) const {
 
 Status Engine::RunPrepared(const Prepared& prepared) { return RunOnCaller(prepared.operation, &prepared); }
 
+Status Engine::MayWait() const {
+  if (!OnOwnThread()) return Status::Ok();
+  return Status(Code::kFailedPrecondition, "a callback must not run a collective and wait for it: submit it by name");
+}
+
 // A shutdown takes the mutex after it has announced itself: it waits for this call, or is seen here. The deadline
 // stands in the waiter.
 Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared) {
-  std::lock_guard<std::mutex> lock(inline_mutex_);
+  TFC_RETURN_IF_ERROR(MayWait());
+  std::lock_guard<OwnedMutex> lock(inline_mutex_);
   TFC_RETURN_IF_ERROR(Admit());
   CallerWaiter waiter(this, operation);
   const Resources resources{nullptr, arena_, &waiter};
@@ -174,12 +180,14 @@ Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared)
 
 Status Engine::RunOnProgress(Operation* operation) {
   const Deadline deadline = Start(operation);
+  AllocateOutside(operation);
   return DoOnProgress(kDirectChannel, [&](const Resources& resources, Channel* channel) {
     return RunWatched(*operation, resources, deadline, channel);
   });
 }
 
 Status Engine::DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task) {
+  TFC_RETURN_IF_ERROR(MayWait());
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Status> result;
@@ -307,6 +315,7 @@ Status Engine::Submit(Operation operation, Done done) {
   request.view = operation.Describe();
   request.takes_stand_ins = TakesStandIns(operation);
   const Deadline deadline = Start(&operation);
+  AllocateOutside(&operation);
   request.timeout_s = operation.timeout_s;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -392,25 +401,45 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan) {
         --plan->waiting;
         if (joining_) changed_.notify_all();
       }
-      run->done(RunWatched(run->operation, resources, run->deadline, channel));
+      const Status status = RunWatched(run->operation, resources, run->deadline, channel);
+      scheduler_->CallOutside([&] { run->done(status); });
     }
   });
 }
 
+// TensorFlow's allocators go deeper than a fiber's stack.
+void Engine::AllocateOutside(Operation* operation) {
+  if (!operation->allocate) return;
+  operation->allocate = [this, allocate = std::move(operation->allocate)](const std::vector<int64_t>& rows) {
+    std::byte* memory = nullptr;
+    scheduler_->CallOutside([&] { memory = allocate(rows); });
+    return memory;
+  };
+}
+
 void Engine::Fail(const Status& status) {
   if (!failure_.Set(status)) return;
-  std::vector<Done> cancelled;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (started_) {
       if (transport_.transport != nullptr) transport_.transport->Interrupt(status);
       if (arena_ != nullptr) arena_->Interrupt(status);
     }
-    cancelled = TakeEverythingPending();
   }
+  CancelPending(status);
   changed_.notify_all();
   if (options_.on_failure) options_.on_failure();
-  for (const Done& done : cancelled) done(status);
+}
+
+// Whoever fails the engine may hold a lock or be on a fiber: the progress thread calls. Handed over with the mutex, so
+// that a shutdown, which cancels too, does not stop the thread before.
+void Engine::CancelPending(const Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Done> cancelled = TakeEverythingPending();
+  if (cancelled.empty()) return;
+  scheduler_->Call([cancelled = std::move(cancelled), status] {
+    for (const Done& done : cancelled) done(status);
+  });
 }
 
 std::vector<Done> Engine::TakeEverythingPending() {
@@ -454,10 +483,11 @@ void Engine::Shutdown(double timeout_s) {
   }
   const bool failed = failure_.failed();
   Fail(Status(Code::kCancelled, "the communicator was shut down on this rank"));
+  CancelPending(failure_.Get());
   if (star_ == nullptr) return;
   if (scheduler_ != nullptr) scheduler_->Stop();
   {
-    std::lock_guard<std::mutex> callers(inline_mutex_);
+    std::lock_guard<OwnedMutex> callers(inline_mutex_);
   }  // the last call has been interrupted
   std::unique_lock<std::mutex> lock(mutex_);
   star_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
@@ -472,7 +502,8 @@ void Engine::Shutdown(double timeout_s) {
 }
 
 bool Engine::OnOwnThread() const {
-  return (star_ != nullptr && star_->IsMonitor()) || (scheduler_ != nullptr && scheduler_->IsProgress());
+  return (star_ != nullptr && star_->IsMonitor()) || (scheduler_ != nullptr && scheduler_->IsProgress()) ||
+         inline_mutex_.HeldByThisThread();
 }
 
 EngineCounters Engine::counters() const {

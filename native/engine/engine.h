@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/owned_mutex.h"
 #include "base/status.h"
 #include "communicator/execute.h"
 #include "communicator/failure.h"
@@ -32,6 +33,7 @@
 
 namespace tfc {
 
+// Called on the progress thread's own stack, without a lock; in a world of one on the caller's thread.
 using Done = std::function<void(const Status&)>;
 // Takes the notes that rooms above the engine send over its control star, on the monitor thread; must not block.
 using NoteHandler = std::function<void(int from, const std::string& payload)>;
@@ -107,8 +109,10 @@ class Engine final : public StarHandler {
   std::map<int, std::string> WaitingFor(const std::string& name) const { return table_.Views(name); }
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
-  // Whether the caller is one of the engine's threads, that is, in a callback.
+  // Whether the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.
   bool OnOwnThread() const;
+  // FAILED_PRECONDITION there: who waits there keeps the engine from going on, and itself waiting.
+  Status MayWait() const;
 
   Timeline& timeline() { return timeline_; }
   const FirstFailure& failure() const { return failure_; }
@@ -172,6 +176,7 @@ class Engine final : public StarHandler {
                            const Prepared* prepared = nullptr);
   Status CallJoined(const Operation& operation, uint32_t channel, uint64_t sequence);
   void RunBuckets(const std::shared_ptr<Plan>& plan);
+  void AllocateOutside(Operation* operation);
   void Ask(const Request& request);
 
   // Messages (monitor thread).
@@ -215,6 +220,7 @@ class Engine final : public StarHandler {
   void TickNegotiation(Deadline::Clock::time_point now);
   void TickPending();
   std::vector<Done> TakeEverythingPending();
+  void CancelPending(const Status& status);
   Status OldestPending() const;
 
   const EngineOptions options_;
@@ -231,7 +237,7 @@ class Engine final : public StarHandler {
   Timeline timeline_;
   JoinedRanks joined_;
 
-  std::mutex inline_mutex_;  // one call on a caller's thread at a time
+  OwnedMutex inline_mutex_;  // one call on a caller's thread at a time
   Channel inline_channel_;
 
   mutable std::mutex mutex_;

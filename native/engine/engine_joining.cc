@@ -114,7 +114,7 @@ Status Engine::BeginJoin() {
 // What this rank has begun counts as its own. It ends by its own deadlines.
 Status Engine::WaitUntilNothingRuns() {
   {
-    std::lock_guard<std::mutex> callers(inline_mutex_);
+    std::lock_guard<OwnedMutex> callers(inline_mutex_);
   }
   std::vector<uint32_t> channels{kNegotiatedChannel, kDirectChannel};
   {
@@ -173,7 +173,7 @@ Result<int> Engine::StandInUntilAllJoin(double timeout_s) {
 
 void Engine::Take(const StandIn& stand_in) {
   if (stand_in.channel == kInlineChannel) {
-    std::lock_guard<std::mutex> callers(inline_mutex_);
+    std::lock_guard<OwnedMutex> callers(inline_mutex_);
     return RunStandIn(stand_in, Resources{nullptr, arena_, caller_waiter_.get()}, &inline_channel_);
   }
   scheduler_->Submit(stand_in.channel, [this, stand_in](const Resources& resources, Channel* channel) {

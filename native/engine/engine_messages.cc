@@ -126,10 +126,14 @@ void Engine::StartVerdict(const Verdict& verdict) {
     if (found->second.empty()) pending_.erase(found);
     if (joining_) changed_.notify_all();
   }
-  if (!verdict.refusal.ok()) return next->done(verdict.refusal);
-  const bool taken = scheduler_->Submit(kNegotiatedChannel, [this, next](const Resources& resources, Channel* channel) {
-    next->done(RunWatched(next->operation, resources, next->deadline, channel));
-  });
+  const bool taken = verdict.refusal.ok()
+                         ? scheduler_->Submit(kNegotiatedChannel,
+                                              [this, next](const Resources& resources, Channel* channel) {
+                                                const Status status =
+                                                    RunWatched(next->operation, resources, next->deadline, channel);
+                                                scheduler_->CallOutside([&] { next->done(status); });
+                                              })
+                         : scheduler_->Call([next, refusal = verdict.refusal] { next->done(refusal); });
   if (!taken) next->done(failure_.Get());
 }
 

@@ -18,7 +18,7 @@
 namespace tfc {
 namespace {
 
-// The algorithms keep small locals only; TensorFlow's done-callbacks run here too and allocate.
+// The algorithms keep small locals only. Callbacks do not run here: see Scheduler::CallOutside.
 constexpr size_t kStackBytes = 512 * 1024;
 
 }  // namespace

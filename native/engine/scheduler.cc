@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -29,6 +30,7 @@ struct Lane {
   const Condition* condition = nullptr;  // of a wait in the arena
   Deadline deadline = Deadline::After(0);
   bool ending = false;
+  const std::function<void()>* outside = nullptr;  // to be called on the thread's own stack, before it goes on
 
   bool busy() const { return !tasks.empty() || (fiber != nullptr && wait != Wait::kTask); }
 
@@ -103,20 +105,25 @@ struct Scheduler::Impl {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::pair<uint32_t, Task>> inbox;
+  std::deque<std::function<void()>> calls;
   bool stopping = false;
   std::atomic<bool> news{false};  // the inbox is not empty, or stopping has begun
 
   // Progress thread only.
   std::map<uint32_t, std::unique_ptr<Lane>> lanes;
+  Lane* running = nullptr;  // whose fiber has the thread
   Link link;
 
   void TakeInbox() {
     if (!news.exchange(false, std::memory_order_acquire)) return;
     std::deque<std::pair<uint32_t, Task>> taken;
+    std::deque<std::function<void()>> called;
     {
       std::lock_guard<std::mutex> lock(mutex);
       taken.swap(inbox);
+      called.swap(calls);
     }
+    for (const auto& call : called) call();
     for (auto& [index, task] : taken) {
       auto& lane = lanes[index];
       if (lane == nullptr) {
@@ -158,10 +165,20 @@ struct Scheduler::Impl {
       if (!lane->busy() || !MayGoOn(*lane) || !HasFiber(lane.get())) continue;
       // A wait in the transport is looked at again after each poll only: that is no progress.
       const bool looks_again = lane->wait == Wait::kTransport;
-      lane->fiber->Resume();
+      Resume(lane.get());
       resumed = resumed || !looks_again || lane->wait != Wait::kTransport;
     }
     return resumed;
+  }
+
+  // Gives the lane its turn.
+  void Resume(Lane* lane) {
+    do {
+      if (lane->outside != nullptr) (*std::exchange(lane->outside, nullptr))();
+      running = lane;
+      lane->fiber->Resume();
+      running = nullptr;
+    } while (lane->outside != nullptr);
   }
 
   // Makes the lane's fiber if it has none. Without memory for a stack the tasks stay queued.
@@ -179,7 +196,7 @@ struct Scheduler::Impl {
   void EndFibers() {
     for (auto& [index, lane] : lanes) {
       lane->ending = true;
-      if (lane->fiber != nullptr) lane->fiber->Resume();
+      if (lane->fiber != nullptr) Resume(lane.get());
     }
     lanes.clear();
   }
@@ -264,7 +281,7 @@ struct Scheduler::Impl {
       if (ResumeAll()) continue;
       {
         std::lock_guard<std::mutex> lock(mutex);
-        if (stopping && inbox.empty() && !HasWork()) break;
+        if (stopping && inbox.empty() && calls.empty() && !HasWork()) break;
       }
       Sleep();
     }
@@ -306,6 +323,32 @@ bool Scheduler::Submit(uint32_t channel, Task task) {
   }
   impl_->Wake();
   return true;
+}
+
+bool Scheduler::Call(std::function<void()> call) {
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->stopping) return false;
+    impl_->calls.push_back(std::move(call));
+  }
+  impl_->Wake();
+  return true;
+}
+
+void Scheduler::CallOutside(const std::function<void()>& call) {
+  Lane* const lane = IsProgress() ? impl_->running : nullptr;
+  if (lane == nullptr) return call();
+  std::exception_ptr thrown;  // goes on where the call was made
+  const std::function<void()> caught = [&] {
+    try {
+      call();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
+  lane->outside = &caught;
+  lane->fiber->Yield();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 void Scheduler::SetLink(const Link& link) { impl_->link = link; }

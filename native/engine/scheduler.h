@@ -45,6 +45,12 @@ class Scheduler {
   Status Start();
   // Any thread, never blocks. After Stop the task is dropped unrun and false returned.
   bool Submit(uint32_t channel, Task task);
+  // Any thread, never blocks: `call` runs on the progress thread's own stack. After Stop it is dropped unrun and false
+  // returned.
+  bool Call(std::function<void()> call);
+  // From a task: runs `call` on the progress thread's own stack instead of the fiber's, which is small, and returns
+  // when it is over. On every other thread: runs it as any function.
+  void CallOutside(const std::function<void()>& call);
   // What tasks are told of the transport from now on. Progress thread only.
   void SetLink(const Link& link);
   // Runs what has been submitted to its end and ends the thread. Whoever calls it has made sure that

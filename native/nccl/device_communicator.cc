@@ -63,6 +63,11 @@ Status DeviceCommunicator::Admit() const {
   return leaving_ ? HasLeft() : Status::Ok();
 }
 
+Status DeviceCommunicator::MayWait() const {
+  if (!OnOwnThread()) return engine_->MayWait();
+  return Status(Code::kFailedPrecondition, "a callback must not wait for an operation on GPUs");
+}
+
 Status DeviceCommunicator::HasLeft() {
   return Status(Code::kFailedPrecondition, "the communicator has been shut down");
 }
@@ -278,7 +283,8 @@ Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
 }
 
 Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& call) {
-  std::lock_guard<std::mutex> direct(direct_mutex_);
+  TFC_RETURN_IF_ERROR(MayWait());
+  std::lock_guard<OwnedMutex> direct(direct_mutex_);
   auto begun = Begin(&operation, call, kDirect);
   if (!begun.ok()) return begun.status();
   const TaskPtr task = begun.Take();
@@ -364,6 +370,7 @@ Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
 }
 
 Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
+  TFC_RETURN_IF_ERROR(MayWait());
   const Lane& lane = lanes_[ticket & 1];
   const double seconds = timeout_s > 0 ? timeout_s : options_.op_timeout_s;
   {
@@ -570,7 +577,9 @@ void DeviceCommunicator::OnOverdue(const std::string& key, const Status& status)
 
 void DeviceCommunicator::OnFailure() { Signal(); }
 
-bool DeviceCommunicator::OnOwnThread() const { return owner_id_.load() == std::this_thread::get_id(); }
+bool DeviceCommunicator::OnOwnThread() const {
+  return owner_id_.load() == std::this_thread::get_id() || direct_mutex_.HeldByThisThread();
+}
 
 bool DeviceCommunicator::Shutdown(double timeout_s) {
   const Deadline end = Deadline::After(timeout_s + kEndSeconds);

@@ -24,6 +24,7 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/owned_mutex.h"
 #include "base/status.h"
 #include "communicator/operation.h"
 #include "engine/engine.h"
@@ -122,6 +123,7 @@ class DeviceCommunicator {
 
   // Callers (any thread).
   Status Admit() const;
+  Status MayWait() const;
   void Signal();
   // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
   Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
@@ -192,7 +194,7 @@ class DeviceCommunicator {
   const int rank_;
   const int size_;
 
-  std::mutex direct_mutex_;  // one direct call at a time
+  OwnedMutex direct_mutex_;  // one direct call at a time
   uint64_t direct_sequence_ = 0;
 
   Gate open_gate_;  // one caller at a time finds libraries and opens the GPU; passed before mutex_ is taken
