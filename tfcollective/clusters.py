@@ -186,9 +186,15 @@ class Cluster:
             self._job.join(_LOST_S + _GRACE_S)
         if self._job.is_alive():  # nobody is there yet who could be told, or somebody does not listen
             self._switch.stop(signal.SIGTERM)
-            self._job.join(_STOP_S)
+            self._job.join(_STOP_S + _grace(self._options))
         if self._job.is_alive():  # in the middle of something that cannot be interrupted, such as packing
             _LOG.warning("the cluster's launcher has not ended yet; it ends what it has started as soon as it can")
+
+
+def _grace(options: Mapping[str, Any]) -> float:
+    """How long (s) the processes may take to end. What cannot be used is refused by the job, which says why."""
+    asked = options.get("grace", Settings.load().grace)
+    return float(asked) if isinstance(asked, int | float) else 0.0
 
 
 def _allocation_timeout(platform: object) -> float:

@@ -222,6 +222,13 @@ VARIABLES: tuple[Variable, ...] = (
         alias=Alias("HOROVOD_START_TIMEOUT", _positive),
     ),
     Variable(
+        "grace",
+        "seconds",
+        _not_negative,
+        10.0,
+        "How long processes have between SIGTERM and SIGKILL when a person or a platform ends the job.",
+    ),
+    Variable(
         "stall_warning",
         "seconds",
         _not_negative,
@@ -327,6 +334,7 @@ class Settings:
     bind_host: str | None = None
     op_timeout: float = 300.0
     start_timeout: float = 120.0
+    grace: float = 10.0
     stall_warning: float = 60.0
     transport: str = "auto"
     link_probe: bool = True

@@ -38,7 +38,7 @@ def start(program, ranks=2, options=()):
 @pytest.mark.parametrize("program", [POLITE, DEAF_FAMILY], ids=["polite", "deaf"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_ends_everything(program, number):
-    with start(program) as job:
+    with start(program, options=("--grace", "1")) as job:
         begin = time.monotonic()
         job.signal(number)
         code, _, err = job.finish()
@@ -46,6 +46,44 @@ def test_a_signal_to_the_launcher_ends_everything(program, number):
         assert code == 128 + number
         assert f"stopped by {number.name}" in err
         job.wait_until_gone(0.5)
+
+
+SAVES = (
+    JOIN
+    + """
+import signal
+def save(*unused):
+    print("saving", flush=True)
+    time.sleep(3.0)  # longer than ranks have after a failure
+    print("saved", flush=True)
+    sys.exit(0)
+if rank == 0:
+    signal.signal(signal.SIGTERM, save)
+join()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+)
+
+
+def test_a_rank_may_write_its_checkpoint_when_the_platform_ends_the_job():
+    with start(SAVES) as job:
+        job.signal(signal.SIGTERM)
+        job.wait_for_line("saving")
+        job.signal(signal.SIGTERM)  # platforms repeat themselves, and add SIGHUP
+        job.signal(signal.SIGHUP)
+        job.wait_for_line("saved")
+        assert job.finish()[0] == 128 + signal.SIGTERM
+        job.wait_until_gone(0.5)
+
+
+def test_a_grace_that_is_over_ends_it():
+    with start(SAVES, options=("--grace", "0.5")) as job:
+        job.signal(signal.SIGTERM)
+        code, out, _ = job.finish()
+        assert code == 128 + signal.SIGTERM
+        assert "saving" in out
+        assert "saved" not in out
 
 
 def sent_after_two_ctrl_c():

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
 from tfcollective.errors import ConfigError
 from tfcollective.tasks import NO_RANK
 
@@ -62,6 +63,7 @@ class AgentConfig:
         log_level: what the agent logs.
         lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
             the end of the launcher ends the agent's stdin, too.
+        grace: how long (s) the processes have between SIGTERM and SIGKILL when a person or a platform asks for the end.
     """
 
     job_id: str
@@ -77,6 +79,7 @@ class AgentConfig:
     node_id: str | None = None
     log_level: str = "warning"
     lost_after: float | None = None
+    grace: float = DEFAULT_GRACE_S
 
     def to_line(self) -> bytes:
         """One line of JSON that :meth:`from_line` reads."""
@@ -98,9 +101,10 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class StopCommand:
-    """A later line on the agent's stdin: end the processes, with this signal first."""
+    """A later line on the agent's stdin: end the processes, with this signal first, and why."""
 
     signal: int
+    cause: StopCause = StopCause.REQUEST
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def command_from_line(line: bytes) -> Command:
     try:
         document = json.loads(line)
         if "stop" in document:
-            return StopCommand(int(document["stop"]["signal"]))
+            return StopCommand(int(document["stop"]["signal"]), StopCause(document["stop"]["cause"]))
         return KillCommand(str(document["kill"]["task"]), str(document["kill"]["reason"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the agent does not know this command: {line[:80]!r}") from error

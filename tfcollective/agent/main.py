@@ -131,7 +131,7 @@ def _carry_out(supervisor: Supervisor, commands: Iterable[bytes]) -> None:
             _LOG.warning("agent: %s", error)
             continue
         if isinstance(command, StopCommand):
-            supervisor.stop(StopCause.REQUEST, command.signal)
+            supervisor.stop(command.cause, command.signal)
         else:
             supervisor.kill(command.task, command.reason)
 

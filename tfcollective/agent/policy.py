@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-__all__ = ["Limits", "Stop", "StopCause", "stop_schedule"]
+__all__ = ["DEFAULT_GRACE_S", "Limits", "Stop", "StopCause", "next_stop", "stop_schedule"]
+
+DEFAULT_GRACE_S = 10.0
 
 
-class StopCause(Enum):
+class StopCause(str, Enum):
     """Why the processes have to end."""
 
     FAILURE = "failure"  # one of them failed
-    REQUEST = "request"  # the launcher, or a signal to the agent, asked for it
+    ELSEWHERE = "elsewhere"  # a process of another agent failed, or its host was lost
+    REQUEST = "request"  # a person or a platform asked for it, with a signal to the launcher or to the agent
     ABANDONED = "abandoned"  # the launcher is gone
 
 
@@ -22,19 +25,21 @@ class Limits:
     """How long (s) processes may take to end.
 
     Attributes:
-        grace: after a failure, before anything is sent: so that the others fail by themselves and tell why.
-        terminate: between SIGTERM and SIGKILL.
-        request: between a requested signal and SIGTERM.
+        settle: after a failure, before anything is sent: so that the others fail by themselves and say why.
+        terminate: between SIGTERM and SIGKILL, unless a person or a platform asked for the end.
+        interrupt: between a requested signal other than SIGTERM and SIGTERM.
+        grace: between SIGTERM and SIGKILL when a person or a platform asked for the end: time for a last checkpoint.
     """
 
-    grace: float = 1.5
+    settle: float = 1.5
     terminate: float = 1.2
-    request: float = 1.5
+    interrupt: float = 1.5
+    grace: float = DEFAULT_GRACE_S
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A decision to stop, made at ``at`` on the monotonic clock; ``signal`` is what a request asked to send."""
+    """A decision to stop, made at ``at`` on the monotonic clock; ``signal`` is the first one to send."""
 
     cause: StopCause
     at: float
@@ -44,13 +49,34 @@ class Stop:
 def stop_schedule(stop: Stop, limits: Limits) -> tuple[tuple[float, int], ...]:
     """The signals to send to what is still running, and when; the last one is SIGKILL."""
     start = stop.at
+    if stop.signal == signal.SIGKILL:
+        return ((start, signal.SIGKILL),)
     signals: list[tuple[float, int]] = []
     if stop.cause is StopCause.FAILURE:
-        start += limits.grace
+        start += limits.settle
     elif stop.cause is StopCause.REQUEST and stop.signal != signal.SIGTERM:
         signals.append((start, stop.signal))
-        start += limits.request
-    if stop.signal != signal.SIGKILL:
-        signals.append((start, signal.SIGTERM))
-        signals.append((start + limits.terminate, signal.SIGKILL))
+        start += limits.interrupt
+    signals.append((start, signal.SIGTERM))
+    rest = limits.grace if stop.cause is StopCause.REQUEST else limits.terminate
+    signals.append((start + rest, signal.SIGKILL))
     return tuple(signals)
+
+
+def next_stop(earlier: Stop | None, new: Stop) -> Stop | None:
+    """The decision that counts once ``new`` has come after ``earlier``; None when the earlier one stands.
+
+    - Ctrl-C after an earlier request kills at once: only a person at a terminal sends SIGINT again. Platforms repeat
+      SIGTERM, and send SIGHUP with it, without meaning more by it.
+    - A failure, here or elsewhere, changes nothing once the processes are being stopped: they may fail because of it.
+    - The end of the launcher counts always: no process is left that could wait for a checkpoint or repeat an order.
+    """
+    if earlier is None:
+        return new
+    if new.cause is StopCause.ABANDONED:
+        return None if earlier.cause is StopCause.ABANDONED else new
+    if new.cause is not StopCause.REQUEST:
+        return None
+    if earlier.cause is not StopCause.REQUEST:
+        return new if new.signal == signal.SIGKILL else None
+    return replace(new, signal=signal.SIGKILL) if new.signal in (signal.SIGINT, signal.SIGKILL) else None

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.agent.output import Console, OutputPump, Tail
-from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
+from tfcollective.agent.policy import Limits, Stop, StopCause, next_stop, stop_schedule
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, is_in_call, read_exception
@@ -62,7 +62,7 @@ class Supervisor:
         self._environ = environ
         self._node = node
         self._reporter = reporter
-        self._limits = limits or Limits()
+        self._limits = limits or Limits(grace=config.grace)
         self._clock = clock
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._running: dict[int, _Worker] = {}
@@ -104,13 +104,12 @@ class Supervisor:
                 self._record_exit(worker, status)
 
     def stop(self, cause: StopCause, number: int = signal.SIGTERM) -> None:
-        """Decides to end what runs. A second request kills at once; otherwise the first decision stands."""
-        if self._stop is not None and cause is StopCause.REQUEST and self._stop.cause is StopCause.REQUEST:
-            number = signal.SIGKILL
-        elif self._stop is not None and cause is StopCause.FAILURE:
+        """Decides to end what runs; what counts after an earlier decision, :func:`next_stop` says."""
+        stop = next_stop(self._stop, Stop(cause, self._clock.monotonic(), number))
+        if stop is None:
             return
-        self._stop = Stop(cause, self._clock.monotonic(), number)
-        self._schedule = list(stop_schedule(self._stop, self._limits))
+        self._stop = stop
+        self._schedule = list(stop_schedule(stop, self._limits))
         self.tick()
 
     def kill(self, task: str, reason: str) -> None:

@@ -48,7 +48,7 @@ class LocalLauncher(Launcher):
             agent = AgentProcess.start(job.agent_config(plan.processes))
             job.watch(plan.processes, agent.send)
             _LOG.info("%s: agent is process %d", job.job_id, agent.pid)
-            with forward_signals(stop_signals, agent.stop) as received:
+            with forward_signals(stop_signals, agent.request_stop) as received:
                 failure = agent.wait()
             if failure is not None:
                 end_processes_of(job.job_id)

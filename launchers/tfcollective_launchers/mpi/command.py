@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ __all__ = ["MpiOptions", "check_flavour", "mpirun_command"]
 
 # What an agent on another host needs to be found and loaded; ranks get theirs from the plan.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
-# An agent needs a moment to end its rank and to say how that went: mpirun would kill it after a second.
-_KILL_AFTER_S = 15
+# An agent needs a while to end its rank and to say how that went: mpirun would kill it after a second.
+_KILL_AFTER_S = 25
 _BY_HAND = f"start the ranks with it by hand: {variable('engine')}=mpi mpirun -np N python script.py"
 
 
@@ -61,7 +62,12 @@ def check_flavour(version: str) -> None:
 
 
 def mpirun_command(
-    hosts: Sequence[Host], num_proc: int, options: MpiOptions, agent: Sequence[str], environ: Mapping[str, str]
+    hosts: Sequence[Host],
+    num_proc: int,
+    options: MpiOptions,
+    agent: Sequence[str],
+    environ: Mapping[str, str],
+    grace: float,
 ) -> tuple[str, ...]:
     """What runs ``agent`` once for each rank. Nothing in it is secret: the key travels in the environment.
 
@@ -71,12 +77,13 @@ def mpirun_command(
         options: the job's.
         agent: the command.
         environ: the launcher's environment: of the paths that are set there the agents learn.
+        grace: how long (s) a rank may take to end when mpirun asks for it.
     """
     listed = ",".join(f"{host.name}:{host.slots}" for host in hosts) or f"localhost:{num_proc}"
     handed_on = [word for name in (variable("key"), *_PATHS) if name in environ for word in ("-x", name)]
     return (
         *("mpirun", "--allow-run-as-root", "-np", str(num_proc), "--host", listed, "--map-by", "slot"),
-        *("--bind-to", "none", "--mca", "odls_base_sigkill_timeout", str(_KILL_AFTER_S)),
+        *("--bind-to", "none", "--mca", "odls_base_sigkill_timeout", str(math.ceil(_KILL_AFTER_S + grace))),
         *(("--mca", "plm_rsh_args", _ssh_arguments(options)) if hosts else ()),
         *handed_on,
         *options.args,

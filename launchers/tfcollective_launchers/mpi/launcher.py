@@ -138,7 +138,7 @@ def _command(job: Job, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
     names = {host.name for host in spec.hosts}
     if names and hosts_that_ask(names, options.options) == names:  # mpirun has one list of arguments for all of them
         options = replace(options, options=(*options.options, *ACCEPT_NEW))
-    return mpirun_command(spec.hosts, spec.num_proc, options, agent, environ)
+    return mpirun_command(spec.hosts, spec.num_proc, options, agent, environ, spec.grace)
 
 
 def _check_mpirun() -> None:

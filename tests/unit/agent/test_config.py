@@ -8,6 +8,7 @@ from tfcollective.agent.config import (
     command_from_line,
     command_to_line,
 )
+from tfcollective.agent.policy import StopCause
 from tfcollective.errors import ConfigError
 
 CONFIG = AgentConfig(
@@ -35,7 +36,9 @@ def test_other_lines_are_no_configuration(line):
         AgentConfig.from_line(line)
 
 
-@pytest.mark.parametrize("command", [StopCommand(15), KillCommand("worker:1", "because")])
+@pytest.mark.parametrize(
+    "command", [StopCommand(15), StopCommand(15, StopCause.ELSEWHERE), KillCommand("worker:1", "because")]
+)
 def test_commands(command):
     assert command_from_line(command_to_line(command)) == command
 

@@ -2,20 +2,22 @@ import signal
 
 import pytest
 
-from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
+from tfcollective.agent.policy import Limits, Stop, StopCause, next_stop, stop_schedule
 
-LIMITS = Limits(grace=1.5, terminate=2.0, request=1.0)
+LIMITS = Limits(settle=1.5, terminate=2.0, interrupt=1.0, grace=30.0)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.mark.parametrize(
     ("stop", "expected"),
     [
         (Stop(StopCause.FAILURE, 10.0), ((11.5, signal.SIGTERM), (13.5, signal.SIGKILL))),
+        (Stop(StopCause.ELSEWHERE, 10.0), ((10.0, signal.SIGTERM), (12.0, signal.SIGKILL))),
         (Stop(StopCause.ABANDONED, 10.0), ((10.0, signal.SIGTERM), (12.0, signal.SIGKILL))),
-        (Stop(StopCause.REQUEST, 10.0), ((10.0, signal.SIGTERM), (12.0, signal.SIGKILL))),
+        (Stop(StopCause.REQUEST, 10.0), ((10.0, signal.SIGTERM), (40.0, signal.SIGKILL))),
         (
             Stop(StopCause.REQUEST, 10.0, signal.SIGINT),
-            ((10.0, signal.SIGINT), (11.0, signal.SIGTERM), (13.0, signal.SIGKILL)),
+            ((10.0, signal.SIGINT), (11.0, signal.SIGTERM), (41.0, signal.SIGKILL)),
         ),
         (Stop(StopCause.REQUEST, 10.0, signal.SIGKILL), ((10.0, signal.SIGKILL),)),
     ],
@@ -25,8 +27,38 @@ def test_schedule(stop, expected):
 
 
 @pytest.mark.parametrize("cause", list(StopCause))
-def test_by_default_all_is_over_within_five_seconds(cause):
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        when, last = stop_schedule(Stop(cause, 0.0, number), Limits())[-1]
-        assert last == signal.SIGKILL
+@pytest.mark.parametrize("number", NUMBERS)
+def test_only_a_request_leaves_time_for_a_checkpoint(cause, number):
+    when, last = stop_schedule(Stop(cause, 0.0, number), Limits())[-1]
+    assert last == signal.SIGKILL
+    if cause is StopCause.REQUEST:
+        assert when >= 10.0
+    else:
         assert when < 4.0  # and the sweep comes after it
+
+
+@pytest.mark.parametrize("earlier", list(StopCause))
+@pytest.mark.parametrize("cause", [StopCause.FAILURE, StopCause.ELSEWHERE])
+def test_a_failure_changes_nothing_where_the_processes_are_being_stopped(earlier, cause):
+    assert next_stop(Stop(earlier, 1.0), Stop(cause, 2.0)) is None
+
+
+@pytest.mark.parametrize("first", NUMBERS)
+def test_only_a_person_asks_again_and_means_more_by_it(first):
+    earlier = Stop(StopCause.REQUEST, 1.0, first)
+    for repeated in (signal.SIGTERM, signal.SIGHUP):
+        assert next_stop(earlier, Stop(StopCause.REQUEST, 2.0, repeated)) is None
+    again = next_stop(earlier, Stop(StopCause.REQUEST, 2.0, signal.SIGINT))
+    assert again == Stop(StopCause.REQUEST, 2.0, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("earlier", [StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED])
+def test_a_request_does_not_put_off_an_end_that_has_begun(earlier):
+    assert next_stop(Stop(earlier, 1.0), Stop(StopCause.REQUEST, 2.0, signal.SIGTERM)) is None
+
+
+def test_the_end_of_the_launcher_ends_a_grace():
+    abandoned = Stop(StopCause.ABANDONED, 2.0)
+    assert next_stop(Stop(StopCause.REQUEST, 1.0), abandoned) is abandoned
+    assert next_stop(None, abandoned) is abandoned
+    assert next_stop(abandoned, Stop(StopCause.ABANDONED, 3.0)) is None

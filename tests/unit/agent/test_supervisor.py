@@ -13,6 +13,8 @@ from tfcollective.agent.policy import Limits, StopCause
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import ManualClock
 
+GRACE_S = 30.0
+
 
 class Reports:
     """Instead of a reporter."""
@@ -34,7 +36,7 @@ def supervise(tmp_path, clock, *programs):
     )
     config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
-    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0), clock)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0, GRACE_S), clock)
     supervisor.start()
     return supervisor, reports
 
@@ -102,6 +104,26 @@ def test_a_second_request_kills_at_once(tmp_path, clock):
     assert reports.ended[0].signal == signal.SIGKILL
 
 
+def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_path, clock):
+    saves = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), time.sleep(0.5), sys.exit(7)))\n"
+        "print(1, flush=True)\ntime.sleep(60)"
+    )
+    supervisor, reports = supervise(tmp_path, clock, saves, "import time; print(1, flush=True); time.sleep(60)")
+    reap_until(supervisor, lambda: all((tmp_path / f"logs/rank.{rank}/stdout").stat().st_size for rank in (0, 1)))
+    supervisor.stop(StopCause.REQUEST, signal.SIGTERM)
+    reap_until(supervisor, lambda: reports.ended)
+    assert (reports.ended[0].rank, reports.ended[0].signal) == (1, signal.SIGTERM)  # its failure ends nobody sooner
+    for cause in (StopCause.ELSEWHERE, StopCause.REQUEST):
+        supervisor.stop(cause, signal.SIGTERM)  # neither does an order that comes twice
+    assert supervisor.wake_at == 100.0 + GRACE_S
+    clock.advance(GRACE_S - 1.0)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.done)
+    assert (reports.ended[1].rank, reports.ended[1].exit_code) == (0, 7)
+
+
 def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
     config = AgentConfig(
         "job", "127.0.0.1:5", "ab" * 32, (WorkerConfig("worker:0", 0, ("/no/such/program",), {}),), str(tmp_path)
@@ -149,7 +171,7 @@ def test_a_side_task_that_fails_stops_nobody(tmp_path, clock):
     )
     config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
-    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0), clock)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0, GRACE_S), clock)
     supervisor.start()
     reap_until(supervisor, lambda: len(reports.ended) == 2)
     assert {(record.task, record.exit_code) for record in reports.ended} == {("evaluator:0", 3), ("tensorboard:0", 127)}

@@ -5,6 +5,7 @@ import platform
 import queue
 import signal
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from patience import within
 
 from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
+from tfcollective.agent.policy import StopCause
 from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.nodes import launcher_side
@@ -76,6 +78,7 @@ def given_work(one, finished):
             has_finished=finished if callable(finished) else lambda tasks: finished,
             agent_config=lambda workers, scratch_dir: AgentConfig("job", "", "", (), ""),
             watch=lambda workers, send: None,
+            grace=10.0,
         ),
         (),
         "python",
@@ -108,9 +111,9 @@ def test_a_node_that_is_ended_after_its_work_was_not_taken_away(finished):
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):
-    monkeypatch.setattr(launcher_side, "_STOP_LIMIT_S", -1.0)
+    monkeypatch.setattr(launcher_side, "_MARGIN_S", -100.0)
     one = node(beat(1))
-    one.stop(signal.SIGTERM)
+    one.stop(StopCommand(signal.SIGTERM))
     assert command_from_line(one.lines[0]) == StopCommand(signal.SIGTERM)
     assert "has not ended its ranks" in one.wait()
     assert one.closed
@@ -146,10 +149,49 @@ def test_an_order_that_could_not_be_left_is_left_later(monkeypatch):
     box.closed = True
 
 
+class Runs:
+    """An agent that runs until it is asked to stop, or for good; it takes longer to end than the others."""
+
+    def __init__(self, delay=0.0):
+        self.asked, self._stopped, self._delay = [], threading.Event(), delay
+
+    def stop(self, command):
+        self.asked.append(command)
+        self._stopped.set()
+
+    def wait(self):
+        assert self._stopped.wait(within(20))
+        time.sleep(self._delay)  # so that each ends after the one before
+
+
+def test_each_node_is_asked_once_however_many_fail():
+    first, others = node(beat(1, ended=True)), [Runs(0.02 * number) for number in range(8)]
+    agents = Agents([first, *others])
+    assert agents.wait(lambda: True) == []
+    assert [one.asked for one in others] == [[StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]] * 8
+    assert first.lines == []
+
+
+def test_a_request_is_passed_on_once_and_ctrl_c_again():
+    one = Runs()
+    agents = Agents([one])
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        agents.stop(number)
+    assert one.asked == [StopCommand(signal.SIGTERM), StopCommand(signal.SIGINT)]
+
+
+def test_after_a_request_the_ends_of_nodes_ask_for_nothing():
+    nodes = [Runs(0.02 * number) for number in range(4)]
+    agents = Agents(nodes)
+    agents.stop(signal.SIGTERM)
+    assert agents.wait(lambda: True) == []
+    assert [one.asked for one in nodes] == [[StopCommand(signal.SIGTERM)]] * 4
+
+
 def test_when_one_node_is_lost_the_others_are_stopped():
-    lost, other = node(None), node(beat(1, ended=True))
+    lost, other = node(None), Runs()
     assert len(Agents([lost, other]).wait(lambda: False)) == 1
-    assert command_from_line(other.lines[0]) == StopCommand(signal.SIGTERM)
+    assert other.asked == [StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]
     assert not lost.lines
 
 

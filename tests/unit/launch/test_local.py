@@ -10,7 +10,8 @@ import time
 import pytest
 from patience import within
 
-from tfcollective.agent.config import KillCommand, command_from_line
+from tfcollective.agent.config import KillCommand, StopCommand, command_from_line
+from tfcollective.agent.policy import StopCause
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
@@ -40,22 +41,31 @@ def deaf():
 def test_an_agent_that_does_not_stop_when_asked_is_killed(deaf, monkeypatch):
     monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", 0.2)
     begin = time.monotonic()
-    deaf.stop(signal.SIGTERM)
+    deaf.stop(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))
     assert f"the agent (pid {deaf.pid}) was killed by SIGKILL" in deaf.wait()
     assert time.monotonic() - begin < within(10)
 
 
-def test_a_second_request_leaves_it_less_time(deaf, monkeypatch):
+def test_a_second_ctrl_c_leaves_it_less_time(deaf, monkeypatch):
     monkeypatch.setattr(agent_process, "_STOP_AGAIN_LIMIT_S", 0.2)
-    deaf.stop(signal.SIGINT)
-    deaf.stop(signal.SIGINT)
+    deaf.request_stop(signal.SIGINT)
+    deaf.request_stop(signal.SIGINT)
     assert "SIGKILL" in deaf.wait()
+
+
+def test_an_order_that_comes_twice_leaves_it_as_much_time(deaf, monkeypatch):
+    monkeypatch.setattr(agent_process, "_STOP_AGAIN_LIMIT_S", 0.0)
+    for cause in (StopCause.REQUEST, StopCause.ELSEWHERE, StopCause.REQUEST):
+        deaf.stop(StopCommand(signal.SIGTERM, cause))
+    assert [limit.interval for limit in deaf._limits] == [30.0, 20.0, 30.0]
+    deaf._process.kill()
+    deaf.wait()
 
 
 def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
     monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", within(20))  # it has to come up before it can obey
     agent = held("head", "-n", "1", stdout=subprocess.PIPE)
-    agent.stop(signal.SIGTERM)
+    agent.request_stop(signal.SIGTERM)
     assert agent.wait() is None
     with agent._process.stdout as said:
         assert command_from_line(said.read()).signal == signal.SIGTERM

@@ -10,6 +10,7 @@ import pytest
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, StopCommand, command_to_line
+from tfcollective.agent.policy import StopCause
 from tfcollective.coordinator.auth import new_key
 from tfcollective.coordinator.client import CoordinatorClient, UnprovenReplyError
 from tfcollective.coordinator.protocol import NODES
@@ -117,10 +118,13 @@ class Agent:
 
     def send(self, command):
         self.sent.append(command)
+
+    def stop(self, command):
+        self.stopped.append(command)
         self.said.set()
 
-    def stop(self, number):
-        self.stopped.append(number)
+    def request_stop(self, number):
+        self.stopped.append(StopCommand(number))
 
 
 @pytest.fixture
@@ -135,16 +139,24 @@ def relay():
 def test_a_signal_that_the_launcher_has_not_asked_for_is_told(relay):
     relay.relay.stop(signal.SIGTERM)
     relay.relay.stop(signal.SIGHUP)
-    assert relay.agent.stopped == [signal.SIGTERM, signal.SIGHUP]
+    assert relay.agent.stopped == [StopCommand(signal.SIGTERM), StopCommand(signal.SIGHUP)]
     assert relay.relay.stopped_by == "SIGTERM"
 
 
 def test_a_signal_after_the_launchers_order_is_no_news(relay):
-    relay.orders.put(command_to_line(StopCommand(signal.SIGTERM)))
+    order = StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)
+    relay.orders.put(command_to_line(order))
     assert relay.agent.said.wait(within(20))
     relay.relay.stop(signal.SIGTERM)
-    assert relay.agent.stopped == [signal.SIGTERM]
+    assert relay.agent.stopped == [order, StopCommand(signal.SIGTERM)]
     assert relay.relay.stopped_by is None
+
+
+def test_the_end_of_the_orders_is_no_request(relay):
+    relay.orders.put(None)
+    assert relay.agent.said.wait(within(20))
+    assert relay.agent.stopped == [StopCommand(signal.SIGTERM, StopCause.ABANDONED)]
+    assert relay.relay.launcher_gone
 
 
 def test_the_last_word_names_the_signal(server, client, key, monkeypatch):

@@ -195,8 +195,8 @@ def test_signals_that_came_earlier_stop_what_begins(monkeypatch):
         def begin(self, job, plan, python):
             told.append("begin")
 
-        def stop(self, number):
-            told.append(number)
+        def stop(self, command):
+            told.append(command.signal)
             ended.set()
 
         def wait(self):

@@ -14,11 +14,12 @@ from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
 
 AGENT = ("python", "agent")
+GRACE_S = 12.5
 
 
 def command(hosts="", num_proc=2, environ=None, **options):
     listed = parse_hosts(hosts) if hosts else ()
-    return mpirun_command(listed, num_proc, MpiOptions(**options), AGENT, environ or {})
+    return mpirun_command(listed, num_proc, MpiOptions(**options), AGENT, environ or {}, GRACE_S)
 
 
 def after(words, word):
@@ -55,7 +56,7 @@ def test_the_key_is_named_and_not_shown():
 
 def test_more_arguments_stand_after_ours():
     options = MpiOptions.from_platform({"args": "--mca btl 'self,tcp'"})
-    words = mpirun_command((), 1, options, AGENT, {})
+    words = mpirun_command((), 1, options, AGENT, {}, GRACE_S)
     assert words[-5:] == ("--mca", "btl", "self,tcp", *AGENT)
     with pytest.raises(ConfigError, match="takes args"):
         MpiOptions.from_platform({"queue": "x"})

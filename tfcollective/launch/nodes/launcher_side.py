@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tfcollective._version import __version__
 from tfcollective.agent.config import Command, StopCommand, command_to_line
+from tfcollective.agent.policy import DEFAULT_GRACE_S
 from tfcollective.coordinator.client import CoordinatorClient
 from tfcollective.coordinator.protocol import NODES
 from tfcollective.errors import CoordinatorError, LaunchError
@@ -19,6 +20,7 @@ from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes.protocol import LOST_S, beat_key, orders_key, refusal_line
 from tfcollective.launch.plan.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.running.agent_process import stop_limit
 from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import Gate, forward_signals
@@ -32,7 +34,7 @@ _LOG = get_logger(__name__)
 _GATHER_S = 0.5
 _RETRY_S = 0.5
 _IDLE_S = 5.0  # after the end of the job its threads are gone so much later at the latest
-_STOP_LIMIT_S = 25.0  # longer than a node's own limit for its agent
+_MARGIN_S = 5.0  # for an order to reach the node, and for its answer
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class Node:
         self._client = client
         self._write = write
         self._close = close
+        self._grace = DEFAULT_GRACE_S
+        self._stop_limit = 0.0
         self._stop_by: float | None = None
         self._finished: Callable[[], bool] = lambda: False
         self.lost = False
@@ -143,6 +147,7 @@ class Node:
         """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
         tasks = tuple(worker.task for worker in workers)
         self._finished = lambda: job.has_finished(tasks)
+        self._grace = job.grace
         theirs = [self._localised(worker, launcher_python) for worker in workers]
         # It has the key already, and orders may pass where others can listen.
         self._write(replace(job.agent_config(theirs, scratch_dir=""), key="").to_line())
@@ -163,11 +168,12 @@ class Node:
         """See :class:`AgentHandle`."""
         self._write(command_to_line(command))
 
-    def stop(self, number: int) -> None:
-        """See :class:`AgentHandle`."""
-        self.send(StopCommand(number))
+    def stop(self, command: StopCommand) -> None:
+        """See :class:`AgentHandle`. The first order's limit counts: a later one never gives more time."""
+        self.send(command)
         if self._stop_by is None:
-            self._stop_by = time.monotonic() + _STOP_LIMIT_S
+            self._stop_limit = stop_limit(command, self._grace) + _MARGIN_S
+            self._stop_by = time.monotonic() + self._stop_limit
 
     def wait(self) -> str | None:
         """See :class:`AgentHandle`."""
@@ -202,7 +208,7 @@ class Node:
     def _describe_loss(self, *, late: bool) -> str:
         where = f"the host {self._facts.name} ({self._facts.address})"
         if late:
-            return f"{where} has not ended its ranks within {_STOP_LIMIT_S:g} s of being asked to"
+            return f"{where} has not ended its ranks within {self._stop_limit:g} s of being asked to"
         return (
             f"{where} has not answered for {LOST_S:g} s: it is down, or the network between it and the launcher is; "
             "its ranks end by themselves"

@@ -26,6 +26,7 @@ from pathlib import Path
 from tfcollective import log
 from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, StopCommand, WorkerConfig, command_from_line
+from tfcollective.agent.policy import StopCause
 from tfcollective.clock import Deadline
 from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.coordinator.records import JobDirectory
@@ -297,7 +298,7 @@ class _Relay:
         """A signal to this process; on the main thread."""
         if not self._told_to_stop and self.stopped_by is None:
             self.stopped_by = signal.Signals(number).name
-        self._agent.stop(number)
+        self._agent.request_stop(number)
 
     def _run(self) -> None:
         while (line := self._orders.get()) is not None:
@@ -306,10 +307,13 @@ class _Relay:
             except ConfigError as error:
                 _LOG.warning("node: %s", error)
                 continue
-            self._told_to_stop |= isinstance(command, StopCommand)
-            self._agent.send(command)
+            if isinstance(command, StopCommand):
+                self._told_to_stop = True
+                self._agent.stop(command)
+            else:
+                self._agent.send(command)
         self._told_to_stop = self.launcher_gone = True
-        self._agent.stop(signal.SIGTERM)
+        self._agent.stop(StopCommand(signal.SIGTERM, StopCause.ABANDONED))
 
 
 def _read_lines(descriptor: int, orders: _Orders) -> None:

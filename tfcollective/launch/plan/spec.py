@@ -59,6 +59,7 @@ class JobSpec:
         call: a function to call instead of ``command``'s own work, or None.
         task_specs: what each role needs, for platforms that give it out; its side tasks run beside the world.
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
+        grace: how long (s) the processes have between SIGTERM and SIGKILL when a person or a platform asks for the end.
         max_restarts: how often all ranks are started again when one fails.
         restarts: how often they have been.
         first_generation: the number of the first world.
@@ -88,6 +89,7 @@ class JobSpec:
     tasks: tuple[TaskKey, ...] = ()
     task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
     evaluator_grace: float = 3600.0
+    grace: float = 10.0
     max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1
@@ -111,8 +113,8 @@ class JobSpec:
             raise ConfigError(f"max_restarts: how often to start again, 0 or more, not {self.max_restarts!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
-        for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace"):
-            _check_seconds(name, getattr(self, name), above_zero=name != "stall_warning")
+        for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace", "grace"):
+            _check_seconds(name, getattr(self, name), above_zero=name not in ("stall_warning", "grace"))
         check_side_tasks(self.task_specs, is_function=self.call is not None)
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -12,19 +13,26 @@ import weakref
 from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
+from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.running.line_writer import LineWriter
 
-__all__ = ["AgentProcess"]
+__all__ = ["AgentProcess", "stop_limit"]
 
-# An agent that was asked to stop needs 13 s at worst: its processes, their children, output and reports.
+# Beyond the grace of its processes, an agent that was asked to stop needs 18 s at worst: signals, children, output and
+# reports.
 _STOP_LIMIT_S = 20.0
 _STOP_AGAIN_LIMIT_S = 5.0
 _BEGIN_LIMIT_S = 120.0  # until its first sign of life: Python and the modules may come from a slow file system
 _SILENCE_LIMIT_S = 20.0  # it gives one every second, from a thread that does nothing else
 _LOOK_S = 1.0
 _READ_BYTES = 1 << 12
+
+
+def stop_limit(command: StopCommand, grace: float) -> float:
+    """How long (s) an agent may take to end after this order, before it is killed itself."""
+    return _STOP_LIMIT_S + (grace if command.cause is StopCause.REQUEST else 0.0)
 
 
 def _start_program() -> str:
@@ -39,10 +47,14 @@ class AgentProcess:
     Args:
         process: the child.
         channel: the other end of the socket that is its stdin: orders go there, signs of life come back.
+        grace: as in its configuration.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], channel: socket.socket, grace: float = DEFAULT_GRACE_S
+    ) -> None:
         self._process = process
+        self._grace = grace
         self._channel = channel
         self._orders = LineWriter(os.dup(channel.fileno())).start()
         self._limits: list[threading.Timer] = []
@@ -65,7 +77,7 @@ class AgentProcess:
             raise LaunchError(f"cannot start the agent: {error}") from error
         finally:
             theirs.close()
-        agent = cls(process, ours)
+        agent = cls(process, ours, config.grace)
         agent._orders.write(config.to_line())
         return agent
 
@@ -78,11 +90,17 @@ class AgentProcess:
         """Tells it what to do. May be called from a signal handler and from any thread."""
         self._orders.write(command_to_line(command))
 
-    def stop(self, number: int) -> None:
-        """Asks it to end its processes, with this signal first; for signal handlers. An agent that is still there a
-        while later cannot act (it may be stopped itself): it is killed."""
-        self.send(StopCommand(number))
-        limit = threading.Timer(_STOP_AGAIN_LIMIT_S if self._limits else _STOP_LIMIT_S, self._process.kill)
+    def request_stop(self, number: int) -> None:
+        """A person or a platform asks for the end, with this signal; for signal handlers."""
+        self.stop(StopCommand(number))
+
+    def stop(self, command: StopCommand) -> None:
+        """Asks it to end its processes; for signal handlers, too. An agent that is still there a while later cannot act
+        (it may be stopped itself): it is killed. After a second Ctrl-C that is soon."""
+        self.send(command)
+        hurry = bool(self._limits) and command.cause is StopCause.REQUEST and command.signal == signal.SIGINT
+        seconds = _STOP_AGAIN_LIMIT_S if hurry else stop_limit(command, self._grace)
+        limit = threading.Timer(seconds, self._process.kill)
         limit.daemon = True
         self._limits.append(limit)
         limit.start()

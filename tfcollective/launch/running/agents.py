@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tfcollective.agent.config import Command
+from tfcollective.agent.config import Command, StopCommand
+from tfcollective.agent.policy import StopCause
 from tfcollective.log import get_logger
 
 __all__ = ["AgentHandle", "Agents"]
@@ -21,8 +22,8 @@ class AgentHandle(Protocol):
     def send(self, command: Command) -> None:
         """Tells it what to do. May be called from a signal handler and from any thread."""
 
-    def stop(self, number: int) -> None:
-        """Asks it to end its processes, with this signal first; for signal handlers, too. It has a deadline."""
+    def stop(self, command: StopCommand) -> None:
+        """Asks it to end its processes; from any thread, and from signal handlers. From now on it has a deadline."""
 
     def wait(self) -> str | None:
         """Blocks until it has ended; what happened when it did not end its work in order, else None."""
@@ -43,18 +44,26 @@ class Agents:
         self._agents = (*agents, *side)
         self._side = tuple(side)
         self._failures: list[str] = []
+        self._lock = threading.Lock()  # not for :meth:`stop`, which may run in a signal handler
+        self._ended: set[AgentHandle] = set()
+        self._requested = False
+        self._aborted = False
         self.side_failures: dict[int, str] = {}
 
     def stop(self, number: int) -> None:
-        """Tells all to end their processes, with this signal first."""
+        """A person or a platform asks for the end, with this signal: each agent is asked once, and again only when
+        Ctrl-C says that it is to be at once. For signal handlers, too."""
+        if self._requested and number != signal.SIGINT:
+            return
+        self._requested = True
         for agent in self._agents:
-            agent.stop(number)
+            agent.stop(StopCommand(number))
 
     def wait(self, failed: Callable[[], bool]) -> list[str]:
         """Blocks until all have ended; what happened to those that did not end in order, first that which came first.
 
-        An agent looks after its own node. When one has ended and ``failed()``, the others are told to stop: their
-        ranks may never have met the one that failed.
+        An agent looks after its own node. When the first has ended and ``failed()``, the others are asked, once, to
+        stop: their ranks may never have met the one that failed.
         """
         threads = [threading.Thread(target=self._watch, args=(agent, failed), daemon=True) for agent in self._agents]
         for thread in threads:
@@ -65,6 +74,8 @@ class Agents:
 
     def _watch(self, agent: AgentHandle, failed: Callable[[], bool]) -> None:
         failure = agent.wait()
+        with self._lock:
+            self._ended.add(agent)
         place = next((place for place, one in enumerate(self._side) if agent is one), None)
         if place is not None:
             if failure is not None:
@@ -74,6 +85,14 @@ class Agents:
         if failure is not None:
             self._failures.append(failure)
         if failure is not None or failed():
-            for other in self._agents:
-                if other is not agent:
-                    other.stop(signal.SIGTERM)
+            self._abort()
+
+    def _abort(self) -> None:
+        """Asks those that still run to stop, unless all have been asked already."""
+        with self._lock:
+            if self._aborted or self._requested:
+                return
+            self._aborted = True
+            left = [agent for agent in self._agents if agent not in self._ended]
+        for agent in left:
+            agent.stop(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))

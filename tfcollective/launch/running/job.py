@@ -141,6 +141,11 @@ class Job:
         return str(self._coordinator.endpoint)
 
     @property
+    def grace(self) -> float:
+        """How long (s) the ranks have for a last checkpoint when a person or a platform asks for the end."""
+        return self._spec.grace
+
+    @property
     def scratch_dir(self) -> str:
         """Its private directory on this machine."""
         return str(self._directory.path)
@@ -176,6 +181,7 @@ class Job:
             timestamps=self._spec.timestamps,
             size=self._spec.num_proc,
             log_level=self._spec.log_level,
+            grace=self._spec.grace,
         )
 
     def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
