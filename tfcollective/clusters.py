@@ -27,6 +27,7 @@ from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
+from tfcollective.identity import current_node_id
 from tfcollective.launch import api
 from tfcollective.launch.system.network import own_address
 from tfcollective.launch.system.signals import StopSwitch
@@ -216,7 +217,7 @@ def _tasks(task_specs: Mapping[str, Any] | None, np: int | None) -> tuple[TaskKe
 
 def _failure(answers: list[_Answer]) -> WorkerFailedError:
     records = [
-        ExitRecord(answer.task, rank, "", answer.pid, 1, None, answer.failure.time, exception=answer.failure)
+        ExitRecord(answer.task, rank, answer.node, answer.pid, 1, None, answer.failure.time, exception=answer.failure)
         for rank, answer in enumerate(answers)
         if answer.failure is not None
     ]
@@ -233,6 +234,7 @@ def _failure(answers: list[_Answer]) -> WorkerFailedError:
 @dataclass(frozen=True)
 class _Answer:
     task: str
+    node: str
     pid: int
     value: Any = None
     failure: ExceptionRecord | None = None
@@ -241,14 +243,14 @@ class _Answer:
 def serve_calls(coordinator: str, key: str) -> int:
     """What every process of a cluster runs: makes one call after the other, and returns how many it has made."""
     settings = Settings.load()
-    task = str(settings.task)
+    task, node = str(settings.task), current_node_id(settings.node_id)
     with CoordinatorClient(Endpoint.parse(coordinator), bytes.fromhex(key)) as client:
         watched = (client, settings.failure_file)
         threading.Thread(target=_watch_for_end, args=watched, name="tfc-end", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")
         orders = _Orders(client)
         while (order := orders.next()) is not None:
-            _follow(client, order, task)
+            _follow(client, order, task, node)
     return orders.count
 
 
@@ -291,7 +293,7 @@ def _newer_order(client: CoordinatorClient, version: int) -> Entry | None:
             return entry
 
 
-def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str) -> None:
+def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str, node: str) -> None:
     from tfcollective import runtime
 
     if order["fresh"] and runtime.is_initialized():
@@ -301,12 +303,12 @@ def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str) -> N
         data = client.get_blob(f"call/{order['number']}", timeout=_POLL_S)
         fn, args, kwargs = payload.loads(data or b"")
         value = fn(*args, **kwargs)
-        answer = _Answer(task, os.getpid(), value.train() if isinstance(value, Trainable) else value)
+        answer = _Answer(task, node, os.getpid(), value.train() if isinstance(value, Trainable) else value)
         reply = payload.dumps(answer, f"the result of {task}")
     # A call that ended its process with code 0 would leave the submitter, and the other ranks, waiting for its result.
     except (Exception, SystemExit) as error:  # noqa: BLE001  the submitter gets it
         failure = describe_exception(error, now=time.time())
-        reply = payload.dumps(_Answer(task, os.getpid(), failure=failure), "a failure")
+        reply = payload.dumps(_Answer(task, node, os.getpid(), failure=failure), "a failure")
         with suppress(Exception):
             runtime.shutdown()  # the others learn of it in their collectives
     client.put_blob(f"result/{order['number']}/{task}", reply)

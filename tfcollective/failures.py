@@ -31,6 +31,7 @@ __all__ = [
     "describe_exception",
     "end_call",
     "first_cause",
+    "in_order_of_arrival",
     "is_in_call",
     "message_of",
     "read_exception",
@@ -66,6 +67,7 @@ class ExceptionRecord:
         time: seconds since 1970 when it was raised to the top.
         consequence: whether another rank's failure brought it about.
         permanent: whether it comes again however often the program is started.
+        blames: the rank whose end brought it about, as far as the error says so; or None.
     """
 
     type: str
@@ -74,6 +76,7 @@ class ExceptionRecord:
     time: float
     consequence: bool
     permanent: bool = False
+    blames: int | None = None
 
 
 # A script for Horovod, on its engine, leaves no record of ours: this is all that it says when another rank has ended.
@@ -96,6 +99,7 @@ class ExitRecord:
         note: why it was ended, if there is more to say than the signal; empty otherwise.
         stderr_tail: its last lines of stderr.
         exception: what it said itself, if it did.
+        seen: when its report reached the coordinator, in seconds on the coordinator's monotonic clock; 0 before that.
     """
 
     task: str
@@ -109,6 +113,7 @@ class ExitRecord:
     note: str = ""
     stderr_tail: tuple[str, ...] = ()
     exception: ExceptionRecord | None = None
+    seen: float = 0.0
 
     @property
     def failed(self) -> bool:
@@ -127,6 +132,11 @@ class ExitRecord:
             return not self.raised  # its others may have ended first, and it was stopped on its own way out
         told = self.exception is not None and self.exception.consequence
         return told or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
+
+    @property
+    def blames(self) -> int | None:
+        """The rank whose end brought this one about, as far as its exception says so."""
+        return None if self.exception is None or not self.exception.consequence else self.exception.blames
 
     @property
     def _stopped_while_failing(self) -> bool:
@@ -171,27 +181,64 @@ class ExitRecord:
                 note=str(document.get("note", "")),
                 stderr_tail=_lines(document.get("stderr_tail")),
                 exception=_exception_from_json(document.get("exception")),
+                seen=_number(document.get("seen", 0.0)),
             )
         except KeyError as error:
             raise ValueError(f"an exit record without {error}") from error
 
 
 def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
-    """The earliest failure that is no consequence of another; else the earliest failure; None if nothing failed."""
-    failed = sorted((record for record in records if record.failed), key=lambda record: record.time)
-    causes = [record for record in failed if not record.consequence]
-    return next(iter(causes or failed), None)
+    """The failure that brought about the others; None if nothing failed.
+
+    A failure that is no consequence of another comes before those that are. Of several such, one that other tasks blame
+    comes before one that none of them has met. What is left is a matter of time: the clock of each host orders the
+    failures of that host, and never those of two hosts, which are ordered as their first reports have arrived.
+    """
+    failed = [record for record in records if record.failed]
+    candidates = [record for record in failed if not record.consequence] or failed
+    blamed = _blamed(failed)
+    arrived: dict[str, float] = {}
+    for record in candidates:
+        arrived[record.node] = min(record.seen, arrived.get(record.node, record.seen))
+
+    def place(record: ExitRecord) -> tuple[bool, float, str, float]:
+        return record.rank not in blamed, arrived[record.node], record.node, record.time
+
+    return min(candidates, key=place, default=None)
 
 
-def write_exception(path: str, error: BaseException, *, now: float, consequence: bool = False) -> None:
+def in_order_of_arrival(records: Iterable[ExitRecord]) -> list[ExitRecord]:
+    """The failures among the records, as the coordinator has heard of them."""
+    return sorted((record for record in records if record.failed), key=lambda record: (record.seen, record.time))
+
+
+def _blamed(failed: Iterable[ExitRecord]) -> set[int]:
+    """The ranks at the ends of the chains of blame: one that itself only blames another is none of them."""
+    by_rank = {record.rank: record for record in failed}
+    ends: set[int] = set()
+    for record in by_rank.values():
+        met: set[int] = set()
+        at: ExitRecord | None = record
+        while at is not None and at.rank not in met and at.blames is not None:
+            met.add(at.rank)
+            end = at.blames
+            at = by_rank.get(end)
+            if at is None or at.blames is None:
+                ends.add(end)
+    return ends
+
+
+def write_exception(
+    path: str, error: BaseException, *, now: float, consequence: bool = False, blames: int | None = None
+) -> None:
     """Leaves the record of ``error`` in the file ``path`` (mode 0600), whole or not at all; OSError if it cannot.
 
-    ``consequence`` says that the caller knows it to be one, whatever its type. The first record stays: what comes
-    after it is a consequence.
+    ``consequence`` and ``blames`` are as for :func:`describe_exception`. The first record stays: what comes after it is
+    a consequence.
     """
     if Path(path).exists():
         return
-    document = json.dumps(asdict(describe_exception(error, now, consequence))).encode()
+    document = json.dumps(asdict(describe_exception(error, now, consequence, blames))).encode()
     partial = Path(f"{path}.{os.getpid()}")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(document)
@@ -227,8 +274,11 @@ def _note_of_call(path: str) -> Path:
     return Path(f"{path}.call")
 
 
-def describe_exception(error: BaseException, now: float, consequence: bool = False) -> ExceptionRecord:
-    """The record of ``error``; ``consequence`` says that the caller knows it to be one, whatever its type."""
+def describe_exception(
+    error: BaseException, now: float, consequence: bool = False, blames: int | None = None
+) -> ExceptionRecord:
+    """The record of ``error``; ``consequence`` says that the caller knows it to be one, whatever its type, ``blames``
+    of which rank's end; where that is None, the error's own word counts."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return ExceptionRecord(
         type=type(error).__name__,
@@ -237,6 +287,7 @@ def describe_exception(error: BaseException, now: float, consequence: bool = Fal
         time=now,
         consequence=consequence or _is_consequence(error),
         permanent=isinstance(error, _PERMANENT_TYPES),
+        blames=_named_peer(error) if blames is None else blames,
     )
 
 
@@ -262,6 +313,11 @@ def _is_consequence(error: BaseException) -> bool:
     return any(base.__name__ in _CONSEQUENCE_TYPES for base in type(error).__mro__)
 
 
+def _named_peer(error: BaseException) -> int | None:
+    """The rank that an error of a collective names as lost, or as the one that asked all to stop."""
+    return error.peer if isinstance(error, CollectiveError) and error.code in _CONSEQUENCE_CODES else None
+
+
 def _exception_from_json(document: object) -> ExceptionRecord | None:
     if document is None:
         return None
@@ -274,6 +330,7 @@ def _exception_from_json(document: object) -> ExceptionRecord | None:
         time=_number(document["time"]),
         consequence=bool(document["consequence"]),
         permanent=bool(document["permanent"]),
+        blames=_integer_or_none(document["blames"]),
     )
 
 

@@ -53,10 +53,10 @@ class LabLauncher(Launcher):
             try:
                 agents = Agents([self._start(job, plan, number) for number in range(len(self._hosts))])
                 with forward_signals(stop_signals, agents.stop) as received:
-                    failures = agents.wait(lambda: job.failed)
+                    failure = agents.wait(lambda: job.failed)
             finally:
                 end_processes_of(job.job_id)
-            return job.outcome(received, failures[0] if failures else None)
+            return job.outcome(received, failure)
 
     def _start(self, job: Job, plan: Plan, number: int) -> AgentProcess:
         namespace = self._hosts[number][0]

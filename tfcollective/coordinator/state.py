@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tfcollective.errors import ConfigError
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.tasks import NO_RANK, TaskKey, trainers
 from tfcollective.topology import Member, World
 
@@ -211,21 +211,28 @@ class Membership:
         if view.ended:
             return
         state = TaskState.FAILED if record.failed else TaskState.EXITED
-        self._keep(replace(view, state=state, node=record.node, pid=record.pid, exit=record))
+        self._keep(replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now)))
         self._settle(now)
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended: its rank, and what happened in words. Where
-        several have, the first of them that no other's end has ended."""
+        several have, the one whose failure brought about the others'."""
         if self._world is None or self._world.generation != generation:
             return None
         ended = [view for member in self._world.members if (view := self._views[member.task]).ended]
         if not ended:
             return None
-        causes = [view for view in ended if view.exit is None or not view.exit.consequence]
-        view = min(causes or ended, key=lambda view: 0.0 if view.exit is None else view.exit.time)
-        how = view.exit.how if view.exit is not None else "ended"
+        view = self._first_to_end(ended)
+        how = "ended" if view.exit is None else view.exit.how
         return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {how}"
+
+    def _first_to_end(self, ended: Sequence[TaskView]) -> TaskView:
+        """The task whose failure came first; where all failures are consequences, one that has left in order."""
+        cause = first_cause(view.exit for view in ended if view.exit is not None)
+        well = [view for view in ended if view.state is TaskState.EXITED]
+        if cause is None or (cause.consequence and well):
+            return well[0]
+        return self._known(TaskKey.parse(cause.task))
 
     def expire(self, now: float) -> None:
         """Fails the round when its time is over."""

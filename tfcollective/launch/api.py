@@ -13,7 +13,7 @@ from typing import Any
 
 from tfcollective import payload
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
-from tfcollective.failures import first_cause
+from tfcollective.failures import first_cause, in_order_of_arrival
 from tfcollective.launch.horovod_run import translate
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.outcome.report import render
@@ -188,10 +188,8 @@ def results_of(outcome: JobOutcome, count: int) -> Results:
         raise KeyboardInterrupt
     cause = first_cause(outcome.exits)
     if cause is not None:
-        failed = sorted((record for record in outcome.exits if record.failed), key=lambda record: record.time)
-        raise WorkerFailedError(
-            render(outcome), failures=[record.to_json() for record in failed], first=cause.to_json()
-        )
+        failed = [record.to_json() for record in in_order_of_arrival(outcome.exits)]
+        raise WorkerFailedError(render(outcome), failures=failed, first=cause.to_json())
     if outcome.start_failure is not None:
         raise RendezvousError(outcome.start_failure.message)
     tasks = sorted(outcome.exits, key=lambda record: record.rank)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfcollective.coordinator.service import JobView
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 
@@ -52,6 +52,7 @@ class JobOutcome:
         start_failure: why the ranks could not meet, or None.
         stopped_by: the signal that asked the launcher to stop, or None.
         agent_failure: what happened to an agent that did not do its work to the end, or None.
+        agent_failed_at: until when that agent was known to work, on the clock of :attr:`ExitRecord.seen`.
         results: what function calls returned, pickled, by task.
         host_lost: whether ``agent_failure`` is a host that does not answer any more.
         places: host and slot, by task, for people; empty texts on this machine.
@@ -68,6 +69,7 @@ class JobOutcome:
     start_failure: StartFailure | None = None
     stopped_by: int | None = None
     agent_failure: str | None = None
+    agent_failed_at: float = 0.0
     results: Mapping[str, bytes] = field(default_factory=dict)
     host_lost: bool = False
     places: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +79,18 @@ class JobOutcome:
     generation: int = 0
     earlier: tuple[str, ...] = ()
     not_restarted: str = ""
+
+    @property
+    def cause(self) -> ExitRecord | None:
+        """The end of the task that failed first; None when what happened to an agent came first, or no task failed.
+
+        A host that is lost, or does not end in time, after a rank has reported a failure of its own is not the cause,
+        even where no more is heard of the host's ranks. One whose last sign of life is older than that report is.
+        """
+        cause = first_cause(self.exits)
+        if cause is None or self.agent_failure is None:
+            return cause
+        return cause if not cause.consequence and cause.seen < self.agent_failed_at else None
 
 
 class Launcher(ABC):

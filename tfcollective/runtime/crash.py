@@ -46,11 +46,14 @@ class CrashHook:
     Args:
         failure_file: where the record goes; None for nowhere.
         abort: takes the cause; tells the other ranks.
-        ended_by_peer: whether another rank has ended the world already.
+        ended_by_peer: with which error another rank has ended the world, or None.
     """
 
     def __init__(
-        self, failure_file: str | None, abort: Callable[[str], None], ended_by_peer: Callable[[], bool]
+        self,
+        failure_file: str | None,
+        abort: Callable[[str], None],
+        ended_by_peer: Callable[[], CollectiveError | None],
     ) -> None:
         self._failure_file = failure_file
         self._abort = abort
@@ -82,7 +85,13 @@ class CrashHook:
             return
         try:
             # TensorFlow turns Unavailable into Internal, so the type alone does not tell that a peer was lost.
-            consequence = came_through_collective(error) and self._ended_by_peer()
-            write_exception(self._failure_file, error, now=time.time(), consequence=consequence)
+            ended_by = self._ended_by_peer() if came_through_collective(error) else None
+            write_exception(
+                self._failure_file,
+                error,
+                now=time.time(),
+                consequence=ended_by is not None,
+                blames=None if ended_by is None else ended_by.peer,
+            )
         except OSError as problem:
             _LOG.warning("cannot leave the failure record in %s: %s", self._failure_file, problem)

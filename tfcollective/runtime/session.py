@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorInfo, CommunicatorOptions, Listener
-from tfcollective.errors import CollectiveAbortedError, InternalError, PeerLostError, StateError, TfCollectiveError
+from tfcollective.errors import (
+    CollectiveAbortedError,
+    CollectiveError,
+    InternalError,
+    PeerLostError,
+    StateError,
+    TfCollectiveError,
+)
 from tfcollective.identity import Identity
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
@@ -179,10 +186,10 @@ class Session:
         for communicator in self._open_communicators():
             communicator.abort(cause)
 
-    def ended_by_peer(self) -> bool:
-        """Whether the world is broken because another rank was lost or asked all to stop."""
-        failures = [communicator.failure() for communicator in self._open_communicators()]
-        return any(isinstance(failure, PeerLostError | CollectiveAbortedError) for failure in failures)
+    def ended_by_peer(self) -> CollectiveError | None:
+        """The error with which another rank, that was lost or asked all to stop, has broken the world; or None."""
+        failures = (communicator.failure() for communicator in self._open_communicators())
+        return next((one for one in failures if isinstance(one, PeerLostError | CollectiveAbortedError)), None)
 
     def _open_communicators(self) -> list[Communicator]:
         """The world's first, then those of process sets."""

@@ -124,11 +124,8 @@ def _run(job: Job, plan: Plan, nodes: Sequence[Node], stop_signals: Sequence[int
         for worker, node in zip(plan.workers, nodes, strict=True):
             node.begin(job, (worker,), sys.executable)
         stop.open()
-        failures = agents.wait(lambda: job.failed)
-    lost = any(node.lost for node in nodes)
-    # When a rank has failed, mpirun may end an agent before it can say that all is over there.
-    failure = None if job.failed else failures[0] if failures else None
-    return job.outcome(received, failure, host_lost=lost)
+        failure = agents.wait(lambda: job.failed)
+    return job.outcome(received, failure, host_lost=any(node.lost for node in nodes))
 
 
 def _command(job: Job, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:

@@ -383,7 +383,9 @@ def _with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppSt
     # Without a word of the coordinator's it may be YARN's already.
     said = outcome.agent_failure if not ended.containers and _is_yarns(outcome.agent_failure) else None
     final = "the application was killed" if killed else ""
-    outcome = replace(outcome, agent_failure=said or describe(state), host_lost=True, not_restarted=final)
+    outcome = replace(
+        outcome, agent_failure=said or describe(state), agent_failed_at=0.0, host_lost=True, not_restarted=final
+    )
     return replace(ended, outcome=outcome)
 
 

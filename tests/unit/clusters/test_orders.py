@@ -52,7 +52,7 @@ def test_a_function_that_wants_to_end_its_process_has_failed(code):
         def put_blob(self, name, data):
             told[name] = payload.loads(data)
 
-    clusters._follow(Store(), {"number": 4, "fresh": False, "path": []}, "worker:1")
+    clusters._follow(Store(), {"number": 4, "fresh": False, "path": []}, "worker:1", "n")
     assert list(told) == ["result/4/worker:1"]
     assert told["result/4/worker:1"].failure.type == "SystemExit"
 

@@ -286,6 +286,25 @@ def test_of_several_lost_members_the_first_is_told_that_no_other_has_ended():
     assert state.lost_member(2) is None  # another world
 
 
+def test_a_report_has_the_moment_in_which_it_came():
+    state = membership(2)
+    state.exited(ended(1, code=3), now=4.0)
+    state.exited(replace(ended(1, code=3), time=0.0), now=6.0)  # repeated, because the answer was lost
+    assert state.views[1].exit.seen == 4.0
+
+
+def test_one_that_has_ended_well_is_what_others_may_miss():
+    state = membership(3)
+    for index in range(3):
+        state.join(request(index, 3), now=0.0)
+    told = ExceptionRecord("PeerLostError", "rank 1 is gone", "", 0.5, consequence=True, blames=1)
+    state.exited(replace(ended(0, code=1), exception=told), now=1.0)
+    state.exited(ended(1, code=0), now=1.5)
+    assert state.lost_member(1)[0] == 1
+    state.exited(ended(2, signal=9), now=2.0)
+    assert state.lost_member(1)[0] == 2
+
+
 def test_training_has_ended_when_rank_0_has():
     state = membership(2)
     state.exited(ended(1), now=1.0)

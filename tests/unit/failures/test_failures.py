@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from tfcollective.errors import CollectiveAbortedError, CollectiveTimeoutError, PeerLostError, RendezvousError
-from tfcollective.failures import ExceptionRecord, ExitRecord, first_cause, read_exception, write_exception
+from tfcollective.failures import (
+    ExceptionRecord,
+    ExitRecord,
+    first_cause,
+    in_order_of_arrival,
+    read_exception,
+    write_exception,
+)
 
 
 def record(rank, time, *, code=1, signal=None, stopped=False, consequence=None):
@@ -106,6 +113,63 @@ def test_the_first_cause_is_no_consequence():
     assert first_cause([record(4, 9.0, code=0), victim, stopped]) is stopped  # nothing better is known
     assert first_cause([record(4, 9.0, code=0)]) is None
     assert first_cause([]) is None
+
+
+def told(rank, time, blames, *, node="node", seen=0.0):
+    """The end of a rank whose error names another."""
+    exception = ExceptionRecord("PeerLostError", "text", "", time, consequence=True, blames=blames)
+    return replace(record(rank, time), exception=exception, node=node, seen=seen)
+
+
+def test_an_error_says_which_rank_it_blames(tmp_path):
+    for number, (error, blamed) in enumerate(
+        [
+            (PeerLostError("x", peer=3), 3),
+            (CollectiveAbortedError("x", peer=2), 2),
+            (PeerLostError("x"), None),
+            (CollectiveTimeoutError("x", peer=1), None),  # late is not lost
+            (ValueError("x"), None),
+        ]
+    ):
+        path = str(tmp_path / str(number))
+        write_exception(path, error, now=1.0)
+        assert read_exception(path).blames == blamed
+    path = str(tmp_path / "through TensorFlow")
+    write_exception(path, RuntimeError("x"), now=1.0, consequence=True, blames=5)
+    assert read_exception(path).blames == 5
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
+def test_clocks_of_different_hosts_decide_nothing(skew):
+    first = replace(record(1, 100.0, signal=9), node="a", seen=7.0)
+    later = replace(record(2, 100.5 + skew, code=3), node="b", seen=7.5)
+    assert first_cause([later, first]) is first
+
+
+def test_on_one_host_its_clock_decides():
+    """The reports of one agent may come in another order than the failures: output is waited for."""
+    first = replace(record(1, 100.0, code=3), seen=8.0)
+    later = replace(record(2, 100.5, signal=11), seen=7.0)
+    assert first_cause([later, first]) is first
+
+
+def test_the_rank_that_others_blame_comes_before_one_that_no_other_has_met():
+    blamed = replace(record(3, 50.0, code=3), node="b", seen=9.0)
+    by_the_way = replace(record(5, 40.0, signal=11), node="c", seen=8.0)
+    assert first_cause([by_the_way, told(0, 1.0, 3, seen=7.0), blamed]) is blamed
+
+
+def test_blame_leads_over_several_ranks_to_the_first():
+    chain = [told(0, 1.0, 1), told(1, 2.0, 2), record(2, 3.0, signal=15, stopped=True), told(4, 0.5, 0)]
+    assert first_cause(chain) is chain[2]
+    circle = [told(0, 2.0, 1), told(1, 1.0, 0)]
+    assert first_cause(circle) is circle[1]
+    assert first_cause([told(0, 1.0, 0)]).rank == 0
+
+
+def test_failures_are_listed_as_they_were_heard_of():
+    heard = [replace(record(rank, 9.0 - rank), seen=float(rank + 1)) for rank in range(3)]
+    assert in_order_of_arrival([heard[2], heard[0], record(4, 0.1, code=0), heard[1]]) == heard
 
 
 def test_an_error_without_a_text_leaves_a_record_too(tmp_path):

@@ -60,13 +60,21 @@ def test_a_node_that_ends_in_order():
 
 
 def test_a_node_whose_agent_failed():
-    assert node(beat(1, ended=True, failure="the agent was killed")).wait() == "h2: the agent was killed"
+    assert node(beat(1, ended=True, failure="the agent was killed")).wait().message == "h2: the agent was killed"
+
+
+def test_of_several_failures_of_nodes_that_of_the_first_one_counts():
+    """The first of which no sign of life came, not the first that was noticed."""
+    early, late = node(None), node(beat(1, ended=True, failure="late"))
+    early.heard -= 5.0
+    assert "has not answered" in Agents([late, early]).wait(lambda: False).message
 
 
 def test_a_node_that_is_silent_is_lost_and_cut_off():
     one = node(beat(1), None)
-    text = one.wait()
-    assert "the host h2 (10.0.0.2) has not answered for 7 s" in text
+    failure = one.wait()
+    assert "the host h2 (10.0.0.2) has not answered for 7 s" in failure.message
+    assert failure.at == one.heard
     assert one.lost
     assert one.closed
 
@@ -99,7 +107,7 @@ def test_a_node_is_lost_also_where_nobody_tells_whether_its_work_was_done():
         raise CoordinatorError("the coordinator does not answer")
 
     one = given_work(node(beat(1), None), unknown)
-    assert "has not answered" in one.wait()
+    assert "has not answered" in one.wait().message
     assert one.lost
 
 
@@ -115,12 +123,15 @@ def test_a_node_that_does_not_end_when_asked(monkeypatch):
     one = node(beat(1))
     one.stop(StopCommand(signal.SIGTERM))
     assert command_from_line(one.lines[0]) == StopCommand(signal.SIGTERM)
-    assert "has not ended its ranks" in one.wait()
+    begin = time.monotonic()
+    failure = one.wait()
+    assert "has not ended its ranks" in failure.message
+    assert failure.at >= begin  # it lived to the end
     assert one.closed
 
 
 def test_a_coordinator_that_is_gone():
-    assert node(CoordinatorError("no answer")).wait() == "h2: no answer"
+    assert node(CoordinatorError("no answer")).wait().message == "h2: no answer"
 
 
 class Postbox:
@@ -167,7 +178,7 @@ class Runs:
 def test_each_node_is_asked_once_however_many_fail():
     first, others = node(beat(1, ended=True)), [Runs(0.02 * number) for number in range(8)]
     agents = Agents([first, *others])
-    assert agents.wait(lambda: True) == []
+    assert agents.wait(lambda: True) is None
     assert [one.asked for one in others] == [[StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]] * 8
     assert first.lines == []
 
@@ -184,13 +195,13 @@ def test_after_a_request_the_ends_of_nodes_ask_for_nothing():
     nodes = [Runs(0.02 * number) for number in range(4)]
     agents = Agents(nodes)
     agents.stop(signal.SIGTERM)
-    assert agents.wait(lambda: True) == []
+    assert agents.wait(lambda: True) is None
     assert [one.asked for one in nodes] == [[StopCommand(signal.SIGTERM)]] * 4
 
 
 def test_when_one_node_is_lost_the_others_are_stopped():
     lost, other = node(None), Runs()
-    assert len(Agents([lost, other]).wait(lambda: False)) == 1
+    assert "has not answered" in Agents([lost, other]).wait(lambda: False).message
     assert other.asked == [StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]
     assert not lost.lines
 
@@ -198,7 +209,7 @@ def test_when_one_node_is_lost_the_others_are_stopped():
 def test_a_lost_node_of_side_tasks_stops_nobody_and_is_named():
     silent, lost, other = node(beat(1, ended=True)), node(None), node(beat(1, ended=True))
     agents = Agents([other], [silent, lost])
-    assert agents.wait(lambda: False) == []
+    assert agents.wait(lambda: False) is None
     assert other.lines == silent.lines == []
     assert list(agents.side_failures) == [1]
     assert "has not answered for 7 s" in agents.side_failures[1]

@@ -42,7 +42,7 @@ def test_an_agent_that_does_not_stop_when_asked_is_killed(deaf, monkeypatch):
     monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", 0.2)
     begin = time.monotonic()
     deaf.stop(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))
-    assert f"the agent (pid {deaf.pid}) was killed by SIGKILL" in deaf.wait()
+    assert f"the agent (pid {deaf.pid}) was killed by SIGKILL" in deaf.wait().message
     assert time.monotonic() - begin < within(10)
 
 
@@ -50,7 +50,7 @@ def test_a_second_ctrl_c_leaves_it_less_time(deaf, monkeypatch):
     monkeypatch.setattr(agent_process, "_STOP_AGAIN_LIMIT_S", 0.2)
     deaf.request_stop(signal.SIGINT)
     deaf.request_stop(signal.SIGINT)
-    assert "SIGKILL" in deaf.wait()
+    assert "SIGKILL" in deaf.wait().message
 
 
 def test_an_order_that_comes_twice_leaves_it_as_much_time(deaf, monkeypatch):
@@ -74,7 +74,7 @@ def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
 def test_an_agent_that_never_gives_a_sign_of_life_is_killed(deaf, monkeypatch):
     monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
     monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 0.3)
-    assert deaf.wait() == (
+    assert deaf.wait().message == (
         f"the agent (pid {deaf.pid}) gave no sign of life for 0.3 s (stopped?) and was killed; "
         "its processes have been ended"
     )
@@ -83,7 +83,7 @@ def test_an_agent_that_never_gives_a_sign_of_life_is_killed(deaf, monkeypatch):
 def test_an_agent_that_falls_silent_is_killed(monkeypatch):
     monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
     monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 0.3)
-    said = held("sh", "-c", "echo . >&0; kill -STOP $$").wait()
+    said = held("sh", "-c", "echo . >&0; kill -STOP $$").wait().message
     assert "gave no sign of life for 0.3 s" in said
 
 
@@ -106,7 +106,7 @@ def test_orders_that_do_not_fit_hold_up_nobody(deaf):
     for _ in range(100):
         deaf.send(KillCommand("worker:0", "x" * 65536))
     os.kill(deaf.pid, signal.SIGKILL)
-    assert "was killed by SIGKILL" in deaf.wait()
+    assert "was killed by SIGKILL" in deaf.wait().message
 
 
 def view(*codes):
@@ -125,7 +125,7 @@ def view(*codes):
 def test_a_rank_whose_end_nobody_has_reported_is_no_success():
     seen = view(0, None)
     exits = tuple(task.exit for task in seen.tasks if task.exit is not None)
-    outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen))
+    outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen).message)
     assert exit_code(outcome) == 70
     assert "nobody has reported how rank 1 (worker:1) ended" in render(outcome)
 

@@ -106,7 +106,7 @@ def test_a_container_that_says_good_bye_before_it_is_killed_was_taken_away(clien
     node = platform_side._HostedNode(facts, client, lambda name: why)
     client.put(beat_key(0), {"ended": True, "failure": None, "signal": "SIGTERM"})
     known = why is not None and "memory" in why
-    assert node.wait() == f"the container of worker-0 on h {why if known else 'was ended by SIGTERM'}"
+    assert node.wait().message == f"the container of worker-0 on h {why if known else 'was ended by SIGTERM'}"
     assert node.lost
 
 

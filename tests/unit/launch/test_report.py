@@ -1,10 +1,11 @@
 import signal
+from dataclasses import replace
 
 import pytest
 
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
-from tfcollective.launch.outcome.report import describe_info, exit_code, render, warning
+from tfcollective.launch.outcome.report import describe_info, exit_code, headline, render, warning
 
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):
@@ -99,6 +100,33 @@ def test_other_ends(fields, code, text):
     one = outcome(record(0, 1.0, exception=exception("RendezvousError", consequence=True)), **fields)
     assert exit_code(one) == code
     assert render(one).startswith(text)
+
+
+LATE = "the host C (10.0.0.3) has not ended its ranks within 25 s of being asked to"
+
+
+def test_a_host_that_ends_late_does_not_take_the_place_of_the_rank_that_failed():
+    cause = replace(record(3, 1.0, code=3, exception=exception("ImportError")), seen=100.0)
+    bad = outcome(cause, agent_failure=LATE, agent_failed_at=126.0, host_lost=True)
+    assert (exit_code(bad), headline(bad)) == (3, "rank 3 (worker:3, pid 43) exited with code 3 (ImportError: text)")
+    lines = render(bad).splitlines()
+    assert lines[0] == "the job failed: rank 3 (worker:3, pid 43) exited with code 3"
+    assert lines[-1] == f"  then {LATE}"
+
+
+@pytest.mark.parametrize("seen", [100.0, 101.0])
+def test_a_host_of_which_nothing_was_heard_since_is_the_cause(seen):
+    failed = replace(record(0, 1.0, code=3), seen=seen)
+    gone = "the host C (10.0.0.3) has not answered for 15 s"
+    bad = outcome(failed, agent_failure=gone, agent_failed_at=100.0, host_lost=True)
+    assert (exit_code(bad), headline(bad)) == (75, gone)
+    assert render(bad).splitlines()[0] == gone
+
+
+def test_a_rank_that_only_lost_a_peer_is_never_before_the_host():
+    victim = replace(record(0, 1.0, exception=exception("PeerLostError", consequence=True)), seen=1.0)
+    bad = outcome(victim, agent_failure="gone", agent_failed_at=100.0, host_lost=True)
+    assert exit_code(bad) == 75
 
 
 def test_a_job_that_failed_before_init_is_not_blamed_for_the_missing_call():

@@ -109,6 +109,13 @@ def test_what_may_pass_is_tried_again(outcome):
     assert len(start(launcher, max_restarts=1).earlier) == 1
 
 
+def test_a_host_that_ends_late_does_not_make_a_permanent_error_be_tried_again():
+    wrong = ExitRecord("worker:0", 0, "n", 41, 1, None, 1.0, exception=exception("ImportError", permanent=True), seen=9)
+    late = {"agent_failure": "the host C has not ended its ranks", "host_lost": True}
+    assert "ImportError" in obstacle(JobOutcome((wrong,), True, agent_failed_at=34.0, **late))
+    assert obstacle(JobOutcome((wrong,), True, agent_failed_at=8.0, **late)) is None  # the host was gone before
+
+
 def test_a_launcher_without_agents_of_its_own_says_so():
     with pytest.raises(ConfigError, match="does not start the agents itself"):
         start(Told(can_restart=False), max_restarts=1)

@@ -11,7 +11,7 @@ from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
 from tfcollective.launch.plan.side_tasks import side_limit
 from tfcollective.launch.plan.spec import FunctionCall, JobSpec
 from tfcollective.launch.plan.tf_config import tf_config
-from tfcollective.launch.running.agents import Agents
+from tfcollective.launch.running.agents import AgentFailure, Agents
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, trainers_of
@@ -105,18 +105,19 @@ class Handle:
 
 
 def test_an_agent_with_side_tasks_only_concerns_nobody():
-    training, side = Handle(ends=False), Handle("its host is down")
+    training, side = Handle(ends=False), Handle(AgentFailure("its host is down", 1.0))
     agents = Agents([training], [side])
     failures = []
-    waiting = threading.Thread(target=lambda: failures.extend(agents.wait(lambda: False)))
+    waiting = threading.Thread(target=lambda: failures.append(agents.wait(lambda: False)))
     waiting.start()
     assert not training.stopped.wait(0.2)
     training.stop(2)
     waiting.join(20)
-    assert failures == []
+    assert failures == [None]
 
 
 def test_when_training_fails_agents_with_side_tasks_end_too():
     side = Handle(ends=False)
-    assert Agents([Handle("gone")], [side]).wait(lambda: False) == ["gone"]
+    gone = AgentFailure("gone", 1.0)
+    assert Agents([Handle(gone)], [side]).wait(lambda: False) is gone
     assert side.stopped.is_set()

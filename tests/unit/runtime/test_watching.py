@@ -46,7 +46,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 def test_a_crash_is_recorded_told_and_shown(tmp_path: Path, quiet: list[BaseException]) -> None:
     told: list[str] = []
     before = sys.excepthook
-    hook = CrashHook(str(tmp_path / "record"), told.append, lambda: False)
+    hook = CrashHook(str(tmp_path / "record"), told.append, lambda: None)
     hook.install()
     crash(hook, ValueError("rotten\nand more"))
     hook.remove()
@@ -62,7 +62,7 @@ def test_a_crash_is_recorded_told_and_shown(tmp_path: Path, quiet: list[BaseExce
 def test_the_others_are_told_even_if_the_record_fails() -> None:
     told: list[str] = []
 
-    def fail() -> bool:
+    def fail() -> None:
         raise RuntimeError("of ours")
 
     hook = CrashHook("record", told.append, fail)
@@ -82,11 +82,13 @@ def test_the_others_are_told_even_if_the_record_fails() -> None:
     ],
 )
 def test_consequences(tmp_path: Path, error: Exception, ended_by_peer: bool, consequence: bool) -> None:
-    hook = CrashHook(str(tmp_path / "record"), lambda cause: None, lambda: ended_by_peer)
+    failure = PeerLostError("rank 2 is gone", peer=2) if ended_by_peer else None
+    hook = CrashHook(str(tmp_path / "record"), lambda cause: None, lambda: failure)
     crash(hook, error)
     record = read_exception(str(tmp_path / "record"))
     assert record is not None
     assert record.consequence is consequence
+    assert record.blames == (2 if ended_by_peer and consequence else None)
 
 
 def test_an_error_raised_because_of_a_collective_counts() -> None:
@@ -98,7 +100,7 @@ def test_an_error_raised_because_of_a_collective_counts() -> None:
 
 def test_a_record_that_cannot_be_written_does_not_hide_the_error(quiet: list[BaseException]) -> None:
     told: list[str] = []
-    hook = CrashHook("/nonexistent/record", told.append, lambda: False)
+    hook = CrashHook("/nonexistent/record", told.append, lambda: None)
     hook.install()
     crash(hook, ValueError("x"))
     assert told == ["ValueError: x"]
@@ -106,7 +108,7 @@ def test_a_record_that_cannot_be_written_does_not_hide_the_error(quiet: list[Bas
 
 
 def test_another_hook_put_over_ours_stays() -> None:
-    hook = CrashHook(None, lambda cause: None, lambda: False)
+    hook = CrashHook(None, lambda cause: None, lambda: None)
     hook.install()
 
     def other(*_arguments: object) -> None:

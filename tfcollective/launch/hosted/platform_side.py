@@ -36,6 +36,7 @@ from tfcollective.launch.nodes.launcher_side import (
 )
 from tfcollective.launch.nodes.node_side import serve
 from tfcollective.launch.nodes.protocol import NodeSettings, refusal_line
+from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
@@ -124,7 +125,7 @@ class _HostedNode(Node):
         self.ended: float | None = None
         self._explain = explain
 
-    def wait(self) -> str | None:
+    def wait(self) -> AgentFailure | None:
         """See :class:`AgentHandle`."""
         failure = super().wait()
         self.ended = time.monotonic()
@@ -135,7 +136,10 @@ class _HostedNode(Node):
         why = self._explain(self.facts.name)
         if self.ended_by is not None and why in (None, "was ended"):  # the platform may know less than the agent
             why = f"was ended by {self.ended_by}"
-        return f"the container of {self.facts.name} on {self.facts.host} {why}" if why else failure
+        if not why:
+            return failure
+        message = f"the container of {self.facts.name} on {self.facts.host} {why}"
+        return AgentFailure(message, self.heard if failure is None else failure.at)
 
 
 def _gather(

@@ -21,7 +21,7 @@ from tfcollective.launch.nodes.protocol import LOST_S, beat_key, orders_key, ref
 from tfcollective.launch.plan.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.running.agent_process import stop_limit
-from tfcollective.launch.running.agents import Agents
+from tfcollective.launch.running.agents import AgentFailure, Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.log import get_logger
@@ -138,6 +138,8 @@ class Node:
         self._stop_limit = 0.0
         self._stop_by: float | None = None
         self._finished: Callable[[], bool] = lambda: False
+        self.heard = time.monotonic()
+        """When its last sign of life came, before the one that tells its end."""
         self.lost = False
         """Whether it does not answer any more."""
         self.ended_by: str | None = None
@@ -175,14 +177,14 @@ class Node:
             self._stop_limit = stop_limit(command, self._grace) + _MARGIN_S
             self._stop_by = time.monotonic() + self._stop_limit
 
-    def wait(self) -> str | None:
+    def wait(self) -> AgentFailure | None:
         """See :class:`AgentHandle`."""
         version = 0
         while True:
             try:
                 entry = self._client.wait(beat_key(self._facts.number), timeout=LOST_S, newer_than=version)
             except CoordinatorError as error:
-                return f"{self._facts.name}: {error}"
+                return AgentFailure(f"{self._facts.name}: {error}", time.monotonic())
             late = self._stop_by is not None and time.monotonic() > self._stop_by
             if entry is None and self._has_finished():  # its work was done before it fell silent
                 self._close()
@@ -190,13 +192,15 @@ class Node:
             if entry is None or late:
                 self.lost = True
                 self._close()
-                return self._describe_loss(late=late and entry is not None)
+                late &= entry is not None
+                return AgentFailure(self._describe_loss(late=late), time.monotonic() if late else self.heard)
             version = entry.version
             said = entry.value if isinstance(entry.value, dict) else {}
             if said.get("ended"):
                 failure, name = said.get("failure"), said.get("signal")
                 self.ended_by = None if name is None or self._has_finished() else str(name)
-                return None if failure is None else f"{self._facts.name}: {failure}"
+                return None if failure is None else AgentFailure(f"{self._facts.name}: {failure}", self.heard)
+            self.heard = time.monotonic()
 
     def _has_finished(self) -> bool:
         """False also when the coordinator cannot be asked: then the loss is told."""
@@ -272,9 +276,7 @@ def run_on_nodes(
         for host in plan.hosts:
             nodes[host].begin(job, plan.on(host), python)
         stop.open()
-        failures = agents.wait(lambda: job.failed)
+        failure = agents.wait(lambda: job.failed)
     lost = any(nodes[host].lost for host in plan.hosts if host not in side)
     side_failures = {str(one.task): why for place, why in agents.side_failures.items() for one in plan.on(side[place])}
-    return job.outcome(
-        [*earlier, *received], failures[0] if failures else None, host_lost=lost, side_failures=side_failures
-    )
+    return job.outcome([*earlier, *received], failure, host_lost=lost, side_failures=side_failures)

@@ -174,7 +174,8 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
             failure = agent.wait()
         if failure is not None:
             end_processes_of(config.job_id)
-        return _End(_GONE if relay.launcher_gone else failure, relay.stopped_by)
+        why = _GONE if relay.launcher_gone else None if failure is None else failure.message
+        return _End(why, relay.stopped_by)
 
 
 def _placed(worker: WorkerConfig, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerConfig:

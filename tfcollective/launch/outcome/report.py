@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
-from tfcollective.failures import ExitRecord, first_cause
+from tfcollective.failures import ExitRecord, first_cause, in_order_of_arrival
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd
 from tfcollective.tasks import NO_RANK
 
@@ -20,10 +20,11 @@ def exit_code(outcome: JobOutcome) -> int:
         return SIGNAL_BASE + outcome.stopped_by
     if outcome.start_failure is not None and outcome.start_failure.timed_out:
         return ExitCode.NOT_STARTED
+    if outcome.cause is not None:
+        return outcome.cause.status
     if outcome.agent_failure is not None:
         return ExitCode.LOST if outcome.host_lost else ExitCode.INTERNAL
-    cause = first_cause(outcome.exits)
-    return 0 if cause is None else cause.status
+    return ExitCode.OK
 
 
 def render(outcome: JobOutcome) -> str:
@@ -42,8 +43,8 @@ def warning(outcome: JobOutcome) -> str | None:
 
 def headline(outcome: JobOutcome) -> str:
     """Why a job failed, in one line."""
-    cause = first_cause(outcome.exits)
-    if outcome.agent_failure is not None or cause is None:
+    cause = outcome.cause
+    if cause is None:
         failure = outcome.start_failure
         return outcome.agent_failure or f"the ranks could not meet: {failure.message if failure else 'no reason known'}"
     return f"{_who(cause, outcome.places)} {_how(cause)}"
@@ -54,18 +55,18 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
     if outcome.stopped_by is not None:
         yield f"stopped by {signal_name(outcome.stopped_by)}"
         return
-    if outcome.agent_failure is not None:
-        yield outcome.agent_failure
+    host_is_cause = outcome.agent_failure is not None and outcome.cause is None
+    if host_is_cause:
+        yield str(outcome.agent_failure)
     if outcome.start_failure is not None:
         yield f"the ranks could not meet: {outcome.start_failure.message}"
-    cause = first_cause(outcome.exits)
-    if cause is not None:
-        yield from _cause_lines(cause, outcome.places)
-        others = [record for record in outcome.exits if record.failed and record is not cause]
-        yield from (
-            f"  then {_who(record, outcome.places)} {_how(record)}"
-            for record in sorted(others, key=lambda one: one.time)
-        )
+    first = first_cause(outcome.exits)
+    if first is not None:
+        yield from _cause_lines(first, outcome.places)
+        others = [record for record in in_order_of_arrival(outcome.exits) if record is not first]
+        yield from (f"  then {_who(record, outcome.places)} {_how(record)}" for record in others)
+    if outcome.agent_failure is not None and not host_is_cause:
+        yield f"  then {outcome.agent_failure}"
     for side_task in outcome.side_tasks:
         yield from _side_task_lines(side_task, outcome)
 

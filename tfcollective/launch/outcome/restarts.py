@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
-from tfcollective.failures import first_cause
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.outcome.report import exit_code, headline
 from tfcollective.launch.outcome.tracking import tracking
@@ -73,8 +72,8 @@ def obstacle(outcome: JobOutcome) -> str | None:
     """Why a failed job would fail again, or must not be started again; None when it may."""
     if outcome.not_restarted:
         return outcome.not_restarted
-    cause = first_cause(outcome.exits)
-    if cause is None or outcome.agent_failure is not None:
+    cause = outcome.cause
+    if cause is None:
         return None
     if cause.exception is not None:
         return f"{cause.exception.type} comes again however often it is tried" if cause.exception.permanent else None

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from tfcollective.agent.config import AgentConfig, Command, StopCommand, command
 from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
+from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.launch.running.line_writer import LineWriter
 
 __all__ = ["AgentProcess", "stop_limit"]
@@ -105,7 +107,7 @@ class AgentProcess:
         self._limits.append(limit)
         limit.start()
 
-    def wait(self) -> str | None:
+    def wait(self) -> AgentFailure | None:
         """Blocks until it has ended; what happened when it did not end its work in order, else None.
 
         One that gives no sign of life any more is killed.
@@ -126,7 +128,8 @@ class AgentProcess:
             return None
         else:
             how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-        return f"the agent (pid {self._process.pid}) {how}; its processes have been ended"
+        message = f"the agent (pid {self._process.pid}) {how}; its processes have been ended"
+        return AgentFailure(message, time.monotonic() - (silent or 0.0))
 
     def _watch(self) -> float | None:
         """Until it has ended (None), or has been silent for too long: for how long (s)."""

@@ -5,15 +5,30 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tfcollective.agent.config import Command, StopCommand
 from tfcollective.agent.policy import StopCause
 from tfcollective.log import get_logger
 
-__all__ = ["AgentHandle", "Agents"]
+__all__ = ["AgentFailure", "AgentHandle", "Agents"]
 
 _LOG = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class AgentFailure:
+    """An agent that has not done its work to the end.
+
+    Attributes:
+        message: what happened to it.
+        at: until when it was known to work, in seconds on this process's monotonic clock: what a rank reported before
+            that is no consequence of it.
+    """
+
+    message: str
+    at: float
 
 
 class AgentHandle(Protocol):
@@ -25,7 +40,7 @@ class AgentHandle(Protocol):
     def stop(self, command: StopCommand) -> None:
         """Asks it to end its processes; from any thread, and from signal handlers. From now on it has a deadline."""
 
-    def wait(self) -> str | None:
+    def wait(self) -> AgentFailure | None:
         """Blocks until it has ended; what happened when it did not end its work in order, else None."""
 
 
@@ -43,7 +58,7 @@ class Agents:
     def __init__(self, agents: Sequence[AgentHandle], side: Sequence[AgentHandle] = ()) -> None:
         self._agents = (*agents, *side)
         self._side = tuple(side)
-        self._failures: list[str] = []
+        self._failures: list[AgentFailure] = []
         self._lock = threading.Lock()  # not for :meth:`stop`, which may run in a signal handler
         self._ended: set[AgentHandle] = set()
         self._requested = False
@@ -59,8 +74,8 @@ class Agents:
         for agent in self._agents:
             agent.stop(StopCommand(number))
 
-    def wait(self, failed: Callable[[], bool]) -> list[str]:
-        """Blocks until all have ended; what happened to those that did not end in order, first that which came first.
+    def wait(self, failed: Callable[[], bool]) -> AgentFailure | None:
+        """Blocks until all have ended; what happened to the first of those that did not end in order, or None.
 
         An agent looks after its own node. When the first has ended and ``failed()``, the others are asked, once, to
         stop: their ranks may never have met the one that failed.
@@ -70,7 +85,7 @@ class Agents:
             thread.start()
         for thread in threads:
             thread.join()
-        return self._failures
+        return min(self._failures, key=lambda failure: failure.at, default=None)
 
     def _watch(self, agent: AgentHandle, failed: Callable[[], bool]) -> None:
         failure = agent.wait()
@@ -79,8 +94,8 @@ class Agents:
         place = next((place for place, one in enumerate(self._side) if agent is one), None)
         if place is not None:
             if failure is not None:
-                self.side_failures[place] = failure
-                _LOG.warning("%s: training goes on without it", failure)
+                self.side_failures[place] = failure.message
+                _LOG.warning("%s: training goes on without it", failure.message)
             return
         if failure is not None:
             self._failures.append(failure)

@@ -7,6 +7,7 @@ import os
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -28,6 +29,7 @@ from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.plan.side_tasks import side_limit
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
+from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.launch.system.network import interface_addresses
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
@@ -206,7 +208,7 @@ class Job:
     def outcome(
         self,
         received: Sequence[int],
-        agent_failure: str | None,
+        agent_failure: AgentFailure | None,
         *,
         host_lost: bool = False,
         side_failures: Mapping[str, str] | None = None,
@@ -222,12 +224,14 @@ class Job:
         results = function.collect(self._plan.tasks, self._coordinator) if self._spec.call is not None else {}
         view = self._coordinator.view()
         failure = view.failure
+        agent_failure = agent_failure or _unreported(view)
         return JobOutcome(
             exits=tuple(task.exit for task in view.tasks if task.exit is not None),
             initialised=view.initialised,
             start_failure=None if failure is None else StartFailure(failure.message, failure.timed_out),
             stopped_by=received[0] if received else None,
-            agent_failure=agent_failure or _unreported(view),
+            agent_failure=None if agent_failure is None else agent_failure.message,
+            agent_failed_at=0.0 if agent_failure is None else agent_failure.at,
             results=results,
             host_lost=host_lost,
             places={str(process.task): process.place for process in self._plan.processes},
@@ -309,7 +313,10 @@ def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpe
     return JobRecord(options.job_id, coordinator.endpoint, options.key, os.getpid(), created, spec.command)
 
 
-def _unreported(view: JobView) -> str | None:
-    """What to say of ranks whose end nobody has reported: they must not pass for a success."""
+def _unreported(view: JobView) -> AgentFailure | None:
+    """What to say of ranks whose end no agent has reported: they must not pass for a success."""
     silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
-    return f"nobody has reported how {silent} ended: the launcher may have been stopped meanwhile" if silent else None
+    if not silent:
+        return None
+    message = f"nobody has reported how {silent} ended: the launcher may have been stopped meanwhile"
+    return AgentFailure(message, time.monotonic())
