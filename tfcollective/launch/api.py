@@ -191,11 +191,13 @@ def results_of(outcome: JobOutcome, count: int) -> Results:
         failed = [record.to_json() for record in in_order_of_arrival(outcome.exits)]
         raise WorkerFailedError(render(outcome), failures=failed, first=cause.to_json())
     if outcome.start_failure is not None:
-        raise RendezvousError(outcome.start_failure.message)
+        raise RendezvousError(render(outcome) if outcome.earlier else outcome.start_failure.message)
     tasks = sorted(outcome.exits, key=lambda record: record.rank)
     if outcome.agent_failure is not None or len(outcome.results) != count:
         without = ", ".join(str(record.rank) for record in tasks if record.task not in outcome.results)
-        raise LaunchError(outcome.agent_failure or f"ended without leaving a result: rank {without}")
+        if outcome.agent_failure is None:
+            raise LaunchError(f"ended without leaving a result: rank {without}")
+        raise LaunchError(render(outcome) if outcome.earlier else outcome.agent_failure)
     report = render(outcome)  # after a success: of side tasks
     if report:
         sys.stderr.write("".join(f"tfcollective: {line}\n" for line in report.splitlines()))

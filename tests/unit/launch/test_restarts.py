@@ -4,8 +4,16 @@ import signal
 
 import pytest
 
-from tfcollective.errors import ConfigError, InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    LaunchError,
+    RendezvousError,
+    StateError,
+    UnsupportedError,
+)
 from tfcollective.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
+from tfcollective.launch.api import results_of
 from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.outcome.restarts import obstacle, pause_before, restarted, run_job
@@ -37,7 +45,10 @@ class Told(Launcher):
 
     def run(self, spec, *, stop_signals=()):
         self.specs.append(spec)
-        return self.outcomes.pop(0)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 def start(launcher, pauses=None, **fields):
@@ -63,6 +74,47 @@ def test_a_job_that_fails_is_started_again_until_it_does_not(capsys):
     said = capsys.readouterr().err
     assert "all ranks are started again in 1 s (restart 1 of 5)" in said
     assert "exited with code 3; all ranks are started again in 2 s (restart 2 of 5)" in said
+
+
+LOST = ended(agent_failure="the host C (10.0.0.3) has not answered for 15 s", host_lost=True)
+DOWN = LaunchError("nothing was started, because not all hosts can take part:\n  C: ssh cannot connect")
+
+
+def test_a_host_that_is_still_down_is_one_more_start_that_failed(capsys):
+    launcher, pauses = Told(LOST, DOWN, RendezvousError("2 of 3 agents came"), ended()), []
+    outcome = start(launcher, pauses, max_restarts=5)
+    assert exit_code(outcome) == 0
+    assert pauses == [1.0, 2.0, 4.0]
+    assert [spec.restarts for spec in launcher.specs] == [0, 1, 2, 3]
+    assert render(outcome).splitlines() == [
+        "the job was started again 3 times:",
+        "  1. because the host C (10.0.0.3) has not answered for 15 s",
+        "  2. because nothing was started, because not all hosts can take part: C: ssh cannot connect",
+        "  3. because 2 of 3 agents came",
+    ]
+    assert "C: ssh cannot connect; all ranks are started again in 2 s (restart 2 of 5)" in capsys.readouterr().err
+
+
+def test_a_host_that_stays_down_ends_the_job_when_all_starts_are_used_up():
+    outcome = start(Told(LOST, DOWN, DOWN), max_restarts=2)
+    assert (exit_code(outcome), len(outcome.earlier)) == (75, 2)
+    assert render(outcome).splitlines()[-2:] == str(DOWN).splitlines()
+    with pytest.raises(LaunchError, match=r"(?s)started again 2 times:.*has not answered.*C: ssh cannot connect"):
+        results_of(outcome, 1)
+
+
+def test_a_first_start_that_cannot_be_made_is_the_end():
+    with pytest.raises(LaunchError, match="C: ssh cannot connect"):
+        start(Told(DOWN), max_restarts=5)
+
+
+def test_settings_that_cannot_be_used_any_longer_are_final_and_the_starts_before_are_told():
+    outcome = start(Told(KILLED, ConfigError("no interface here is eth7")), max_restarts=5)
+    assert exit_code(outcome) == 70
+    text = render(outcome)
+    assert "  1. because rank 0 (worker:0, pid 41) was killed by SIGKILL" in text
+    assert "it was not started again" in text
+    assert "no interface here is eth7" in text
 
 
 def test_not_more_often_than_asked():

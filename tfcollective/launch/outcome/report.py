@@ -46,7 +46,8 @@ def headline(outcome: JobOutcome) -> str:
     cause = outcome.cause
     if cause is None:
         failure = outcome.start_failure
-        return outcome.agent_failure or f"the ranks could not meet: {failure.message if failure else 'no reason known'}"
+        text = outcome.agent_failure or f"the ranks could not meet: {failure.message if failure else 'no reason known'}"
+        return " ".join(text.split())
     return f"{_who(cause, outcome.places)} {_how(cause)}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.outcome.report import exit_code, headline
@@ -37,6 +37,7 @@ def run_job(
 
     Raises:
         ConfigError: the launcher cannot start a job again, or not the processes of its engine.
+        LaunchError: the first start could not be made. A later one that cannot be made is in the outcome.
     """
     if launcher.starts_mpi != (spec.engine == "mpi"):
         raise ConfigError("the engine mpi and the launcher mpi go together: mpirun starts its processes")
@@ -53,7 +54,7 @@ def _run_until_final(
 ) -> JobOutcome:
     earlier: tuple[str, ...] = ()
     while True:
-        outcome = launcher.run(spec, stop_signals=stop_signals)
+        outcome = _run_once(launcher, spec, stop_signals)
         failed = outcome.stopped_by is None and exit_code(outcome) != ExitCode.OK
         why_not = obstacle(outcome) if failed and spec.max_restarts else None
         if not failed or spec.restarts == spec.max_restarts or why_not is not None:
@@ -66,6 +67,18 @@ def _run_until_final(
             f"(restart {spec.restarts} of {spec.max_restarts})\n"
         )
         pause(wait)
+
+
+def _run_once(launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int]) -> JobOutcome:
+    """The outcome of one start. The first that cannot be made raises what the launcher raises; a later one is one more
+    start that failed: a host that was lost may still be down."""
+    try:
+        return launcher.run(spec, stop_signals=stop_signals)
+    except TfCollectiveError as error:
+        if spec.restarts == 0:
+            raise
+        final = "what is wrong with the job's settings does not pass" if isinstance(error, ConfigError) else ""
+        return JobOutcome((), initialised=False, agent_failure=str(error), host_lost=not final, not_restarted=final)
 
 
 def obstacle(outcome: JobOutcome) -> str | None:
