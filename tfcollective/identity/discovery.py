@@ -14,11 +14,12 @@ The first that is present decides; ``TFCOLLECTIVE_IDENTITY`` names another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tfcollective.errors import ConfigError
 from tfcollective.identity import kubernetes, launcher, mpi, sagemaker, single, slurm, tf_config, vertex
 from tfcollective.identity.addresses import is_own_host
+from tfcollective.identity.ancestors import ancestor
 from tfcollective.identity.keys import read_key
 from tfcollective.identity.model import Claim, Facts, Identity, Source
 from tfcollective.identity.node import current_node_id
@@ -40,14 +41,17 @@ SOURCES: tuple[Source, ...] = (
 
 
 def discover(
-    settings: Settings, environ: Mapping[str, str], is_own_host: Callable[[str], bool] = is_own_host
+    settings: Settings,
+    environ: Mapping[str, str],
+    is_own_host: Callable[[str], bool] = is_own_host,
+    ancestor: Callable[[Collection[str]], str | None] = ancestor,
 ) -> Identity:
     """Who this process is.
 
     ``environ`` is a snapshot of the environment, for the sources that other systems write; our own launcher's
     values stand in ``settings``. Reads the key file. Raises ConfigError that names what is wrong.
     """
-    facts = Facts(settings, environ, is_own_host)
+    facts = Facts(settings, environ, is_own_host, ancestor)
     node = current_node_id(settings.node_id)
     forced = settings.identity
     if forced == launcher.SOURCE or (forced == "auto" and launcher.is_present(settings)):

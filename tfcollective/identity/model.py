@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tfcollective.identity.addresses import is_loopback
@@ -66,11 +66,13 @@ class Facts:
         settings: ours.
         environ: a snapshot of the environment, for what other systems write.
         is_own_host: whether a host name or address is one of this machine.
+        ancestor: see :func:`tfcollective.identity.ancestors.ancestor`.
     """
 
     settings: Settings
     environ: Mapping[str, str]
     is_own_host: Callable[[str], bool]
+    ancestor: Callable[[Collection[str]], str | None]
 
 
 @dataclass(frozen=True)

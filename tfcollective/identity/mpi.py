@@ -18,8 +18,20 @@ from tfcollective.settings import variable
 __all__ = ["SOURCE", "open_mpi_place"]
 
 _LOOPBACK = "127.0.0.1"
-# Where the launchers name the job; any of them tells jobs of one node apart.
-_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "PMI_JOBID", "HYDRA_JOBID")
+# Where the launchers name the job: any of them tells jobs apart.
+_JOB_NAMES = (
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "OMPI_MCA_orte_ess_jobid",
+    "PMI_JOBID",
+    "HYDRA_JOBID",
+    "MPIRUN_ID",
+)
+# What starts the ranks of one node, one process for all of them.
+_STARTERS = (
+    *("mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "mpispawn", "orterun", "orted", "prterun", "prted"),
+    *("hydra_pmi_proxy", "hydra_bstrap_proxy", "pmi_proxy"),
+)
 
 
 @dataclass(frozen=True)
@@ -81,9 +93,28 @@ def _parse(facts: Facts) -> Claim:
         raise ConfigError(f"{family.rank} is set, but {family.size} does not say how many ranks there are")
     rank, size = whole_number(facts.environ, family.rank), whole_number(facts.environ, family.size, 1)
     one_node = facts.environ.get(family.local_size) == str(size)
-    name = next((facts.environ[one] for one in _JOB_NAMES if facts.environ.get(one)), "")
+    name = _job_name(facts, one_node=one_node) if size > 1 else ""
     hosts = (_LOOPBACK,) if one_node else ()
     return claim_by_rank(facts, rank, size, f"mpi-{name}", host=_LOOPBACK if one_node else None, hosts=hosts)
+
+
+def _job_name(facts: Facts, *, one_node: bool) -> str:
+    """What tells this job from others that run at the same time. Raises ConfigError where jobs could meet each other.
+
+    MPICH gives its jobs no name. On one node the process that has started all ranks stands for it; where the ranks of
+    several nodes meet, the user has said so.
+    """
+    named = next((facts.environ[one] for one in _JOB_NAMES if facts.environ.get(one)), None)
+    if named is not None or facts.settings.rendezvous is not None or facts.settings.job_id is not None:
+        return named or facts.settings.job_id or ""
+    started_by = facts.ancestor(_STARTERS) if one_node else ""
+    if started_by is None:
+        raise ConfigError(
+            f"nothing tells this MPI job from others on this node: none of {', '.join(_JOB_NAMES)} is set, and no "
+            f"mpirun is among the parents of this process. Set {variable('job_id')} to a text that is the same on all "
+            "ranks of this job and on no others"
+        )
+    return started_by
 
 
 SOURCE = Source("mpi", ", ".join(family.rank for family in _FAMILIES), _is_present, _parse)

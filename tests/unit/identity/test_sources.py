@@ -21,7 +21,8 @@ CASES = [
 def understand(case):
     environ = {name: value if isinstance(value, str) else json.dumps(value) for name, value in case["environ"].items()}
     own = set(case.get("own_hosts", ()))
-    return discover(Settings.load({"TFCOLLECTIVE_NODE_ID": "n", **environ}), environ, own.__contains__)
+    settings = Settings.load({"TFCOLLECTIVE_NODE_ID": "n", **environ})
+    return discover(settings, environ, own.__contains__, lambda names: case.get("started_by"))
 
 
 def described(identity):
@@ -36,6 +37,7 @@ def described(identity):
         "trainers": list(ranks),
         "notes": list(identity.notes),
         "loopback": identity.on_loopback,
+        "job": identity.job_id,
     }
 
 
