@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -27,12 +27,13 @@ from tfcollective.coordinator.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
-from tfcollective.identity import current_node_id
+from tfcollective.identity import current_node_id, discover
+from tfcollective.job_keys import CLUSTER, derived_key
 from tfcollective.launch import api
 from tfcollective.launch.system.network import own_address
 from tfcollective.launch.system.signals import StopSwitch
 from tfcollective.log import get_logger
-from tfcollective.settings import Settings
+from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import check_task_specs, side_tasks_of, trainers_of
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint
@@ -93,15 +94,18 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self._ready, self._switch, self._error, self._broken = False, StopSwitch(), None, False
         host = _LOOPBACK if self._launcher == "local" else own_address(self._options.get("network_interfaces", ()))
-        name, key = f"cluster-{secrets.token_hex(4)}", new_key()
+        name, job_key = f"cluster-{secrets.token_hex(4)}", new_key()
+        key, encryption = derived_key(job_key, CLUSTER, name), Settings.load().encryption
         patience = _START_S + _allocation_timeout(self._options.get("platform"))
         with ExitStack() as opened:
-            server = CoordinatorServer(ServerOptions(name, key, workers(1), patience, bind_host=host))
-            opened.enter_context(server)
-            self._client = opened.enter_context(CoordinatorClient(server.endpoint, key))
+            options = ServerOptions(name, key, workers(1), patience, bind_host=host, encryption=encryption)
+            server = opened.enter_context(CoordinatorServer(options))
+            client = CoordinatorClient(server.endpoint, key, name, encryption=encryption)
+            self._client = opened.enter_context(client)
             opened.callback(self._end)
-            arguments = (str(server.endpoint), key.hex())
-            self._job = threading.Thread(target=self._run_job, args=(arguments,), name="tfc-cluster", daemon=True)
+            arguments = (str(server.endpoint), name)
+            job = (arguments, job_key)
+            self._job = threading.Thread(target=self._run_job, args=job, name="tfc-cluster", daemon=True)
             self._job.start()
             self._wait_for("ready", patience)
             self._ready = True
@@ -168,11 +172,12 @@ class Cluster:
                 raise RendezvousError(f"not ready within {seconds:g} s: {', '.join(names)}", missing=names)
         return found
 
-    def _run_job(self, arguments: tuple[str, str]) -> None:
+    def _run_job(self, arguments: tuple[str, str], key: bytes) -> None:
         try:
             more: dict[str, Any] = {"task_specs": self._specs, **self._options}
             with self._switch.held():
-                api.run(serve_calls, arguments, np=self._np, launcher=self._launcher, **more)
+                spec = api.function_job(serve_calls, arguments, np=self._np, **more)
+                api.run_function_job(replace(spec, key=key), self._launcher)
         except KeyboardInterrupt:
             self._error = StateError("the cluster's processes were stopped")
         except BaseException as error:  # noqa: BLE001  it is raised where a call waits
@@ -240,11 +245,19 @@ class _Answer:
     failure: ExceptionRecord | None = None
 
 
-def serve_calls(coordinator: str, key: str) -> int:
-    """What every process of a cluster runs: makes one call after the other, and returns how many it has made."""
+def serve_calls(coordinator: str, name: str) -> int:
+    """What every process of a cluster runs: makes one call after the other, and returns how many it has made.
+
+    The submitter's coordinator serves the job ``name`` at ``coordinator``. Its key is derived from the job key, which
+    each process has already: a key in the arguments would travel with the function.
+    """
     settings = Settings.load()
-    task, node = str(settings.task), current_node_id(settings.node_id)
-    with CoordinatorClient(Endpoint.parse(coordinator), bytes.fromhex(key)) as client:
+    identity = discover(settings, environ_snapshot())
+    if identity.key is None:
+        raise CoordinatorError("only a cluster starts its processes")
+    task, node = str(identity.task), current_node_id(settings.node_id)
+    key = derived_key(identity.key, CLUSTER, name)
+    with CoordinatorClient(Endpoint.parse(coordinator), key, name, encryption=settings.encryption) as client:
         watched = (client, settings.failure_file)
         threading.Thread(target=_watch_for_end, args=watched, name="tfc-end", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")

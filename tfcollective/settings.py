@@ -18,6 +18,7 @@ from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
 __all__ = [
+    "ENCRYPTIONS",
     "ENGINES",
     "IDENTITIES",
     "PREFIX",
@@ -38,6 +39,7 @@ __all__ = [
 PREFIX = "TFCOLLECTIVE_"
 TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")
+ENCRYPTIONS = ("auto", "on", "off")
 # Who moves the data: see tfcollective.engines.
 ENGINES = ("native", "horovod", "mpi")
 # Who may tell a process who it is, in order of precedence: see tfcollective.identity.discovery.
@@ -142,6 +144,13 @@ VARIABLES: tuple[Variable, ...] = (
         "key", "hexadecimal", str, None, "The job key itself, for example from a Kubernetes Secret.", identity=True
     ),
     Variable("insecure", "0 or 1", _flag, False, "Without a launcher: do without a job key. Anybody can join the job."),
+    Variable(
+        "encryption",
+        "auto, on or off",
+        _one_of(*ENCRYPTIONS),
+        "auto",
+        "Whether connections to the coordinator are encrypted: those between hosts, all, or none. The same everywhere.",
+    ),
     Variable("job_id", "text", str, None, "The name of the job.", identity=True),
     Variable(
         "task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3.", identity=True
@@ -319,6 +328,7 @@ class Settings:
     key_fd: int | None = None
     key: str | None = field(default=None, repr=False)
     insecure: bool = False
+    encryption: str = "auto"
     job_id: str | None = None
     task: TaskKey | None = None
     evaluator: bool = False

@@ -137,7 +137,7 @@ def test_leaving_ends_what_waits_for_a_platform(monkeypatch):
         assert waiting.wait(within(30))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "run", run)
+    monkeypatch.setattr(api, "run_function_job", run)
     monkeypatch.setattr(Cluster, "_wait_for", interrupted)
     kept = cluster(np=2)
     with pytest.raises(KeyboardInterrupt), kept:

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from tfcollective import log
 from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
@@ -22,7 +23,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
 from tfcollective.processes import become_subreaper, end_descendants
-from tfcollective.settings import TF_CONFIG, VARIABLES, environ_snapshot, variable
+from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 
 __all__ = ["main"]
@@ -51,7 +52,7 @@ def main() -> int:
         return ExitCode.USAGE
     log.configure(config.log_level)
     become_subreaper()
-    reporter = Reporter(CoordinatorClient(Endpoint.parse(config.coordinator), bytes.fromhex(config.key)))
+    reporter = Reporter(_client(config))
     node = current_node_id(config.node_id)
     try:
         environ = _worker_environ(config, node)
@@ -71,14 +72,23 @@ def main() -> int:
     return ExitCode.LOST if wake_up.lost else 0
 
 
+def _client(config: AgentConfig, **options: Any) -> CoordinatorClient:
+    return CoordinatorClient(
+        Endpoint.parse(config.coordinator),
+        bytes.fromhex(config.key),
+        config.job_id,
+        encryption=Settings.load().encryption,
+        **options,
+    )
+
+
 def _watch_coordinator(config: AgentConfig, wake_up: _WakeUp) -> None:
     """Where the launcher's end is not the end of our stdin: whoever holds that may have been stopped."""
     if config.lost_after is None:
         return
-    client = CoordinatorClient(
-        Endpoint.parse(config.coordinator), bytes.fromhex(config.key), reply_timeout=_REPLY_S, connections=1
-    )
-    CoordinatorWatch(client, config.lost_after, wake_up.coordinator_lost).start()
+    CoordinatorWatch(
+        _client(config, reply_timeout=_REPLY_S, connections=1), config.lost_after, wake_up.coordinator_lost
+    ).start()
 
 
 def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tfcollective.settings import Settings
 
 __all__ = ["check"]
 
-_PACKAGES = ("numpy", "tensorflow", "tensorflow-cpu", "keras", "aiohttp", "urllib3")
+_PACKAGES = ("numpy", "tensorflow", "tensorflow-cpu", "keras", "aiohttp", "cryptography")
 _TIMEOUT_S = 60.0
 _OPS_TIMEOUT_S = 180.0
 _RANKS = 2

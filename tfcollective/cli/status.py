@@ -58,10 +58,11 @@ def status(as_json: bool, job: str | None) -> int:
 
 def _query(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
     """One object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
+    encryption = Settings.load().encryption
     for record in records:
         answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
         unreachable = None
-        with CoordinatorClient(record.coordinator, record.key) as client:
+        with CoordinatorClient(record.coordinator, record.key, record.job_id, encryption=encryption) as client:
             try:
                 answer = client.status()
             except CoordinatorError as error:

@@ -60,6 +60,7 @@ def _options(config: CoordinatorConfig) -> ServerOptions:
         start_timeout=config.start_timeout,
         bind_host=config.bind_host,
         bind_port=config.bind_port,
+        encryption=config.encryption,
     )
 
 

@@ -1,32 +1,48 @@
-"""Proof that both ends hold the job key: HMAC-SHA256 over every request and every reply.
+"""Proof that both ends hold the job key: HMAC-SHA256 over the beginning of every connection, every request and reply.
 
-A request's signature covers method, path, time, nonce and the digest of its body, all of which stand in its head: who
-does not hold the key is known before any of the body is read. A reply's covers the request's nonce, the status and
-the body. So a reply belongs to one request, and a request is accepted once: its nonce is remembered for as long as
-its time would be accepted. The job key itself is not used; a key for this purpose is derived from it.
+A connection begins with a greeting. The client sends a random number and proves the job key. The coordinator answers
+with a random number of its own, the name of its job and the SHA-256 of the certificate that it shows on this
+connection (none without TLS), and proves the key for that job over all of it. From these values both derive the key of
+the connection's session, which signs each request and each reply together with its number.
+
+So a proof belongs to one connection of one coordinator of one job: recorded messages cannot be used again, not even
+with a coordinator that was started again with the same key, and clocks do not matter. Who stands between the ends and
+shows a certificate of its own cannot prove that it is the coordinator's.
+
+A request's signature covers method, path and the digest of its body, all of which stand in its head: who does not hold
+the key is known before any of the body is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.job_keys import CONTROL, HELLO, derived_key
 
-__all__ = ["DIGEST", "NONCE", "SIGNATURE", "TIME", "Proof", "Signer", "Unauthenticated", "Verifier", "new_key"]
+__all__ = [
+    "DIGEST",
+    "NONCE",
+    "SIGNATURE",
+    "Session",
+    "Unauthenticated",
+    "Welcome",
+    "check_body",
+    "check_hello",
+    "hello_headers",
+    "new_key",
+]
 
-TIME = "X-Tfcollective-Time"
 NONCE = "X-Tfcollective-Nonce"
 DIGEST = "X-Tfcollective-Digest"
 SIGNATURE = "X-Tfcollective-Signature"
 
 _KEY_BYTES = 32
-_NONCE_LENGTH = 32
-_WINDOW_S = 300.0  # clocks of one cluster may differ by this much
+_NONCE_BYTES = 16
 
 
 class Unauthenticated(Exception):  # noqa: N818  an answer, not a fault of ours
@@ -38,93 +54,130 @@ def new_key() -> bytes:
     return secrets.token_bytes(_KEY_BYTES)
 
 
-@dataclass(frozen=True)
-class Signer:
-    """Signs and checks for one job key; one side of the protocol needs nothing else than this and a clock."""
+# ---- the greeting ----------------------------------------------------------------------------------------------------
 
-    _key: bytes
+
+def hello_headers(job_key: bytes) -> dict[str, str]:
+    """The headers with which a client begins a connection; the nonce in them is new."""
+    nonce = secrets.token_hex(_NONCE_BYTES)
+    return {NONCE: nonce, SIGNATURE: _hello(job_key, nonce)}
+
+
+def check_hello(job_key: bytes, headers: Mapping[str, str]) -> str:
+    """The client's nonce; raises Unauthenticated unless the client holds the job key.
+
+    It may be a copy of an earlier hello: only a request of the session proves that the client is there now.
+    """
+    nonce, signature = headers.get(NONCE, ""), headers.get(SIGNATURE, "")
+    if not signature or len(nonce) != 2 * _NONCE_BYTES:
+        raise Unauthenticated("no signature")
+    if not _equal(signature, _hello(job_key, nonce)):
+        raise Unauthenticated("wrong key")
+    return nonce
+
+
+def _hello(job_key: bytes, nonce: str) -> str:
+    return _sign(derived_key(job_key, HELLO), "hello", nonce)
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The coordinator's answer to a hello, to which the connection is bound.
+
+    Attributes:
+        job_id: the name of its job.
+        client_nonce: the client's random number.
+        server_nonce: its own.
+        certificate: the SHA-256, in hexadecimal, of the certificate that it shows on this connection; empty: no TLS.
+    """
+
+    job_id: str
+    client_nonce: str
+    server_nonce: str
+    certificate: str
 
     @classmethod
-    def from_job_key(cls, job_key: bytes) -> Signer:
-        """Derives the key for control messages."""
-        return cls(hmac.new(job_key, b"tfcollective coordinator 1", hashlib.sha256).digest())
+    def answering(cls, job_id: str, client_nonce: str, certificate: str) -> Welcome:
+        """The answer to the hello with this nonce, with a new nonce of the coordinator's."""
+        return cls(job_id, client_nonce, secrets.token_hex(_NONCE_BYTES), certificate)
 
-    def request_headers(self, method: str, path: str, body: bytes, clock: Clock = SYSTEM_CLOCK) -> dict[str, str]:
-        """The headers that prove a request; the nonce in them is new."""
-        time, nonce = f"{clock.wall():.3f}", secrets.token_hex(_NONCE_LENGTH // 2)
+    def to_body(self) -> bytes:
+        """What the client does not know, as JSON."""
+        return json.dumps([self.job_id, self.server_nonce, self.certificate]).encode()
+
+    @classmethod
+    def from_reply(cls, job_key: bytes, client_nonce: str, body: bytes, signature: str) -> Welcome:
+        """Reads what :meth:`to_body` wrote; Unauthenticated unless ``signature`` is its :meth:`proof`."""
+        try:
+            job_id, server_nonce, certificate = json.loads(body)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Unauthenticated("the reply does not prove the job key") from error
+        welcome = cls(str(job_id), client_nonce, str(server_nonce), str(certificate))
+        if not _equal(signature, welcome.proof(job_key)):
+            raise Unauthenticated("the reply does not prove the job key")
+        return welcome
+
+    def proof(self, job_key: bytes) -> str:
+        """The coordinator's signature."""
+        return self._sign(job_key, "welcome")
+
+    def session(self, job_key: bytes) -> Session:
+        """The session of the connection, at its beginning."""
+        return Session(bytes.fromhex(self._sign(job_key, "session")))
+
+    def _sign(self, job_key: bytes, what: str) -> str:
+        key = derived_key(job_key, CONTROL, self.job_id)
+        return _sign(key, what, self.job_id, self.client_nonce, self.server_nonce, self.certificate)
+
+
+# ---- requests and replies --------------------------------------------------------------------------------------------
+
+
+class Session:
+    """The proofs of one connection, on which requests follow each other; either end has its own. Not thread-safe."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._number = 0  # of the newest proved request
+
+    def request_headers(self, method: str, path: str, body: bytes) -> dict[str, str]:
+        """For the client: the headers that prove the next request."""
+        self._number += 1
         digest = hashlib.sha256(body).hexdigest()
-        signature = self.request_signature(method, path, time, nonce, digest)
-        return {TIME: time, NONCE: nonce, DIGEST: digest, SIGNATURE: signature}
+        return {DIGEST: digest, SIGNATURE: self._request(self._number, method, path, digest)}
 
-    def request_signature(self, method: str, path: str, time: str, nonce: str, digest: str) -> str:
-        """The signature of a request; ``digest`` is the SHA-256 of its body in hexadecimal."""
-        return self._sign("request", method, path, time, nonce, digest)
+    def check_head(self, method: str, path: str, headers: Mapping[str, str]) -> str:
+        """For the coordinator: the digest that the body of this request must have; Unauthenticated unless the head
+        proves that it is the next one."""
+        digest, signature = headers.get(DIGEST, ""), headers.get(SIGNATURE, "")
+        if not _equal(signature, self._request(self._number + 1, method, path, digest)):
+            raise Unauthenticated("the request does not belong to the connection")
+        self._number += 1
+        return digest
 
-    def reply_signature(self, nonce: str, status: int, body: bytes) -> str:
-        """The signature of the reply to the request with this nonce."""
-        return self._sign("reply", nonce, str(status), hashlib.sha256(body).hexdigest())
+    def reply_signature(self, status: int, body: bytes) -> str:
+        """For the coordinator: the signature of the reply to the newest request."""
+        return _sign(self._key, "reply", str(self._number), str(status), hashlib.sha256(body).hexdigest())
 
-    def check_reply(self, nonce: str, status: int, body: bytes, signature: str) -> None:
-        """Raises Unauthenticated unless ``signature`` proves this reply to the request with this nonce."""
-        if not _equal(signature, self.reply_signature(nonce, status, body)):
+    def check_reply(self, status: int, body: bytes, signature: str) -> None:
+        """For the client: raises Unauthenticated unless ``signature`` proves this reply to the newest request."""
+        if not _equal(signature, self.reply_signature(status, body)):
             raise Unauthenticated("the reply does not prove the job key")
 
-    def _sign(self, *parts: str) -> str:
-        return hmac.new(self._key, _encoded("\n".join(parts)), hashlib.sha256).hexdigest()
+    def _request(self, number: int, method: str, path: str, digest: str) -> str:
+        return _sign(self._key, "request", str(number), method, path, digest)
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What a proved head says: the nonce of the request, and the digest that its body must have."""
-
-    nonce: str
-    digest: str
-
-    def check_body(self, body: bytes) -> None:
-        """Raises Unauthenticated unless this is the body that was signed."""
-        if not _equal(self.digest, hashlib.sha256(body).hexdigest()):
-            raise Unauthenticated("the body is not the one that was signed")
+def check_body(digest: str, body: bytes) -> None:
+    """Raises Unauthenticated unless this is the body that was signed."""
+    if not _equal(digest, hashlib.sha256(body).hexdigest()):
+        raise Unauthenticated("the body is not the one that was signed")
 
 
-class Verifier:
-    """Accepts each proved request once. Not thread-safe."""
-
-    def __init__(self, signer: Signer, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._signer = signer
-        self._clock = clock
-        self._seen: OrderedDict[str, float] = OrderedDict()  # nonce -> when it was seen, oldest first
-
-    def verify(self, method: str, path: str, headers: Mapping[str, str]) -> Proof:
-        """What the head of a proved request says; raises Unauthenticated. Only proved requests use memory."""
-        time, nonce, digest = headers.get(TIME, ""), headers.get(NONCE, ""), headers.get(DIGEST, "")
-        signature = headers.get(SIGNATURE, "")
-        if not signature or len(nonce) != _NONCE_LENGTH:
-            raise Unauthenticated("no signature")
-        if not _equal(signature, self._signer.request_signature(method, path, time, nonce, digest)):
-            raise Unauthenticated("wrong key")
-        self._check_time(float(time))  # signed, so our own format
-        self._check_nonce(nonce)
-        return Proof(nonce, digest)
-
-    def _check_time(self, time: float) -> None:
-        difference = time - self._clock.wall()
-        if abs(difference) > _WINDOW_S:
-            raise Unauthenticated(f"the clocks differ by {difference:.0f} s; {_WINDOW_S:.0f} s are allowed")
-
-    def _check_nonce(self, nonce: str) -> None:
-        now = self._clock.monotonic()
-        # A request may be signed up to the window in the future, so it stays acceptable for two windows.
-        while self._seen and next(iter(self._seen.values())) < now - 2 * _WINDOW_S:
-            self._seen.popitem(last=False)
-        if nonce in self._seen:
-            raise Unauthenticated("the request was replayed")
-        self._seen[nonce] = now
+def _sign(key: bytes, *parts: str) -> str:
+    return hmac.new(key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
 def _equal(left: str, right: str) -> bool:
-    return hmac.compare_digest(_encoded(left), _encoded(right))
-
-
-def _encoded(text: str) -> bytes:
-    """A stranger's header may hold bytes that are no text; they come as lone surrogates."""
-    return text.encode("utf-8", "surrogatepass")
+    # A header may hold bytes that are no text; they come as lone surrogates.
+    return hmac.compare_digest(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))

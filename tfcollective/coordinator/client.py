@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from tfcollective.clock import Deadline
 from tfcollective.coordinator import blobs
-from tfcollective.coordinator.auth import NONCE, SIGNATURE, Signer, Unauthenticated
+from tfcollective.coordinator.connection import (
+    Access,
+    Connection,
+    CoordinatorUnreachableError,
+    InterceptedError,
+    OtherJobError,
+    UnprovenReplyError,
+)
 from tfcollective.coordinator.output_log import OutputPage, OutputPiece
 from tfcollective.coordinator.protocol import MAX_BODY_BYTES
 from tfcollective.coordinator.store import Entry
@@ -18,12 +26,14 @@ from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, World
 
-if TYPE_CHECKING:
-    import urllib3
+__all__ = [
+    "CoordinatorClient",
+    "CoordinatorUnreachableError",
+    "InterceptedError",
+    "OtherJobError",
+    "UnprovenReplyError",
+]
 
-__all__ = ["CoordinatorClient", "CoordinatorUnreachableError", "UnprovenReplyError"]
-
-_CONNECT_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 10.0
 _POLL_S = 20.0  # one long poll; a waiting call makes several
 _JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up this much later
@@ -32,42 +42,33 @@ _CONFLICT = 409
 _OK = 200
 
 
-class CoordinatorUnreachableError(CoordinatorError):
-    """Nobody answers there (yet)."""
-
-
-class UnprovenReplyError(CoordinatorError):
-    """Who answers there does not hold our job key."""
-
-
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
-    ``reply_timeout`` is how long (s) an answer may take, on top of what a call waits for on purpose;
-    ``connections`` is how many calls at a time find one open.
+    ``job_id`` is the name of the job, ``encryption`` the setting; see :class:`Access`. ``reply_timeout`` is how long
+    (s) an answer may take, on top of what a call waits for on purpose; ``connections`` is how many calls at a time find
+    one open.
 
     Every call raises CoordinatorError when the coordinator cannot be reached, does not answer in time, does not
-    prove the job key, or refuses the request.
+    prove the job key, is another job's, or refuses the request.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         key: bytes,
+        job_id: str | None = None,
         *,
+        encryption: str = "auto",
         reply_timeout: float = _REPLY_TIMEOUT_S,
         connections: int = _CONNECTIONS,
     ) -> None:
-        import urllib3
-
-        self._endpoint = endpoint
+        self._access = Access(endpoint, key, job_id, encryption)
         self._reply_timeout = reply_timeout
+        self._most_idle = connections
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()  # over the idle connections
         self._closed = False
-        self._signer = Signer.from_job_key(key)
-        # A pool of its own, so that neither proxy variables nor a user's global pool come into it.
-        self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPConnectionPool(
-            endpoint.host, endpoint.port, maxsize=connections, retries=False
-        )
 
     def __enter__(self) -> CoordinatorClient:
         return self
@@ -80,7 +81,10 @@ class CoordinatorClient:
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""
         self._closed = True
-        self._pool.close()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     @property
     def closed(self) -> bool:
@@ -223,48 +227,42 @@ class CoordinatorClient:
         reason = document.get("error", "no reason given")
         if status == _CONFLICT and path == "/v1/join":
             raise RendezvousError(str(reason))
-        raise CoordinatorError(f"the coordinator at {self._endpoint} refused {path}: {reason}")
+        raise CoordinatorError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
 
     def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
-        import urllib3
-
+        timeout = wait + self._reply_timeout
         try:
-            try:
-                return self._attempt(path, data, wait)
-            except urllib3.exceptions.ProtocolError:
-                # A pooled connection that the other end has closed while it was idle: a fresh one tells the truth.
-                return self._attempt(path, data, wait)
+            idle = self._take_idle()
+            if idle is not None:
+                try:
+                    return self._ask(idle, path, data, timeout)
+                except (http.client.HTTPException, ConnectionError) as error:
+                    if isinstance(error, CoordinatorError):
+                        raise
+                    # The other end has closed it while it was idle: a fresh one tells the truth.
+            return self._ask(Connection.open(self._access, self._reply_timeout), path, data, timeout)
         except CoordinatorError:
             raise  # is an OSError too, and says it better
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise CoordinatorUnreachableError(f"no answer from the coordinator at {self._endpoint}: {error}") from error
+        except (http.client.HTTPException, OSError) as error:
+            text = str(error) or type(error).__name__
+            raise CoordinatorUnreachableError(
+                f"no answer from the coordinator at {self._access.endpoint}: {text}"
+            ) from error
 
-    def _attempt(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
-        import urllib3
+    def _ask(self, connection: Connection, path: str, data: bytes, timeout: float) -> tuple[int, bytes]:
+        answer = connection.ask(path, data, timeout)
+        with self._lock:
+            keep = connection.usable and not self._closed and len(self._idle) < self._most_idle
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            connection.close()
+        return answer
 
-        headers = self._signer.request_headers("POST", path, data)
-        response = self._pool.urlopen(
-            "POST",
-            path,
-            body=data,
-            headers={**headers, "Content-Type": "application/json"},
-            timeout=urllib3.Timeout(
-                connect=min(_CONNECT_TIMEOUT_S, self._reply_timeout), read=wait + self._reply_timeout
-            ),
-            redirect=False,
-            preload_content=False,
-        )
-        reply = response.read(2 * MAX_BODY_BYTES)
-        response.release_conn()
-        self._check_reply(headers[NONCE], response, reply)
-        return response.status, reply
-
-    def _check_reply(self, nonce: str, response: urllib3.BaseHTTPResponse, reply: bytes) -> None:
-        try:
-            self._signer.check_reply(nonce, response.status, reply, response.headers.get(SIGNATURE, ""))
-        except Unauthenticated as error:
-            text = f"{self._endpoint} answered with status {response.status}, but {error}"
-            raise UnprovenReplyError(f"{text}: is it another job's coordinator?") from error
+    def _take_idle(self) -> Connection | None:
+        """The one that was used last: it is the least likely to have been closed."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
 
 def _document(data: bytes) -> Mapping[str, object]:

@@ -43,6 +43,7 @@ class CoordinatorConfig:
         log_level: what it logs.
         runtime_dir: where to leave a record for ``tfcollective status``.
         command: what the job runs, for people.
+        encryption: the setting.
     """
 
     job_id: str
@@ -55,6 +56,7 @@ class CoordinatorConfig:
     log_level: str
     runtime_dir: str
     command: tuple[str, ...]
+    encryption: str = "auto"
 
     def to_line(self) -> bytes:
         """One line of JSON that :meth:`from_line` reads."""

@@ -8,17 +8,18 @@ import json
 import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.coordinator import blobs
-from tfcollective.coordinator.auth import SIGNATURE, Signer, Unauthenticated, Verifier
+from tfcollective.coordinator.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
+from tfcollective.coordinator.door import Door
 from tfcollective.coordinator.doorkeeper import Doorkeeper
-from tfcollective.coordinator.protocol import MAX_BODY_BYTES
+from tfcollective.coordinator.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
 from tfcollective.coordinator.refusals import RefusalLog
 from tfcollective.coordinator.requests import BadRequest, Body
 from tfcollective.coordinator.service import JobService, JobView, Reply
@@ -29,6 +30,9 @@ from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
+
+if TYPE_CHECKING:
+    from tfcollective.coordinator.certificate import Certificate
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 
@@ -57,10 +61,12 @@ class ServerOptions:
         max_store_bytes: the size of all values together.
         side_tasks: the tasks outside the world.
         first_generation: the number of the first world; a job that is started again counts on.
+        encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
+            are not, ``off`` none.
     """
 
     job_id: str
-    key: bytes
+    key: bytes = field(repr=False)
     tasks: Sequence[TaskKey]
     start_timeout: float
     bind_host: str = "127.0.0.1"
@@ -70,6 +76,7 @@ class ServerOptions:
     max_store_bytes: int = 1 << 30
     side_tasks: Sequence[TaskKey] = ()
     first_generation: int = 1
+    encryption: str = "auto"
 
 
 class CoordinatorServer:
@@ -92,8 +99,8 @@ class CoordinatorServer:
         self._service = JobService(
             options.job_id, membership, store, clock, options.silence_limit, on_silent, on_trained
         )
-        self._signer = Signer.from_job_key(options.key)
-        self._verifier = Verifier(self._signer, clock)
+        self._certificate: Certificate | None = None
+        self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._runner: web.AppRunner | None = None
@@ -185,6 +192,11 @@ class CoordinatorServer:
             app, access_log=None, shutdown_timeout=0.2, lingering_time=_LINGER_S, logger=self._refusals.as_logger()
         )
         await self._runner.setup()
+        if self._options.encryption == "on" or not is_loopback(self._options.bind_host):
+            # Not sooner: it takes a moment to import, which jobs on this host alone do not need to wait for.
+            from tfcollective.coordinator.certificate import Certificate
+
+            self._certificate = Certificate.make()
         self._server = await loop.create_server(
             self._admit, self._options.bind_host, self._options.bind_port, backlog=_BACKLOG
         )
@@ -196,9 +208,17 @@ class CoordinatorServer:
         """A connection comes."""
         assert self._runner is not None
         assert self._runner.server is not None
-        connection = self._runner.server()
-        self._doorkeeper.came(connection)
-        return connection
+        http = self._runner.server()
+        tls = None if self._certificate is None else self._certificate.context
+        door = Door(http, tls, self._options.body_timeout, self._refusals.note, self._ended)
+        self._doors[http] = door
+        self._doorkeeper.came(door)
+        return door
+
+    def _ended(self, door: Door) -> None:
+        """A connection has ended."""
+        self._doorkeeper.proved(door)
+        del self._doors[door.http]
 
     async def _shut_down(self) -> None:
         self._closing = True
@@ -210,6 +230,9 @@ class CoordinatorServer:
         self._doorkeeper.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        for door in list(self._doors.values()):  # those that HTTP has not begun to serve
+            if door.transport is not None:
+                door.transport.abort()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -225,10 +248,15 @@ class CoordinatorServer:
 
     async def _serve(self, request: web.Request) -> web.Response:
         try:
-            proof = self._verifier.verify(request.method, request.path, request.headers)
-            self._doorkeeper.proved(request.protocol)
+            door = self._doors[request.protocol]
+            if request.path == HELLO_PATH:
+                return self._greet(request, door)
+            if door.session is None:
+                raise Unauthenticated("no greeting")
+            digest = door.session.check_head(request.method, request.path, request.headers)
+            self._doorkeeper.proved(door)
             body = await asyncio.wait_for(request.read(), self._options.body_timeout)
-            proof.check_body(body)
+            check_body(digest, body)
         except Unauthenticated as error:
             return self._refuse(request, 401, str(error))
         except web.HTTPRequestEntityTooLarge:
@@ -239,8 +267,26 @@ class CoordinatorServer:
             return self._refuse(request, 400, f"a body that cannot be read: {error}")
         status, reply = await self._answer(request, body)
         data = json.dumps(reply).encode()
-        headers = {SIGNATURE: self._signer.reply_signature(proof.nonce, status, data)}
+        headers = {SIGNATURE: door.session.reply_signature(status, data)}
         return web.Response(status=status, body=data, headers=headers, content_type="application/json")
+
+    def _greet(self, request: web.Request, door: Door) -> web.Response:
+        """The beginning of a connection. Raises Unauthenticated."""
+        if door.session is not None:
+            raise Unauthenticated("a second greeting")
+        nonce = check_hello(self._options.key, request.headers)
+        if not door.encrypted and not self._may_be_plain(request):
+            return self._refuse(request, ENCRYPTED_ONLY, "the connection is not encrypted")
+        shown = self._certificate.fingerprint if door.encrypted and self._certificate is not None else ""
+        welcome = Welcome.answering(self._options.job_id, nonce, shown)
+        door.session = welcome.session(self._options.key)
+        headers = {SIGNATURE: welcome.proof(self._options.key)}
+        return web.Response(body=welcome.to_body(), headers=headers, content_type="application/json")
+
+    def _may_be_plain(self, request: web.Request) -> bool:
+        """Whether a connection needs no encryption; a peer that cannot be seen any more needs it."""
+        encryption = self._options.encryption
+        return encryption == "off" or (encryption == "auto" and is_loopback(request.remote or ""))
 
     async def _answer(self, request: web.Request, body: bytes) -> tuple[int, Reply]:
         """Status and reply of a proved request."""
@@ -257,7 +303,7 @@ class CoordinatorServer:
             return 409, {"error": str(error)}
 
     def _refuse(self, request: web.Request, status: int, reason: str) -> web.Response:
-        """The answer to somebody who has not proved the key: says nothing, and the connection ends."""
+        """The answer to a client that has not proved the key: says nothing, and the connection ends."""
         self._refusals.note(f"refused a request from {request.remote}: {reason}")
         response = web.Response(status=status, text="refused\n")
         response.force_close()

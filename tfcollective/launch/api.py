@@ -27,10 +27,10 @@ from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
-__all__ = ["Results", "function_job", "results_of", "run"]
+__all__ = ["Results", "function_job", "results_of", "run", "run_function_job"]
 
 _PATHS = {"cwd", "log_dir"}
-_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation"}
+_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
 _FROM_SETTINGS = ("start_timeout", "op_timeout", "grace", "stall_warning", "transport", "engine", "log_level")
 
@@ -102,9 +102,13 @@ def run(
         InvalidArgumentError: the function cannot be pickled.
         UnsupportedError: one of Horovod's options for what is not there, such as ``min_num_proc``.
     """
-    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
-        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
-    spec = function_job(_function(fn, options.pop("func", None)), args, kwargs, np, task_specs=task_specs, **options)
+    function = _function(fn, options.pop("func", None))
+    spec = function_job(function, args, kwargs, np, task_specs=task_specs, nb_retries=nb_retries, **options)
+    return run_function_job(spec, launcher)
+
+
+def run_function_job(spec: JobSpec, launcher: str) -> Results:
+    """Runs what :func:`function_job` made, as :func:`run` does."""
     launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
@@ -128,9 +132,12 @@ def function_job(
     np: int | None = None,
     *,
     task_specs: Mapping[str, Any] | None = None,
+    nb_retries: int | None = None,
     **options: Any,
 ) -> JobSpec:
     """The job that :func:`run` runs; raises ConfigError and InvalidArgumentError as it does."""
+    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
+        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
     loaded = Settings.load()
     options = translate({"np": np, **options})
     np, python = options.pop("np"), options.pop("executable", None) or sys.executable

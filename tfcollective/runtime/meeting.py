@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
-import hmac
 import os
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from tfcollective.coordinator.process import CoordinatorConfig, CoordinatorProce
 from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
 from tfcollective.identity import Identity, KeySource, key_source
 from tfcollective.identity.addresses import is_loopback, is_own_address, resolve, route_address
+from tfcollective.job_keys import JOB, derived_key
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory, user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
@@ -62,7 +61,7 @@ def arrange(settings: Settings, identity: Identity) -> Meeting:
         endpoint = _open(settings, identity, identity.coordinator, key)
     else:
         endpoint = identity.coordinator
-        _await_coordinator(endpoint, key, identity, settings.start_timeout)
+        _await_coordinator(endpoint, key, identity, settings)
     bind_host = settings.bind_host or choose_bind_host(
         route_address(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], route_address
     )
@@ -94,8 +93,7 @@ def _job_key(settings: Settings, identity: Identity) -> bytes:
             identity.coordinator,
         )
         secret = b"tfcollective without a key"
-    # One key a job: a rank that comes to another job's coordinator is told so.
-    return hmac.new(secret, identity.job_id.encode(), hashlib.sha256).digest()
+    return derived_key(secret, JOB, identity.job_id)
 
 
 def _directory(settings: Settings) -> Path:
@@ -145,6 +143,7 @@ def _configure(settings: Settings, identity: Identity, listed: Endpoint, key: by
         log_level=settings.log_level,
         runtime_dir=str(_directory(settings)),
         command=tuple(sys.orig_argv),
+        encryption=settings.encryption,
     )
 
 
@@ -169,11 +168,12 @@ def _start(config: CoordinatorConfig) -> CoordinatorProcess:
 # ---- the others -----------------------------------------------------------------------------------------------------
 
 
-def _await_coordinator(endpoint: Endpoint, key: bytes, identity: Identity, timeout: float) -> None:
+def _await_coordinator(endpoint: Endpoint, key: bytes, identity: Identity, settings: Settings) -> None:
     """Until it answers: rank 0 may start late, and so may its name."""
+    timeout = settings.start_timeout
     deadline, next_word, pause = Deadline.after(timeout), Deadline.after(_TELL_EVERY_S), _FIRST_PAUSE_S
     first = identity.trainers[0]
-    with CoordinatorClient(endpoint, key) as client:
+    with CoordinatorClient(endpoint, key, identity.job_id, encryption=settings.encryption) as client:
         while True:
             try:
                 client.get("ready")

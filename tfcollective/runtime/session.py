@@ -21,6 +21,7 @@ from tfcollective.errors import (
     TfCollectiveError,
 )
 from tfcollective.identity import Identity
+from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.heartbeat import Heartbeat
@@ -245,7 +246,7 @@ class Session:
                 listener,
                 rank=members.rank,
                 addresses=addresses,
-                key=self.identity.key or b"",
+                key=_rank_key(self.identity),
                 generation=(self._generation << 32) + members.world,  # strays of another set are refused
                 world_ranks=members.ranks,
                 options=_options(self.settings),
@@ -346,17 +347,11 @@ def _open_beside(settings: Settings, identity: Identity) -> Session:
     """A side task's: where a launcher has started a coordinator, it hears of the task."""
     if identity.coordinator is None or identity.key is None or identity.without_launcher:
         return Session(settings, identity, None)
-    from tfcollective.coordinator.client import CoordinatorClient
-
-    return Session(settings, identity, None, client=CoordinatorClient(identity.coordinator, identity.key))
+    return Session(settings, identity, None, client=_client(settings, identity))
 
 
 def _join_world(settings: Settings, identity: Identity) -> Session:
-    if identity.coordinator is None or identity.key is None:
-        raise InternalError("a world of several ranks has a coordinator and a key")
-    from tfcollective.coordinator.client import CoordinatorClient
-
-    client = CoordinatorClient(identity.coordinator, identity.key)
+    client = _client(settings, identity)
     try:
         if identity.world_size == 1:
             world = _join(client, settings, identity, address="")
@@ -369,16 +364,25 @@ def _join_world(settings: Settings, identity: Identity) -> Session:
 
 def join_coordinator(settings: Settings, identity: Identity) -> tuple[CoordinatorClient, World]:
     """Under a launcher, without a communicator of ours: the coordinator's client, and the world as it sees it."""
-    if identity.coordinator is None or identity.key is None:
-        raise InternalError("a world of a launcher has a coordinator and a key")
-    from tfcollective.coordinator.client import CoordinatorClient
-
-    client = CoordinatorClient(identity.coordinator, identity.key)
+    client = _client(settings, identity)
     try:
         return client, _join(client, settings, identity, address="")
     except BaseException:
         client.close()
         raise
+
+
+def _client(settings: Settings, identity: Identity) -> CoordinatorClient:
+    if identity.coordinator is None or identity.key is None:
+        raise InternalError("a world of several ranks, or of a launcher, has a coordinator and a key")
+    from tfcollective.coordinator.client import CoordinatorClient
+
+    return CoordinatorClient(identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption)
+
+
+def _rank_key(identity: Identity) -> bytes:
+    """What the ranks' connections are proved with: no other job's, even if it was given the same key."""
+    return derived_key(identity.key or b"", RANKS, identity.job_id)
 
 
 def _open_connected(client: CoordinatorClient, settings: Settings, identity: Identity) -> Session:
@@ -392,7 +396,7 @@ def _open_connected(client: CoordinatorClient, settings: Settings, identity: Ide
                 listener,
                 rank=placement.rank,
                 addresses=world.addresses,
-                key=identity.key or b"",
+                key=_rank_key(identity),
                 generation=world.generation,
                 options=_options(settings),
                 library=library,

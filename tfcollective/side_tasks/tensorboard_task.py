@@ -61,7 +61,9 @@ def _experiment_dir(chief: TaskKey) -> str:
     if identity.coordinator is None or identity.key is None:
         raise CoordinatorError("only launchers start this module")
     advice = "say in the TaskSpec what TensorBoard shall show: tb_model_dir"
-    with CoordinatorClient(identity.coordinator, identity.key) as client:
+    with CoordinatorClient(
+        identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption
+    ) as client:
         while True:
             ended = runtime.training_ended()  # before the look: what was said until then is seen
             said = client.wait(experiment_key(chief), timeout=0.0 if ended else _LOOK_S)

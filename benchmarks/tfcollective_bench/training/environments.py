@@ -15,7 +15,7 @@ from tfcollective_bench.training.runners import Runner
 __all__ = ["Environment", "find_environments", "missing", "packages_of"]
 
 _PROBE_S = 60.0
-_OURS = ("aiohttp", "urllib3", "click", "rich", "psutil")
+_OURS = ("aiohttp", "click", "rich", "psutil")
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "keras", "numpy", *_OURS)
 _PROBE = """
 import json, sys

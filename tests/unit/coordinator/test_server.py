@@ -6,16 +6,17 @@ import logging
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
-import urllib3
+from control_wire import ByHand
 from launching import until
 from patience import within
 
-from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Signer, new_key
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers, new_key
+from tfcollective.coordinator.client import CoordinatorClient, OtherJobError
 from tfcollective.coordinator.output_log import OutputPiece
-from tfcollective.coordinator.protocol import MAX_BODY_BYTES, NODES
+from tfcollective.coordinator.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
@@ -181,13 +182,22 @@ def test_an_address_that_is_not_ours_cannot_be_served():
 # ---- strangers: every one is refused and logged, and the job goes on -------------------------------------------------
 
 
-def raw(server, headers, body=b"{}", method="POST", path="/v1/status"):
-    pool = urllib3.HTTPConnectionPool(server.endpoint.host, server.endpoint.port, retries=False, timeout=within(20))
-    return pool.urlopen(method, path, body=body, headers=headers)
+@pytest.fixture
+def raw(server):
+    """A connection on which nothing has been said yet."""
+    with ByHand(server.endpoint) as one:
+        yield one
 
 
-def signed(method="POST", path="/v1/status", body=b"{}", key=KEY):
-    return Signer.from_job_key(key).request_headers(method, path, body)
+@pytest.fixture
+def signed(raw):
+    """Asks on a connection that has begun as it should: the status and the body of the answer."""
+    session = raw.greet(KEY)
+
+    def ask(method="POST", path="/v1/status", body=b"{}"):
+        return raw.ask(path, body, session.request_headers(method, path, body), method)[:2]
+
+    return ask
 
 
 @pytest.fixture
@@ -208,30 +218,92 @@ def test_a_wrong_key(server):
 
 
 @pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("path", ["/", "/v1/status", "/v1/nothing"])
+@pytest.mark.parametrize("path", ["/", HELLO_PATH, "/v1/status", "/v1/nothing"])
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-def test_no_key(server, method, path):
-    reply = raw(server, {}, method=method, path=path)
-    assert (reply.status, reply.data, reply.headers.get(SIGNATURE)) == (401, b"refused\n", None)
+def test_no_key(raw, method, path):
+    status, body, headers = raw.ask(path, method=method)
+    assert (status, body, headers.get(SIGNATURE)) == (401, b"refused\n", None)
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_replay(server):
-    headers = signed()
-    assert raw(server, headers).status == 200
-    assert raw(server, headers).status == 401
+def test_a_greeting_alone_is_not_enough(raw):
+    raw.greet(KEY)
+    assert raw.ask("/v1/status")[0] == 401
 
 
 @pytest.mark.usefixtures("refused")
-def test_another_body_or_path_under_the_same_signature(server):
-    assert raw(server, signed(), body=b'{"a":1}').status == 401
-    assert raw(server, signed(), path="/v1/put").status == 401
+def test_a_second_greeting(raw):
+    raw.greet(KEY)
+    assert raw.ask(HELLO_PATH, b"", hello_headers(KEY))[0] == 401
 
 
 @pytest.mark.usefixtures("refused")
-def test_an_oversized_body(server):
-    body = b" " * (MAX_BODY_BYTES + 1)
-    assert raw(server, signed(body=body), body=body).status == 413
+def test_a_replay(raw):
+    session = raw.greet(KEY)
+    headers = session.request_headers("POST", "/v1/status", b"{}")
+    assert raw.ask("/v1/status", headers=headers)[0] == 200
+    assert raw.ask("/v1/status", headers=headers)[0] == 401
+
+
+def recorded(endpoint):
+    """What a client that proves the key says: its hello, and a request."""
+    with ByHand(endpoint) as one:
+        hello = hello_headers(KEY)
+        status, body, headers = one.ask(HELLO_PATH, b"", hello)
+        assert status == 200
+        session = Welcome.from_reply(KEY, hello[NONCE], body, headers[SIGNATURE]).session(KEY)
+        request = session.request_headers("POST", "/v1/status", b"{}")
+        assert one.ask("/v1/status", headers=request)[0] == 200
+        return hello, request
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_recorded_connection_cannot_be_played_again(server):
+    hello, request = recorded(server.endpoint)
+    with ByHand(server.endpoint) as thief:
+        assert thief.ask(HELLO_PATH, b"", hello)[0] == 200
+        assert thief.ask("/v1/status", headers=request)[0] == 401
+
+
+def test_a_recorded_connection_is_worth_nothing_with_a_coordinator_that_was_started_again():
+    with serve() as first:
+        hello, request = recorded(first.endpoint)
+    with serve() as second, ByHand(second.endpoint) as thief:
+        assert thief.ask(HELLO_PATH, b"", hello)[0] == 200
+        assert thief.ask("/v1/status", headers=request)[0] == 401
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(("path", "body"), [("/v1/status", b'{"a":1}'), ("/v1/put", b"{}")])
+def test_another_body_or_path_under_the_same_signature(raw, path, body):
+    headers = raw.greet(KEY).request_headers("POST", "/v1/status", b"{}")
+    assert raw.ask(path, body, headers)[0] == 401
+
+
+def test_two_jobs_with_one_key_do_not_form_one_world(server):
+    """A rank of another job comes to this job's coordinator: it is told so, and its place stays free."""
+    with CoordinatorClient(server.endpoint, KEY, "job-b") as stray:
+        with pytest.raises(OtherJobError, match=r"coordinator of the job 'job', .* belongs to the job 'job-b'"):
+            stray.join(TaskKey("worker", 1), size=2, node="n", pid=1, address="stray", timeout=within(20))
+    threads = [in_thread(join, server.endpoint, index) for index in range(2)]
+    for thread, _ in threads:
+        thread.join(within(20))
+    assert [results[0].addresses for _, results in threads] == [("a0", "a1")] * 2
+
+
+@pytest.mark.usefixtures("refused")
+def test_proofs_for_another_job_with_the_same_key(raw):
+    """Of a client that does not look at the name that it is given."""
+    hello = hello_headers(KEY)
+    _, body, headers = raw.ask(HELLO_PATH, b"", hello)
+    welcome = Welcome.from_reply(KEY, hello[NONCE], body, headers[SIGNATURE])
+    other = replace(welcome, job_id="job-b").session(KEY)
+    assert raw.ask("/v1/status", headers=other.request_headers("POST", "/v1/status", b"{}"))[0] == 401
+
+
+@pytest.mark.usefixtures("refused")
+def test_an_oversized_body(signed):
+    assert signed(body=b" " * (MAX_BODY_BYTES + 1))[0] == 413
 
 
 @pytest.mark.usefixtures("refused")
@@ -251,17 +323,18 @@ def test_an_oversized_body(server):
         ("/v1/exited", b'{"record": {}}'),
     ],
 )
-def test_a_malformed_body_of_somebody_with_the_key(server, path, body):
-    reply = raw(server, signed(path=path, body=body), body=body, path=path)
-    assert reply.status == 400
-    assert json.loads(reply.data)["error"]
+def test_a_malformed_body_of_somebody_with_the_key(signed, path, body):
+    status, reply = signed(path=path, body=body)
+    assert status == 400
+    assert json.loads(reply)["error"]
 
 
 def test_many_refusals_make_few_lines(server, caplog):
     with caplog.at_level(logging.WARNING, logger="tfcollective"):
         begin = time.monotonic()
         for _ in range(200):
-            assert raw(server, {}).status == 401
+            with ByHand(server.endpoint) as stranger:
+                assert stranger.ask("/v1/status")[0] == 401
         assert len(caplog.records) <= 2 + (time.monotonic() - begin)
 
 
@@ -271,9 +344,9 @@ def test_a_coordinator_that_does_not_run_says_so():
             use(serve())
 
 
-def test_an_unknown_path_and_method_for_somebody_with_the_key(server):
-    assert raw(server, signed(path="/v1/none"), path="/v1/none").status == 404
-    assert raw(server, signed(method="GET"), method="GET").status == 404
+def test_an_unknown_path_and_method_for_somebody_with_the_key(signed):
+    assert signed(path="/v1/none")[0] == 404
+    assert signed(method="GET")[0] == 404
 
 
 def test_an_unknown_task_is_a_conflict(server, client):
@@ -287,9 +360,9 @@ def connect(server):
     return connection
 
 
-def head(headers, length):
+def head(headers, length, path="/v1/status"):
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"POST /v1/status HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {length}\r\n\r\n".encode("latin-1")
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {length}\r\n\r\n".encode("latin-1")
 
 
 def read_all(connection):
@@ -309,8 +382,9 @@ def is_cut_off(connection):
 
 def test_a_client_that_sends_slowly_is_cut_off(caplog):
     # Not shorter: whoever is slow is meant, and on a busy machine that is this test, too.
-    with serve(body_timeout=2.0) as server, connect(server) as slow:
-        slow.sendall(head(signed(body=b" " * 100), 100) + b" ")
+    with serve(body_timeout=2.0) as server, ByHand(server.endpoint) as one:
+        session, slow = one.greet(KEY), one.http.sock
+        slow.sendall(head(session.request_headers("POST", "/v1/status", b" " * 100), 100) + b" ")
         with CoordinatorClient(server.endpoint, KEY) as client:
             assert client.put("meanwhile", 1) == 1
         assert b"408" in slow.recv(1000)
@@ -319,16 +393,24 @@ def test_a_client_that_sends_slowly_is_cut_off(caplog):
 
 def test_a_stranger_is_refused_before_its_body_has_come(server):
     with connect(server) as stranger:
-        stranger.sendall(head(signed(key=new_key(), body=b""), MAX_BODY_BYTES))
+        stranger.sendall(head(hello_headers(new_key()), MAX_BODY_BYTES, HELLO_PATH))
         assert b"401" in read_all(stranger)
 
 
 @pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("name", [NONCE, DIGEST, SIGNATURE])
-def test_a_header_that_is_no_text(server, name):
+@pytest.mark.parametrize("name", [NONCE, SIGNATURE])
+def test_a_header_of_a_greeting_that_is_no_text(server, name):
     with connect(server) as stranger:
-        stranger.sendall(head({**signed(), name: "\xff" * 32}, 2) + b"{}")
+        stranger.sendall(head({**hello_headers(KEY), name: "\xff" * 32}, 2, HELLO_PATH) + b"{}")
         assert b"401" in read_all(stranger)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("name", [DIGEST, SIGNATURE])
+def test_a_header_of_a_request_that_is_no_text(raw, name):
+    headers = raw.greet(KEY).request_headers("POST", "/v1/status", b"{}")
+    raw.http.sock.sendall(head({**headers, name: "\xff" * 32}, 2) + b"{}")
+    assert b"401" in read_all(raw.http.sock)
 
 
 def test_strangers_that_never_finish_a_head_are_cut_off():

@@ -85,7 +85,7 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch):
 def test_while_waiting_it_says_for_whom(monkeypatch, caplog):
     monkeypatch.setattr(meeting, "_TELL_EVERY_S", 0.0)
     with pytest.raises(meeting.RendezvousError, match="has not opened") as caught:
-        meeting._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), 2.0)  # long enough to say it
+        meeting._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), Settings(start_timeout=2.0))
     assert caught.value.missing == ("worker:0",)
     assert "waiting for worker:0 (rank 0): no answer from the coordinator" in caplog.text
 

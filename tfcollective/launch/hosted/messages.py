@@ -41,7 +41,7 @@ DONE = "hosted/done"  # the submitter has seen that
 LEASE_S = 30.0
 
 # What of a job description the platform's side needs nothing of, or gets in another way.
-_NOT_SENT = frozenset({"call", "platform", "hosts", "tasks", "task_specs"})
+_NOT_SENT = frozenset({"call", "platform", "hosts", "tasks", "task_specs", "key"})
 _TUPLES = frozenset({"command", "network_interfaces", "pass_env"})
 
 

@@ -40,6 +40,7 @@ from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.settings import Settings
 from tfcollective.topology import Endpoint
 
 __all__ = ["HostedPlatform", "serve_container", "serve_job"]
@@ -71,7 +72,9 @@ class HostedPlatform(Protocol):
 
 def serve_container(settings: NodeSettings) -> int:
     """What runs in every other container: an agent, whose output the submitter sees."""
-    client = CoordinatorClient(Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key))
+    client = CoordinatorClient(
+        Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), encryption=Settings.load().encryption
+    )
     with OutputRelay(client, settings.name):
         return serve(settings)
 

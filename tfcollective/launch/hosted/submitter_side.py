@@ -24,6 +24,7 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.running.function import fetch_results
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.settings import Settings
 from tfcollective.topology import Endpoint
 
 __all__ = ["HostedClient", "ask_status"]
@@ -44,7 +45,8 @@ _IDLE_S = 5.0
 
 def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
     """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached."""
-    with CoordinatorClient(Endpoint.parse(coordinator), key) as client, suppress(CoordinatorError):
+    client = CoordinatorClient(Endpoint.parse(coordinator), key, encryption=Settings.load().encryption)
+    with client, suppress(CoordinatorError):
         return client.status()
     return None
 
@@ -59,7 +61,11 @@ class HostedClient:
 
     def __init__(self, coordinator: str, key: bytes) -> None:
         self._client = CoordinatorClient(
-            Endpoint.parse(coordinator), key, reply_timeout=_REPLY_S, connections=_CONNECTIONS
+            Endpoint.parse(coordinator),
+            key,
+            encryption=Settings.load().encryption,
+            reply_timeout=_REPLY_S,
+            connections=_CONNECTIONS,
         )
         self._ended = threading.Event()
         self._heard = time.monotonic()

@@ -25,6 +25,7 @@ from tfcollective.launch.running.agents import AgentFailure, Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.log import get_logger
+from tfcollective.settings import Settings
 from tfcollective.tasks import NO_RANK
 from tfcollective.topology import Endpoint
 
@@ -86,7 +87,13 @@ def version_problem(facts: Facts) -> str | None:
 
 def client_of(job: Job, nodes: int) -> CoordinatorClient:
     """For the launcher's own waits: one for each node, and its orders."""
-    return CoordinatorClient(Endpoint.parse(job.coordinator), job.key, connections=2 * nodes + 1)
+    return CoordinatorClient(
+        Endpoint.parse(job.coordinator),
+        job.key,
+        job.job_id,
+        encryption=Settings.load().encryption,
+        connections=2 * nodes + 1,
+    )
 
 
 def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Facts, ...]:

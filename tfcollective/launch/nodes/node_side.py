@@ -141,7 +141,12 @@ def _serve(
 
 
 def _client(settings: NodeSettings) -> CoordinatorClient:
-    return CoordinatorClient(Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), reply_timeout=_REPLY_S)
+    return CoordinatorClient(
+        Endpoint.parse(settings.coordinator),
+        bytes.fromhex(settings.key),
+        encryption=Settings.load().encryption,
+        reply_timeout=_REPLY_S,
+    )
 
 
 def _accepted(order: bytes) -> AgentConfig:

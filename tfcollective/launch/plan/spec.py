@@ -63,6 +63,7 @@ class JobSpec:
         max_restarts: how often all ranks are started again when one fails.
         restarts: how often they have been.
         first_generation: the number of the first world.
+        key: the job key; None: a new one.
     """
 
     command: tuple[str, ...]
@@ -93,6 +94,7 @@ class JobSpec:
     max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1
+    key: bytes | None = field(default=None, repr=False)
 
     @property
     def world(self) -> tuple[TaskKey, ...]:

@@ -137,7 +137,9 @@ def _call(settings: Settings) -> None:
     identity = discover(settings, environ_snapshot())
     if identity.coordinator is None or identity.key is None:
         raise CoordinatorError(_NOT_BY_HAND)
-    with CoordinatorClient(identity.coordinator, identity.key) as client:
+    with CoordinatorClient(
+        identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption
+    ) as client:
         sys.path[:0] = [entry for entry in json.loads(_fetch(client, _SYS_PATH)) if entry not in sys.path]
         fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))
         result = _result_of(fn(*args, **kwargs), identity.task, client)

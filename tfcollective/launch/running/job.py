@@ -67,7 +67,7 @@ class Job:
         bind_host: the address of the interface that the agents and the ranks reach.
         bind_port: the port; 0: any free one.
         job_id: its name; None: a new one.
-        key: the job key; None: a new one.
+        key: the job key; None: the spec's, or a new one.
         observer: called with the state of the job every few seconds, on a thread of its own.
     """
 
@@ -87,7 +87,7 @@ class Job:
         self._plan = plan
         self._options = ServerOptions(
             new_job_id() if job_id is None else job_id,
-            new_key() if key is None else key,
+            key or spec.key or new_key(),
             plan.tasks,
             spec.start_timeout,
             bind_host=bind_host,
@@ -95,6 +95,7 @@ class Job:
             silence_limit=spec.op_timeout + _SILENCE_MARGIN_S,
             side_tasks=spec.side_tasks,
             first_generation=spec.first_generation,
+            encryption=Settings.load().encryption,
         )
         self._killer = _Killer()
         patience = {"evaluator_grace": spec.evaluator_grace, "start_timeout": spec.start_timeout}

@@ -56,6 +56,7 @@ class ComputeService:
             log_level=settings.log_level,
             runtime_dir=str(runtime_directory(settings.runtime_dir, environ, tempfile.gettempdir())),
             command=tuple(sys.orig_argv),
+            encryption=settings.encryption,
         )
         self._process = CoordinatorProcess.start(config, environ)
         return self
@@ -93,7 +94,7 @@ class ComputeClient:
         del verbose
         host, port = next(address for found in addresses.values() for address in found)
         self._workers = workers_per_dispatcher
-        self._client = CoordinatorClient(Endpoint(host, port), key)
+        self._client = CoordinatorClient(Endpoint(host, port), key, encryption=Settings.load().encryption)
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
         """A dispatcher listens there (``grpc://HOST:PORT``)."""

@@ -1,0 +1,110 @@
+"""Every byte between the processes of a job and its coordinators: no key is among them, and nothing that can be read
+where the connections are encrypted."""
+
+import threading
+
+import psutil
+import pytest
+from control_wire import Recorder, keys_in, with_base64
+
+import tfcollective
+from tfcollective import clusters
+from tfcollective.coordinator.server import CoordinatorServer
+from tfcollective.launch.running import job as running_job
+from tfcollective.topology import Endpoint
+
+pytestmark = pytest.mark.multiprocess
+
+MARK = "what-only-this-function-says"
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    """What passes between clients and all coordinators that this process opens, and the keys that they have."""
+    found = _Wire()
+
+    class Recorded(CoordinatorServer):
+        @property
+        def endpoint(self):
+            return found.way_to(self._options, super().endpoint)
+
+    for module in (running_job, clusters):
+        monkeypatch.setattr(module, "CoordinatorServer", Recorded)
+    yield found
+    found.close()
+
+
+class _Wire:
+    def __init__(self):
+        self._recorders = {}
+        self._lock = threading.Lock()
+        self.jobs = {}  # the keys, by the names of their jobs
+
+    def way_to(self, options, endpoint):
+        with self._lock:
+            if endpoint not in self._recorders:
+                self._recorders[endpoint] = Recorder(endpoint).__enter__()
+                self.jobs[options.job_id] = options.key
+            recorder = self._recorders[endpoint]
+        return Endpoint(recorder.host, recorder.port)
+
+    def close(self):
+        for one in self._recorders.values():
+            one.__exit__()
+
+    @property
+    def said(self):
+        return b"".join(bytes(one.recorded) for one in self._recorders.values())
+
+
+def holds_no_key(wire):
+    assert len(wire.said) > 1000
+    assert wire.jobs
+    return keys_in(wire.said, wire.jobs) == []
+
+
+def marked(value):
+    tfcollective.init()
+    return f"{value} {tfcollective.rank()} {MARK}"
+
+
+def neighbourhood():
+    """Command lines and environments of this process, of its agent and of the agent's other processes."""
+    me = psutil.Process()
+    agent = me.parent()
+    found = []
+    for one in (me, agent, *agent.children(recursive=True)):
+        found.append(" ".join(one.cmdline()))
+        found.append(repr(one.environ()))
+    return found
+
+
+@pytest.mark.parametrize("encryption", ["off", "on"])
+def test_a_run(wire, monkeypatch, encryption):
+    monkeypatch.setenv("TFCOLLECTIVE_ENCRYPTION", encryption)
+    results = tfcollective.run(marked, ("called",), np=2)
+    assert results == [f"called {rank} {MARK}" for rank in range(2)]
+    assert holds_no_key(wire)
+    assert (MARK.encode() in with_base64(wire.said)) is (encryption == "off")
+
+
+@pytest.mark.parametrize("encryption", ["off", "on"])
+def test_a_cluster(wire, monkeypatch, encryption):
+    monkeypatch.setenv("TFCOLLECTIVE_ENCRYPTION", encryption)
+    with tfcollective.cluster(np=2) as kept:
+        assert kept.run(marked, "first") == [f"first {rank} {MARK}" for rank in range(2)]
+        assert kept.run(marked, "second") == [f"second {rank} {MARK}" for rank in range(2)]
+    assert len(wire.jobs) == 2  # the job's, and the cluster's own
+    assert holds_no_key(wire)
+    assert (MARK.encode() in with_base64(wire.said)) is (encryption == "off")
+
+
+def test_no_key_in_command_lines_environments_and_logs(wire, monkeypatch, capfd):
+    monkeypatch.setenv("TFCOLLECTIVE_LOG_LEVEL", "debug")
+    with tfcollective.cluster(np=2) as kept:
+        found = kept.run(neighbourhood)
+    logged = capfd.readouterr()
+    seen = "\n".join([*(text for one in found for text in one), logged.out, logged.err])
+    assert "TFCOLLECTIVE_KEY_FILE" in seen
+    assert "agent: worker:0 is process" in logged.err
+    assert keys_in(seen.encode(), wire.jobs) == []

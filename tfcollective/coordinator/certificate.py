@@ -1,0 +1,75 @@
+"""The certificate of one coordinator: made when it starts, signed by itself, never written down, gone with it.
+
+No authority vouches for it. A client knows it by its SHA-256, which the greeting covers with the job key.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import secrets
+import ssl
+import tempfile
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+__all__ = ["Certificate"]
+
+# No client looks at these: the certificate lives as long as its process. Clocks of hosts may differ.
+_BEFORE = datetime.timedelta(days=1)
+_AFTER = datetime.timedelta(days=3650)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate with its private key.
+
+    Attributes:
+        context: serves connections with it; TLS 1.3 only.
+        fingerprint: its SHA-256 in hexadecimal.
+    """
+
+    context: ssl.SSLContext
+    fingerprint: str
+
+    @classmethod
+    def make(cls) -> Certificate:
+        """A new one. Raises OSError when no temporary file can be written."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _signed(key)
+        password = secrets.token_bytes(16)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # OpenSSL reads certificates from files only. The key in it is encrypted: a file that is left behind by a
+        # process that is killed here is of no use to others.
+        with tempfile.NamedTemporaryFile(prefix="tfcollective-") as file:
+            file.write(
+                key.private_bytes(
+                    serialization.Encoding.PEM,
+                    serialization.PrivateFormat.PKCS8,
+                    serialization.BestAvailableEncryption(password),
+                )
+            )
+            file.write(certificate.public_bytes(serialization.Encoding.PEM))
+            file.flush()
+            context.load_cert_chain(file.name, password=password)
+        return cls(context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest())
+
+
+def _signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tfcollective coordinator")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _AFTER)
+        .sign(key, hashes.SHA256())
+    )

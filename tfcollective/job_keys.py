@@ -1,0 +1,24 @@
+"""Keys derived from a job key: one for each purpose and name.
+
+A job key itself is never sent and signs nothing. A proof made with one derived key is worth nothing where another is
+needed: two jobs that were given one key form two worlds, and a connection for data is not one for control.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+
+__all__ = ["CLUSTER", "CONTROL", "HELLO", "JOB", "RANKS", "derived_key"]
+
+JOB = "job"  # the job key itself, where one secret serves several jobs
+HELLO = "hello"  # a client's first word to a coordinator, before it knows the name of the job
+CONTROL = "control"  # requests to the coordinator of the job with this name
+RANKS = "ranks"  # connections between the ranks of the job with this name
+CLUSTER = "cluster"  # the coordinator that hands the calls of the cluster with this name to its processes
+
+
+def derived_key(job_key: bytes, purpose: str, name: str = "") -> bytes:
+    """A key of 32 bytes for one purpose and one name (HKDF-Expand of RFC 5869, one block)."""
+    return hmac.new(job_key, json.dumps(["tfcollective", purpose, name]).encode() + b"\x01", hashlib.sha256).digest()
