@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import second_device
 from patience import within
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -27,7 +28,8 @@ def run_job(
     """Runs `script` on `ranks` processes with the launcher; `expect` is the exit code (None: any but 0). `whole`: with
     all that is installed, for scripts that need what is hidden otherwise."""
     launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(ranks), *options]
-    command = [*launcher, sys.executable, str(script), *arguments]
+    program = [second_device.__file__] if second_device.asked_for({**os.environ, **environment}) else []
+    command = [*launcher, sys.executable, *program, str(script), *arguments]
     path = os.environ.get("PYTHONPATH", "")
     if not whole:
         environment["PYTHONPATH"] = os.pathsep.join([str(HIDDEN), environment.get("PYTHONPATH", path)])

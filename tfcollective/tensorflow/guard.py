@@ -7,7 +7,7 @@ gathered and compared. The third step, because Horovod's idiom broadcasts after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,6 @@ __all__ = ["FIRST_CHECK", "ReplicaGuard", "compare_fingerprints", "fingerprints"
 FIRST_CHECK = 2  # steps before the first check
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
-_LOWER = "_lower_using_switch_merge"  # of an op If: whether TensorFlow takes it apart
 _CHANGED, _PRESENT = 0, 1  # places in the last row of what the ranks compare
 
 ADVICE = (
@@ -75,16 +74,20 @@ class ReplicaGuard:
         named = [(variable_name(v, i), v) for i, v in enumerate(variables) if tf.TensorShape(v.shape).num_elements()]
         if not named:
             return []
+        with tf.device("CPU:0"):  # GPUs have no kernels for fingerprints, text and sums of uint8
+            return [self._count_and_check(every, named, members)]
+
+    def _count_and_check(self, every: int, named: Sequence[tuple[str, Any]], members: Members) -> Any:
         counter = self._counter()
         steps = counter.read_value()
         counter.assign_add(1)
         due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
         if not self._after_update:
-            return [_rarely(due, lambda: self._check(named, members))]
+            return tf.cond(due, lambda: self._check(named, members), _nothing)
         self._first_fingerprints(len(named))
         begins = tf.equal(steps, 0)
         look = lambda: tf.cond(begins, lambda: self._remember(named), lambda: self._check(named, members))  # noqa: E731
-        return [_rarely(tf.logical_or(begins, due), look)]
+        return tf.cond(tf.logical_or(begins, due), look, _nothing)
 
     def _remember(self, named: Sequence[tuple[str, Any]]) -> Any:
         with tf.control_dependencies([self._first_fingerprints(len(named)).assign(_fingerprints_of(named))]):
@@ -115,26 +118,8 @@ class ReplicaGuard:
         return self._first
 
 
-def _rarely(condition: Any, body: Callable[[], Any]) -> Any:
-    """`body()` where `condition` holds, else True, at next to no cost where it does not.
-
-    TensorFlow takes a condition in a function apart: in every step a switch for each variable that the body reads, and
-    all ops of the body only to pass them over. With a thousand variables that is much of a step. Kept whole it costs
-    the passing of its arguments.
-    """
-    result = tf.cond(condition, body, lambda: tf.constant(True))
-    if not tf.executing_eagerly():
-        _keep_whole(result)
-    return result
-
-
-def _keep_whole(result: Any) -> None:
-    """Does nothing to a condition of a v1 graph, or of a TensorFlow that builds it in another way."""
-    sources = [result.op, *(tensor.op for tensor in result.op.inputs)]
-    for op in sources:
-        if op.type in ("If", "StatelessIf"):
-            op._set_attr(_LOWER, tf.compat.v1.AttrValue(b=False))
-            return
+def _nothing() -> Any:
+    return tf.constant(True)
 
 
 def _everyone(mine: Any, changed: Any, name: str, members: Members) -> Any:

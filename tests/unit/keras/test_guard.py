@@ -41,17 +41,6 @@ def test_third_step_and_then_rarely(traced: bool) -> None:
     assert steps(13, traced, replica_check_steps=5) == [2, 5, 10]
 
 
-def test_a_traced_step_holds_the_check_as_one_op() -> None:
-    """Taken apart, a condition costs a switch for each variable in every step."""
-    variables = [tf.Variable([1.0], name=f"v{i}") for i in range(3)]
-    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    step = tf.function(lambda: optimizer.apply_gradients([(tf.constant([1.0]), v) for v in variables]))
-    with fake_world():
-        graph = step.get_concrete_function().graph
-    checks = [op for op in graph.get_operations() if op.type == "If"]
-    assert [op.get_attr("_lower_using_switch_merge") for op in checks] == [False]
-
-
 def test_never() -> None:
     assert steps(5, False, replica_check_steps=0) == []
 
