@@ -14,6 +14,9 @@ __all__ = ["Keras2LegacyMixin", "Keras2Mixin"]
 
 
 class _Keras2Base:
+    """What both kinds have in common. Names of its own begin with ``_tfcollective``: the optimizer's class comes after
+    it, and has methods like ``_prepare``."""
+
     _tfcollective: OptimizerState
 
     def register_local_var(self, var: Any) -> None:
@@ -27,7 +30,7 @@ class _Keras2Base:
         if aggregation is None:
             return base.apply_gradients(grads_and_vars, *args, **kwargs)
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
-        self._prepare([variable for _, variable in pairs])
+        self._tfcollective_build([variable for _, variable in pairs])
         this: Any = self
         return aggregation.step(
             pairs,
@@ -35,10 +38,10 @@ class _Keras2Base:
             lambda: this.iterations.assign_add(1),  # it counts passes
         )
 
-    def _prepare(self, variables: list[Any]) -> None:
+    def _tfcollective_build(self, variables: list[Any]) -> None:
         """Makes the optimizer's variables; it cannot be done inside a branch."""
 
-    def _reduce_pairs(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def _tfcollective_reduce(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)
         if not pairs:
             return pairs
@@ -57,22 +60,22 @@ class Keras2Mixin(_Keras2Base):
         this: Any = self
         self._tfcollective.restore(this.variables)
 
-    def _prepare(self, variables: list[Any]) -> None:
+    def _tfcollective_build(self, variables: list[Any]) -> None:
         with tf.init_scope():
             self.build(variables)
 
     def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Reduces over the ranks."""
-        return self._reduce_pairs(grads_and_vars)
+        return self._tfcollective_reduce(grads_and_vars)
 
 
 class Keras2LegacyMixin(_Keras2Base):
     """Stands before the class of a ``tf.keras.optimizers.legacy.Optimizer``."""
 
-    def _prepare(self, variables: list[Any]) -> None:
+    def _tfcollective_build(self, variables: list[Any]) -> None:
         this: Any = self
         with tf.init_scope():
             this._create_all_weights(variables)
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        return self._reduce_pairs(grads_and_vars)
+        return self._tfcollective_reduce(grads_and_vars)

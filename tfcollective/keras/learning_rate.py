@@ -18,7 +18,8 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
     """Sets the learning rate to `initial_lr` times a multiplier, and logs it as "lr".
 
     A velocity that already holds the old learning rate is scaled to the new one (Goyal et al. 2017, "Accurate, Large
-    Minibatch SGD", section 3), which is what a momentum that is corrected for one step amounts to.
+    Minibatch SGD", section 3), which is what a momentum that is corrected for one step amounts to. SGD and RMSprop have
+    such velocities; what other optimizers keep holds no learning rate and stays as it is.
 
     Args:
         initial_lr: what is multiplied.
@@ -160,8 +161,12 @@ def _check_settable(optimizer: Any) -> None:
 
 
 def _velocities(optimizer: Any, model: Any) -> list[Any]:
-    """The variables of an optimizer with momentum that hold past gradients times past learning rates."""
-    if not hasattr(optimizer, "momentum"):
+    """The variables that hold past gradients times past learning rates: the momentum of Keras's SGD and RMSprop.
+
+    Other optimizers keep past gradients as they came (Muon, Adam): the rate is applied to them when they are used. What
+    an update of a user's own keeps is not known, and left alone, too.
+    """
+    if not _updates_with_the_rate_in_its_momentum(type(optimizer)):
         return []
     if hasattr(optimizer, "get_slot_names"):  # Keras 2's legacy optimizers
         if "momentum" not in optimizer.get_slot_names():
@@ -169,3 +174,11 @@ def _velocities(optimizer: Any, model: Any) -> list[Any]:
         return [optimizer.get_slot(variable, "momentum") for variable in model.trainable_variables]
     held = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
     return [velocity for velocity in held if velocity is not None]
+
+
+def _updates_with_the_rate_in_its_momentum(kind: type) -> bool:
+    """Whether the class that defines the update is one of those; distributed classes inherit it."""
+    rooms = (tf.keras.optimizers, getattr(tf.keras.optimizers, "legacy", None))
+    known = [getattr(room, name, None) for room in rooms for name in ("SGD", "RMSprop")]
+    update = "_resource_apply_dense" if hasattr(kind, "_resource_apply_dense") else "update_step"
+    return next((c for c in kind.__mro__ if update in vars(c)), None) in known

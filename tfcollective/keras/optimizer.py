@@ -18,6 +18,7 @@ from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.aggregation import GradientAggregation, checked_passes
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions
+from tfcollective.tensorflow.strategies import refuse_strategy
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distribute"]
 
@@ -62,7 +63,8 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
         op: Average (default) or Sum.
         backward_passes_per_step: how many passes are added up in this process for one reduction and one update.
-            ``optimizer.iterations`` counts passes. With Keras 3 it sets ``gradient_accumulation_steps``.
+            Keras 3 does it (``gradient_accumulation_steps`` is set), and ``optimizer.iterations`` counts updates; with
+            Keras 2 it counts passes, as with Horovod. A LearningRateSchedule is asked by the number of passes.
         average_aggregated_gradients: take the mean of those passes instead of their sum.
         num_groups: into how many buckets gradients are put whatever their size; 0: by size.
         groups: a number of groups, or lists of variables whose gradients share a bucket.
@@ -71,7 +73,8 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
             ranks.
 
     Raises:
-        UnsupportedError: an argument, or a kind of optimizer, that is not supported; says which.
+        UnsupportedError: an argument, or a kind of optimizer, that is not supported; says which. Or it is called in the
+            scope of a ``tf.distribute`` strategy.
         InvalidArgumentError: `optimizer` is distributed already.
     """
     del device_dense, device_sparse
@@ -159,6 +162,7 @@ def distribute(optimizer: Any, options: GradientOptions, name: str | None, passe
     if distributed_part(optimizer) is not None:
         raise InvalidArgumentError("optimizer: it is a DistributedOptimizer already")
     adapter.check_backend(tf.keras)
+    refuse_strategy("DistributedOptimizer")
     if hasattr(optimizer, "inner_optimizer"):
         return _distribute_inner(optimizer, options, name, passes)
     kind: Any = _distributed_class(type(optimizer))

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.tensorflow.step_variables import make_eagerly
 
 __all__ = ["GradientAggregation", "checked_passes"]
 
@@ -99,8 +100,7 @@ def _after(done: object) -> Any:
 
 def _variable(shape: Any, dtype: Any, name: str) -> Any:
     if tf.compat.v1.executing_eagerly_outside_functions():
-        with tf.init_scope():
-            return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+        return make_eagerly(lambda: tf.zeros(shape, dtype), name)
     with tf.init_scope():  # out of a loop or condition of the graph
         return tf.compat.v1.Variable(
             tf.zeros(shape, dtype),

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.tensorflow.dataset_order import left_to_chance
 
 __all__ = ["shard"]
 
@@ -15,8 +16,9 @@ __all__ = ["shard"]
 def shard(dataset: Any, even: bool = True) -> Any:
     """This rank's part of a ``tf.data.Dataset``: of each `size` elements in a row, the one at place `rank`.
 
-    Shard before shuffling and batching, with the dataset in the same order on all ranks. In an evaluator, which is
-    outside the world and works alone, it is the whole dataset.
+    Shard before shuffling and batching, with the dataset in the same order on all ranks: ``Dataset.list_files`` and
+    ``shuffle`` need a `seed` for that. In an evaluator, which is outside the world and works alone, it is the whole
+    dataset.
 
     Args:
         dataset: the whole dataset; all ranks must pass the same.
@@ -27,11 +29,19 @@ def shard(dataset: Any, even: bool = True) -> Any:
         A dataset of the same element type.
 
     Raises:
-        InvalidArgumentError: known to have fewer elements than there are ranks.
+        InvalidArgumentError: known to have fewer elements than there are ranks, or an order that is another one on each
+            rank.
     """
     size = runtime.size()
     if size == 1 or not runtime.task().is_trainer:
         return dataset
+    chance = left_to_chance(dataset)
+    if chance is not None:
+        raise InvalidArgumentError(
+            f"dataset: its elements come in another order on each rank ({chance}): the ranks' parts would overlap and "
+            "miss some. Use shard() before shuffle(), and Dataset.list_files(..., shuffle=False); or give shuffle() "
+            "and list_files(), or tf.random.set_seed(), the same seed on all ranks, and deterministic=True"
+        )
     rank = runtime.rank()
     if not even:
         return dataset.shard(size, rank)

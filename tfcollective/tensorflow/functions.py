@@ -20,14 +20,14 @@ from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.arguments import chosen_op, scaled
-from tfcollective.tensorflow.autograph import opaque
+from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
 
 __all__ = ["allreduce", "allreduce_slices", "barrier", "broadcast", "grouped_allreduce"]
 
 
-@opaque
+@collective
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -105,7 +105,7 @@ def allreduce_slices(slices: Any, op: Op, prescale: float, postscale: float, nam
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
-@opaque
+@collective
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -167,7 +167,7 @@ def _grouped(tensors: list[Any], op: Op, prescale: float, postscale: float, name
     return ops.grouped_allreduce(tensors, op=op, prescale=prescale, postscale=postscale, name=name, world=members.world)
 
 
-@opaque
+@collective
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -195,7 +195,7 @@ def broadcast(
     return ops.broadcast(tensor, root=root, name=name, world=members.world)
 
 
-@opaque
+@collective
 def barrier(name: str | None = None, process_set: ProcessSet | None = None) -> Any:
     """Ends when all ranks have come to it. In a graph the returned operation has to be run or depended on."""
     members = runtime.members(process_set)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op, Sum
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.log import get_logger
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.adasum import Adasum, adasum
@@ -27,8 +29,11 @@ from tfcollective.tensorflow.plan import (
     signature,
 )
 from tfcollective.tensorflow.readiness import ready_order
+from tfcollective.tensorflow.strategies import refuse_strategy
 
 __all__ = ["GradientOptions", "reduce_gradients", "variable_key", "variable_name"]
+
+_LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class GradientOptions:
     """How gradients are reduced; the words are Horovod's.
 
     Attributes:
-        compression: how dense gradients travel.
+        compression: how dense gradients travel; without effect with Adasum.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
         op: Average or Sum.
         gradient_predivide_factor: gradients are divided by it before they are summed, and the average is multiplied
@@ -79,6 +84,8 @@ class GradientOptions:
             InvalidArgumentError: arguments that exclude each other.
         """
         is_adasum = may_be_adasum and op == Adasum
+        if is_adasum and compression is not Compression.none:
+            _warn_of_adasum()
         if op not in (Average, Sum) and not is_adasum:
             raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
         if gradient_predivide_factor != 1.0 and op != Average:
@@ -106,6 +113,12 @@ class GradientOptions:
         """The native reduction of dense gradients."""
         factor = self.gradient_predivide_factor
         return Reduction(self.op, prescale=1.0 / factor, postscale=factor)
+
+
+@functools.cache
+def _warn_of_adasum() -> None:
+    """Once a process: a tape is made in every step."""
+    _LOG.warning("op=Adasum: compression is not used, gradients are combined and sent in float32 or wider")
 
 
 def variable_name(variable: Any, index: int) -> str:
@@ -140,6 +153,7 @@ def reduce_gradients(
     reduced = list(gradients)
     if members.size == 1 or not members.included:
         return reduced
+    refuse_strategy("gradients")
     dense: list[int] = []
     sparse: list[int] = []
     for index, gradient in enumerate(gradients):

@@ -18,6 +18,7 @@ from tfcollective.errors import CollectiveMismatchError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_name
+from tfcollective.tensorflow.step_variables import make_eagerly
 
 __all__ = ["FIRST_CHECK", "ReplicaGuard", "compare_fingerprints", "fingerprints"]
 
@@ -107,14 +108,12 @@ class ReplicaGuard:
 
     def _counter(self) -> Any:
         if self._steps is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfcollective_steps")
+            self._steps = make_eagerly(lambda: tf.zeros([], tf.int64), "tfcollective_steps", "CPU:0")
         return self._steps
 
     def _first_fingerprints(self, count: int) -> Any:
         if self._first is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._first = tf.Variable(tf.zeros([count, 8], tf.uint8), trainable=False, name="tfcollective_first")
+            self._first = make_eagerly(lambda: tf.zeros([count, 8], tf.uint8), "tfcollective_first", "CPU:0")
         return self._first
 
 

@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.tensorflow import ops
-from tfcollective.tensorflow.autograph import opaque
+from tfcollective.tensorflow.border import collective
 
 __all__ = ["join"]
 
 
-@opaque
+@collective
 def join() -> Any:
     """This rank has no more data: the others train on without it, and it waits until all ranks have joined.
 

@@ -13,14 +13,14 @@ from tfcollective.errors import InvalidArgumentError
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.arguments import chosen_op, scaled, with_rows
-from tfcollective.tensorflow.autograph import opaque
+from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
 
 __all__ = ["allgather", "alltoall", "grouped_allgather", "grouped_reducescatter", "reducescatter"]
 
 
-@opaque
+@collective
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet | None = None
 ) -> Any:
@@ -46,7 +46,7 @@ def allgather(
     return ops.allgather(tensor, name=operation_name(name, members.world, ignore_name_scope), world=members.world)
 
 
-@opaque
+@collective
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -58,7 +58,7 @@ def grouped_allgather(
     return [allgather(tensor, f"{name}/{index}", process_set=process_set) for index, tensor in enumerate(tensors)]
 
 
-@opaque
+@collective
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -110,7 +110,7 @@ def reducescatter(
     return compression.decompress(result, context)
 
 
-@opaque
+@collective
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -138,7 +138,7 @@ def grouped_reducescatter(
     ]
 
 
-@opaque
+@collective
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -164,8 +164,11 @@ def alltoall(
     tensor = with_rows(tensor, "alltoall")
     given = splits is not None
     wanted = tf.cast(tf.convert_to_tensor(splits), tf.int64) if given else _equal_splits(tensor, members.size)
+    if members.size == 1 and given:
+        tf.debugging.assert_equal(wanted, [tf.shape(tensor, tf.int64)[0]], "splits: one rank sends all rows to itself")
+        return tf.identity(tensor), tf.cast(wanted, tf.int32)
     if members.size == 1:
-        return (tf.identity(tensor), tf.cast(wanted, tf.int32)) if given else tf.identity(tensor)
+        return tf.identity(tensor)
     name = operation_name(name, members.world, ignore_name_scope)
     result, received = ops.alltoall(tensor, wanted, name=name, world=members.world)
     return (result, tf.cast(received, tf.int32)) if given else result

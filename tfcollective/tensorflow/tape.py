@@ -102,7 +102,7 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
         gradtape: the tape; it may have recorded already.
         device_dense: Horovod's; without effect.
         device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel, of ``Compression``.
+        compression: how dense gradients travel, of ``Compression``; without effect with Adasum.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
         op: Average (default), Sum or Adasum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
@@ -155,7 +155,7 @@ def PartialDistributedGradientTape(  # noqa: N802  # Horovod's name
         gradtape: as there, like the other arguments.
         device_dense: Horovod's; without effect.
         device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel.
+        compression: how dense gradients travel; without effect with Adasum.
         sparse_as_dense: turn IndexedSlices into dense tensors first.
         op: Average (default), Sum or Adasum.
         gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.

@@ -10,14 +10,14 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import StateError
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.autograph import opaque
+from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.functions import broadcast
 from tfcollective.tensorflow.names import operation_name
 
 __all__ = ["broadcast_", "broadcast_global_variables", "broadcast_variables"]
 
 
-@opaque
+@collective
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet | None = None, inplace: bool = False
 ) -> Any:
@@ -37,7 +37,7 @@ def broadcast_variables(
     return None if tf.executing_eagerly() else tf.group(assigned)
 
 
-@opaque
+@collective
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> list[Any]:

@@ -91,6 +91,43 @@ def test_a_velocity_follows_the_rate(legacy: bool) -> None:
     assert moves == {False: -0.5, True: -2.0}
 
 
+class OwnUpdate(keras.optimizers.SGD):
+    """Keeps the sum of past gradients, without the rate."""
+
+    def update_step(self, gradient: object, variable: object, learning_rate: object = None) -> None:
+        key = self._get_variable_index(variable) if KERAS_3 else self._index_dict[self._var_key(variable)]
+        self.momentums[key].assign(self.momentum * self.momentums[key] + gradient)
+        variable.assign_sub(0.1 * self.momentums[key])
+
+
+@pytest.mark.parametrize("kind", ["RMSprop", "Muon", "OwnUpdate"])
+@pytest.mark.parametrize("distributed", [False, True])
+def test_momentum_without_the_rate_in_it_is_left_alone(kind: str, distributed: bool) -> None:
+    made = OwnUpdate if kind == "OwnUpdate" else getattr(keras.optimizers, kind, None)
+    if made is None:
+        pytest.skip(f"this Keras has no {kind}")
+    optimizer = made(0.5, momentum=0.5)
+    with fake_world(size=2):
+        optimizer = tfk.DistributedOptimizer(optimizer) if distributed else optimizer
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3)])
+        model.compile(optimizer, "mse")
+        optimizer.build(model.trainable_variables)
+        held = [v for v in (getattr(optimizer, "momentums", None) or optimizer._momentums) if v is not None]
+        for variable in held:
+            variable.assign(tf.ones(variable.shape))
+        schedule = tfk.callbacks.LearningRateScheduleCallback(1.0, lambda epoch: 1.0, steps_per_epoch=1)
+        schedule.set_model(model)
+        schedule.set_params({"steps": 1})
+        schedule.on_train_begin()
+        schedule.on_epoch_begin(0)
+        schedule.on_train_batch_begin(0)
+    assert held
+    for variable in held:
+        np.testing.assert_array_equal(
+            tf.convert_to_tensor(variable), tf.fill(variable.shape, [1.0, 2.0][kind == "RMSprop"])
+        )
+
+
 def test_what_stands_in_the_way_is_named() -> None:
     own = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9))
     with fake_world(size=1):

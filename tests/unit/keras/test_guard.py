@@ -10,6 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
+import tfcollective.tensorflow as tfc
 from tfcollective.errors import CollectiveMismatchError
 from tfcollective.tensorflow.guard import compare_fingerprints, fingerprints
 
@@ -142,3 +143,33 @@ def test_callback_broadcasts_after_the_first_batch_of_an_unbuilt_model() -> None
             callbacks=[tfk.BroadcastGlobalVariablesCallback(0)],
         )
     assert ops.count("broadcast") > 0
+
+
+@pytest.mark.parametrize("kind", ["tape", "optimizer"])
+def test_a_function_that_was_traced_without_it_before(kind: str) -> None:
+    """Horovod's way to build a model on the first batch: the first trace makes the variables, the second one trains."""
+    held: list = []
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+
+    @tf.function
+    def step(first_batch: bool) -> tf.Tensor:
+        if not held:
+            held.append(tf.Variable([1.0, 2.0]))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(held[0] ** 2)
+        if first_batch:
+            return loss
+        if kind == "tape":
+            gradients = tfc.DistributedGradientTape(tape).gradient(loss, held)
+            held[0].assign_sub(gradients[0])
+        else:
+            optimizer.apply_gradients(zip(tape.gradient(loss, held), held))
+        return loss
+
+    with fake_world() as ops:
+        step(True)
+        optimizer.build(held)
+        for _ in range(3):
+            step(False)
+    assert ops.count("start") == 3
+    assert ops.count("compare") == 1

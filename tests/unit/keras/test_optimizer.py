@@ -145,6 +145,44 @@ def test_legacy_optimizers() -> None:
     np.testing.assert_allclose(variable, [-1.5])
 
 
+@pytest.mark.skipif(KERAS_3, reason="Keras 2's older optimizers")
+def test_legacy_optimizers_with_methods_of_their_own() -> None:
+    """Nadam, and an Adam with decoupled weight decay as libraries for language models have it."""
+
+    class AdamWeightDecay(keras.optimizers.legacy.Adam):
+        def __init__(self, learning_rate: object = 0.001, decay_rate: float = 0.0, **options: object) -> None:
+            super().__init__(learning_rate, **options)
+            self.decay_rate = decay_rate
+
+        @classmethod
+        def from_config(cls, config: dict) -> object:
+            return super().from_config(config, custom_objects={})
+
+        def _prepare_local(self, var_device: object, var_dtype: object, apply_state: dict) -> None:
+            super()._prepare_local(var_device, var_dtype, apply_state)
+            apply_state[var_device, var_dtype]["decay_rate"] = tf.constant(self.decay_rate, var_dtype)
+
+        def apply_gradients(self, grads_and_vars: object, name: str | None = None, **options: object) -> object:
+            gradients, variables = zip(*grads_and_vars, strict=True)
+            gradients, _ = tf.clip_by_global_norm(gradients, clip_norm=1.0)
+            return super().apply_gradients(zip(gradients, variables, strict=True), name=name, **options)
+
+        def _resource_apply_dense(self, grad: object, var: object, apply_state: dict) -> object:
+            state = apply_state[var.device, var.dtype.base_dtype]
+            with tf.control_dependencies([var.assign_sub(state["lr_t"] * state["decay_rate"] * var)]):
+                return super()._resource_apply_dense(grad, var, apply_state=apply_state)
+
+        def get_config(self) -> dict:
+            return {**super().get_config(), "decay_rate": self.decay_rate}
+
+    for made in (keras.optimizers.legacy.Nadam(0.01), AdamWeightDecay(0.01, 0.5), AdamWeightDecay(0.01)):
+        for passes in (1, 2):
+            with fake_world() as ops:
+                optimizer = tfk.DistributedOptimizer(made, backward_passes_per_step=passes)
+                model(optimizer).fit(*data(), batch_size=2, verbose=0)
+            assert started(ops) == 4 // passes
+
+
 def test_sparse_embedding_and_none_gradients() -> None:
     made = keras.Sequential(
         [keras.layers.Input((2,)), keras.layers.Embedding(10, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
@@ -322,3 +360,31 @@ def test_tensorflow_optimizer_delegates() -> None:
 
     optimizer = tfc.DistributedOptimizer(keras.optimizers.Adam(), op=tfc.Sum)
     assert optimizer._tfcollective.options.op == tfc.Sum
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_scope_of_a_strategy_is_refused(devices: int) -> None:
+    """In a process of its own: logical devices are set before TensorFlow starts."""
+    script = f"""
+import tensorflow as tf
+import tfcollective.keras as tfc
+from fake_world import fake_world
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"][:{devices}])
+with fake_world():
+    for place in (strategy, tf.distribute.OneDeviceStrategy("CPU:0")):
+        try:
+            with place.scope():
+                tfc.DistributedOptimizer(tf.keras.optimizers.SGD())
+            print("taken")
+        except NotImplementedError as error:
+            print("refused:", error)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    first, second = ended.stdout.splitlines()
+    assert first.startswith("refused: DistributedOptimizer: not in the scope of tf.distribute.MirroredStrategy")
+    assert "tfcollective run -np N" in first
+    assert second == "taken"

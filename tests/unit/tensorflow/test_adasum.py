@@ -12,6 +12,7 @@ from fake_world import fake_world
 import tfcollective.tensorflow as tfc
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.tensorflow.adasum import combine
+from tfcollective.tensorflow.gradients import _warn_of_adasum
 
 pytestmark = pytest.mark.tensorflow
 
@@ -68,3 +69,13 @@ def test_what_it_is_not_for() -> None:
             tape.gradient(loss, table)
     with fake_world(size=1):
         assert float(tfc.allreduce(3.0, op=tfc.Adasum)) == 3.0
+
+
+def test_compression_that_is_not_used_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_adasum.cache_clear()
+    for _ in range(2):  # a tape is made in every step
+        tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum, compression=tfc.Compression.fp16)
+        tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum)
+    assert [record.message for record in caplog.records if "compression is not used" in record.message] == [
+        "op=Adasum: compression is not used, gradients are combined and sent in float32 or wider"
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
+from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.runtime.process_sets import Members, ProcessSet, _Registered
 
 pytestmark = pytest.mark.tensorflow
 
@@ -102,6 +106,35 @@ def test_bad_arguments_are_named() -> None:
             tfc.allgather(tf.ones(3), process_set=1.5)
         with pytest.raises(InvalidArgumentError, match="op"):
             tfc.allreduce(1.0, op=6)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_bad_arguments_are_errors_of_tensorflow_too(traced: bool) -> None:
+    """With Horovod they are found when the operation runs: programs catch TensorFlow's error."""
+    outside = ProcessSet([1])
+    calls = {
+        "splits": lambda: tfc.alltoall(tf.ones(3)),
+        "rank 0 is not one of its ranks 1": lambda: tfc.allreduce(1.0, process_set=outside),
+        "rank 0 is not one of its ranks 1 ": lambda: tfc.grouped_allgather([tf.ones(1)], process_set=outside),
+        "root_rank": lambda: tfc.broadcast_variables([tf.Variable(1.0)], 2) if not traced else tfc.broadcast(1.0, 2),
+    }
+    if not traced:
+        calls["rank 0 is not one of its ranks  1"] = lambda: tfc.broadcast_object(1, 1, process_set=outside)
+    with fake_world(size=2):
+        runtime._current().process_sets._sets[1] = _Registered(outside, Members(1, (1,), -1), None)
+        outside._register(1, [1], 0)
+        for text, call in calls.items():
+            with pytest.raises(tf.errors.InvalidArgumentError, match=" ".join(text.split())) as caught:
+                (tf.function(call) if traced else call)()
+            assert isinstance(caught.value, InvalidArgumentError)
+            assert isinstance(caught.value, ValueError)
+            again = pickle.loads(pickle.dumps(caught.value))
+            assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+
+
+def test_splits_of_one_rank_are_checked() -> None:
+    with fake_world(size=1), pytest.raises(tf.errors.InvalidArgumentError, match="splits"):
+        tfc.alltoall(tf.ones(3), splits=[2])
 
 
 def test_one_rank() -> None:

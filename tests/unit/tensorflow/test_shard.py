@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,89 @@ def test_the_chief_has_part_0_and_worker_i_part_i_plus_1(kind: str, index: int, 
     identity = discover(Settings(node_id="n"), {"TF_CONFIG": config})
     with fake_world(size=identity.world_size, rank=identity.trainers.index(identity.task)):
         assert list(tfc.shard(tf.data.Dataset.range(10)).as_numpy_iterator()) == part
+
+
+def lines(name: object) -> object:
+    return tf.data.Dataset.range(3).map(lambda x: tf.strings.join([name, tf.strings.as_string(x)]))
+
+
+def shuffled_lines(name: object) -> object:
+    return lines(name).shuffle(3)
+
+
+def nested(names: object) -> object:
+    return tf.data.Dataset.from_tensors(names).flat_map(shuffled_lines)
+
+
+def unordered(dataset: object) -> object:
+    options = tf.data.Options()
+    options.deterministic = False
+    return dataset.with_options(options)
+
+
+@pytest.fixture
+def pattern(tmp_path: Path) -> str:
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").write_text(name)
+    return str(tmp_path / "*.txt")
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (tf.data.Dataset.list_files, "ShuffleDataset"),
+        (lambda p: tf.data.Dataset.list_files(p).interleave(tf.data.TextLineDataset).map(tf.strings.upper), "Shuffle"),
+        (lambda p: tf.data.Dataset.list_files(p, shuffle=False).interleave(shuffled_lines), "in the function of"),
+        (lambda p: tf.data.Dataset.list_files(p, shuffle=False).flat_map(nested), "in the function of FlatMap"),
+        (lambda p: tf.data.Dataset.range(8).shuffle(8).batch(2).cache().prefetch(1), "ShuffleDataset"),
+        (lambda p: tf.data.Dataset.zip((tf.data.Dataset.range(8), tf.data.Dataset.random())), "RandomDataset"),
+        (lambda p: tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(8)] * 2), "RandomDataset"),
+        (lambda p: tf.data.Dataset.range(8).map(abs, num_parallel_calls=2, deterministic=False), "deterministic"),
+        (lambda p: unordered(tf.data.Dataset.range(8).map(abs, num_parallel_calls=2)).batch(2), "deterministic"),
+    ],
+)
+def test_an_order_left_to_chance_is_refused(make: Callable, named: str, even: bool, pattern: str) -> None:
+    dataset = make(pattern)
+    with fake_world(size=2), pytest.raises(InvalidArgumentError, match=rf"{named}.*Use shard\(\) before shuffle\(\)"):
+        tfc.shard(dataset, even=even)
+
+
+def test_an_order_left_to_chance_is_refused_in_a_graph() -> None:
+    with fake_world(size=2), tf.Graph().as_default():
+        for kind in (tf.data.Dataset, tf.compat.v1.data.Dataset):
+            with pytest.raises(InvalidArgumentError, match="ShuffleDataset without a seed"):
+                tfc.shard(kind.range(8).shuffle(8))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: tf.data.Dataset.list_files(p, seed=1),
+        lambda p: tf.data.Dataset.list_files(p, shuffle=False).interleave(lambda n: lines(n).shuffle(3, seed=0)),
+        lambda p: tf.data.Dataset.range(8).shuffle(8, seed=0).repeat(2),
+        lambda p: tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(8)] * 2, seed=2),
+        lambda p: tf.data.Dataset.range(8).map(lambda x: (x, tf.random.uniform([]))).batch(2),
+        lambda p: unordered(tf.data.Dataset.range(8).interleave(lambda x: tf.data.Dataset.range(2))),
+    ],
+)
+def test_an_order_that_a_seed_gives_is_taken(make: Callable, pattern: str) -> None:
+    with fake_world(size=2):
+        tfc.shard(make(pattern))
+
+
+def test_the_seed_of_the_program_counts() -> None:
+    tf.random.set_seed(5)
+    try:
+        with fake_world(size=2):
+            tfc.shard(tf.data.Dataset.range(8).shuffle(8))
+    finally:
+        tf.random.set_seed(None)
+
+
+def test_one_rank_may_shuffle_as_it_likes() -> None:
+    with fake_world(size=1):
+        tfc.shard(tf.data.Dataset.range(8).shuffle(8))
 
 
 def test_uneven_on_request() -> None:
