@@ -1,8 +1,9 @@
 // Moves tagged spans between ranks, or says exactly why not.
 //
 // A transport is driven by one thread at a time. Posting never blocks; Wait drives all traffic of
-// the transport until the one request is done. Sends to a peer leave in the order posted. A message
-// whose receive is not posted yet is kept until it is.
+// the transport until the one request is done. A message whose receive is not posted yet is kept
+// until it is, by the receiver or by the sender, whose send may not be done before; it never holds
+// up other messages. So sends may arrive in another order than posted.
 #ifndef TFCOLLECTIVE_TRANSPORT_TRANSPORT_H_
 #define TFCOLLECTIVE_TRANSPORT_TRANSPORT_H_
 

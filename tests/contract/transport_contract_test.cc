@@ -184,6 +184,41 @@ TEST_P(TransportContract, KeepsMessagesUntilTheyAreAskedFor) {
   });
 }
 
+// Far more than any transport keeps, on one channel, for a rank that has other things to do first.
+TEST_P(TransportContract, WhatHasNoReceiveYetHoldsUpNothingElse) {
+  const auto world = Make(2);
+  constexpr uint32_t kMessages = 40;
+  constexpr size_t kSize = size_t{4} << 20;
+  world->RunAll([&](Transport& transport) {
+    const int peer = 1 - transport.rank();
+    const Bytes out = Pattern(kSize, 1);
+    std::vector<Ticket> sends;
+    if (transport.rank() == 0) {
+      for (uint32_t step = 0; step < kMessages; ++step) {
+        const Result<Ticket> send = transport.PostSend(1, Tag{1, step, 1, 99}, Of(out));
+        ASSERT_TRUE(send.ok());
+        sends.push_back(send.value());
+      }
+    }
+    for (uint32_t step = 0; step < 20; ++step) {
+      const Bytes ping = Pattern(1000, transport.rank());
+      Bytes pong(1000);
+      const Result<Ticket> send = transport.PostSend(peer, Tag{2, step, 1, 99}, Of(ping));
+      ASSERT_TRUE(send.ok());
+      ExpectOk(Receive(transport, peer, Tag{2, step, 1, 99}, Of(&pong)));
+      ExpectOk(transport.Wait(send.value(), Soon()));
+      ASSERT_EQ(pong, Pattern(1000, peer));
+    }
+    for (const Ticket ticket : sends) ExpectOk(transport.Wait(ticket, Soon()));
+    if (transport.rank() == 0) return;
+    for (uint32_t step = 0; step < kMessages; ++step) {
+      Bytes in(kSize);
+      ExpectOk(Receive(transport, 0, Tag{1, step, 1, 99}, Of(&in)));
+      ASSERT_EQ(in, out);
+    }
+  });
+}
+
 TEST_P(TransportContract, TestTellsWithoutBlockingAndKeepsTheTicket) {
   const auto world = MakeConnectedPair();
   Bytes in(3);
@@ -379,6 +414,8 @@ const TransportFactory kFactories[] = {
     {"Tcp", [](int size) { return std::make_unique<TcpWorld>(size); }},
     {"TcpSpinning",
      [](int size) { return std::make_unique<TcpWorld>(size, TcpWorldOptions{50, 30, size_t{64} << 20}); }},
+    {"TcpSmallRoom",
+     [](int size) { return std::make_unique<TcpWorld>(size, TcpWorldOptions{0, 30, size_t{256} << 10}); }},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportContract, testing::ValuesIn(kFactories),

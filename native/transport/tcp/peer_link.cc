@@ -38,15 +38,14 @@ void PeerLink::Adopt(UniqueFd fd) {
 Status PeerLink::PostSend(Request* request, bool* progress) {
   if (state_ == State::kLost) return lost_;
   out_.Queue(request);
-  return state_ == State::kOpen && writable_ ? Send(progress) : Status::Ok();
+  return CanSend() ? Send(progress) : Status::Ok();
 }
 
-Status PeerLink::PostReceive(Request* request) {
+Status PeerLink::PostReceive(Request* request, bool* progress) {
   if (state_ == State::kLost && !in_.HasKept(request->tag)) return lost_;
-  const bool was_stalled = in_.stalled();
   const Status status = in_.Post(request);
-  if (was_stalled && !in_.stalled()) readable_ = true;  // what was read already may hold the rest
-  if (status.ok() || status.code() == Code::kInvalidArgument) return status;
+  if (status.ok()) return CanSend() ? Send(progress) : status;
+  if (status.code() == Code::kInvalidArgument) return status;
   return Lose(Status(status.code(), Name() + ": " + status.message(), peer_));
 }
 
@@ -58,13 +57,14 @@ void PeerLink::Notice(uint32_t events) {
 
 bool PeerLink::Ready() const {
   if (state_ == State::kConnecting) return readable_ || writable_;
-  return state_ == State::kOpen && ((readable_ && !in_.stalled()) || (writable_ && !out_.empty()));
+  return state_ == State::kOpen && (readable_ || CanSend());
 }
 
 Status PeerLink::Pump(bool eager, bool* progress) {
   if (state_ == State::kConnecting) TFC_RETURN_IF_ERROR(Shake(progress));
-  if (state_ == State::kOpen && writable_ && !out_.empty()) TFC_RETURN_IF_ERROR(Send(progress));
-  if (state_ == State::kOpen && (readable_ || eager) && !in_.stalled()) TFC_RETURN_IF_ERROR(Receive(progress));
+  if (CanSend()) TFC_RETURN_IF_ERROR(Send(progress));
+  if (state_ == State::kOpen && (readable_ || eager)) TFC_RETURN_IF_ERROR(Receive(progress));
+  if (CanSend()) TFC_RETURN_IF_ERROR(Send(progress));  // what the peer has been waiting for
   return Status::Ok();
 }
 
@@ -91,7 +91,6 @@ Status PeerLink::Send(bool* progress) {
   if (outcome.error == 0) return Status::Ok();
   // The peer may have sent its last messages before it went: they still count, if they can be read.
   send_error_ = outcome.error;
-  if (in_.stalled()) return Lose(EndOfStream(send_error_));
   writable_ = false;
   readable_ = true;
   return Status::Ok();
@@ -135,6 +134,7 @@ Status PeerLink::Lose(const Status& why) {
   handshake_.reset();
   socket_.Reset();
   fd_ = -1;
+  out_.Abandon();
   return HasUnfinished() || why.code() != Code::kPeerLost ? why : Status::Ok();
 }
 

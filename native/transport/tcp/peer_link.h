@@ -2,6 +2,7 @@
 #ifndef TFCOLLECTIVE_TRANSPORT_TCP_PEER_LINK_H_
 #define TFCOLLECTIVE_TRANSPORT_TCP_PEER_LINK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/receive_stream.h"
 #include "transport/tcp/request_table.h"
+#include "transport/tcp/room.h"
 #include "transport/tcp/send_stream.h"
 
 namespace tfc {
@@ -22,8 +24,18 @@ class PeerLink {
  public:
   enum class State { kIdle, kConnecting, kOpen, kLost };
 
-  PeerLink(int peer, const SocketAddress& address, const ReceiveStream::Options& options)
-      : peer_(peer), address_(address), in_(options) {}
+  struct Options {
+    uint64_t generation = 0;
+    size_t room_bytes = 0;  // for messages without a posted receive; the same at the peer
+  };
+  PeerLink(int peer, const SocketAddress& address, const Options& options)
+      : peer_(peer),
+        address_(address),
+        room_(options.room_bytes),
+        out_(options.generation, &room_),
+        in_(options.generation, &room_, &out_) {}
+  PeerLink(const PeerLink&) = delete;
+  PeerLink& operator=(const PeerLink&) = delete;
 
   State state() const { return state_; }
   int fd() const { return fd_; }  // to watch, edge-triggered, for everything; -1 while idle
@@ -36,9 +48,9 @@ class PeerLink {
   void Adopt(UniqueFd fd);
 
   // The request must stay until it is done or the link is gone. Errors: INVALID_ARGUMENT, or the
-  // transport is dead. A send may leave at once, and then sets `progress`.
+  // transport is dead. What may leave at once does, and then sets `progress`.
   Status PostSend(Request* request, bool* progress);
-  Status PostReceive(Request* request);
+  Status PostReceive(Request* request, bool* progress);
 
   // What epoll said about fd().
   void Notice(uint32_t events);
@@ -54,7 +66,8 @@ class PeerLink {
   std::string Missing(const Request& request) const;
 
  private:
-  bool HasUnfinished() const { return !out_.empty() || in_.HasPosted(); }
+  bool HasUnfinished() const { return out_.HasUnfinished() || in_.HasPosted(); }
+  bool CanSend() const { return state_ == State::kOpen && writable_ && out_.HasFrames(); }
   Status Shake(bool* progress);
   Status Send(bool* progress);
   Status Receive(bool* progress);
@@ -68,6 +81,7 @@ class PeerLink {
   UniqueFd socket_;  // while open
   int fd_ = -1;      // of the handshake or the socket
   AckWatch acks_;
+  Room room_;
   SendStream out_;
   ReceiveStream in_;
   bool readable_ = false;  // may have data: no read has found it empty since it was announced

@@ -43,27 +43,24 @@ ssize_t Receive(int fd, iovec* pieces, size_t count) {
 
 }  // namespace
 
-size_t ReceiveStream::KeyHash::operator()(const Key& key) const {
-  uint64_t mixed = key.sequence * 0x9e3779b97f4a7c15 ^ (uint64_t{key.channel} << 32 | key.step);
-  mixed *= 0xff51afd7ed558ccd;
-  return static_cast<size_t>(mixed ^ (mixed >> 32));
-}
-
 bool ReceiveStream::HasKept(const Tag& tag) const {
   const auto found = kept_.find(KeyOf(tag));
   return found != kept_.end() && found->second.complete;
 }
 
 Status ReceiveStream::Post(Request* request) {
-  const Key key = KeyOf(request->tag);
+  const RequestKey key = KeyOf(request->tag);
   if (posted_.count(key) != 0) return Status(Code::kInvalidArgument, "a receive with the same tag is posted already");
   const auto kept = kept_.find(key);
-  if (kept != kept_.end()) {
-    TFC_RETURN_IF_ERROR(TakeKept(request, &kept->second));
-  } else {
-    posted_.emplace(key, request);
+  if (kept != kept_.end()) return TakeKept(request, &kept->second);
+  const auto announced = announced_.find(key);
+  if (announced != announced_.end()) {
+    TFC_RETURN_IF_ERROR(Compare(announced->second, *request));
+    out_->Reply(FrameKind::kGrant, announced->second);
+    announced_.erase(announced);
   }
-  return stalled_ ? BeginMessage() : Status::Ok();
+  posted_.emplace(key, request);
+  return Status::Ok();
 }
 
 // The message is here, or its beginning is: then the rest goes straight to the spans.
@@ -76,34 +73,74 @@ Status ReceiveStream::TakeKept(Request* request, Kept* kept) {
     target_ = request;
     posted_.emplace(KeyOf(request->tag), request);
   }
-  kept_bytes_ -= static_cast<size_t>(kept->header.length);
+  room_->Free(kept->header.length);
   kept_.erase(KeyOf(request->tag));
   return Status::Ok();
 }
 
-// Finds a place for the payload that header_ announces; stalls if there is none.
-Status ReceiveStream::BeginMessage() {
-  const auto found = posted_.find(KeyOf(header_));
-  stalled_ = false;
-  if (found == posted_.end()) {
-    TFC_RETURN_IF_ERROR(Keep());
-  } else {
-    TFC_RETURN_IF_ERROR(Compare(header_, *found->second));
-    target_ = found->second;
-    in_message_ = true;
+Status ReceiveStream::OnHeader() {
+  if (header_.magic != kFrameMagic || header_.kind > kLastFrameKind)
+    return Status(Code::kProtocol, "it sent something that is no message");
+  if (header_.generation != generation_)
+    return Status(Code::kProtocol, "it sent a message of generation " + std::to_string(header_.generation));
+  TFC_RETURN_IF_ERROR(out_->OnReturned(header_.returned));
+  switch (header_.kind) {
+    case FrameKind::kEager:
+    case FrameKind::kAsking:
+      return BeginEager();
+    case FrameKind::kGranted:
+      return BeginGranted();
+    case FrameKind::kAnnounce:
+      return OnAnnouncement();
+    case FrameKind::kGrant:
+      return out_->OnGrant(header_);
+    case FrameKind::kAnswer:
+      return out_->OnAnswer(header_);
   }
-  if (in_message_ && header_.length == 0) EndMessage();
+  return Status::Ok();
+}
+
+Status ReceiveStream::OnAnnouncement() {
+  const RequestKey key = KeyOf(header_);
+  const auto posted = posted_.find(key);
+  if (posted != posted_.end()) {
+    TFC_RETURN_IF_ERROR(Compare(header_, *posted->second));
+    out_->Reply(FrameKind::kGrant, header_);
+    return Status::Ok();
+  }
+  if (kept_.count(key) != 0 || !announced_.emplace(key, header_).second)
+    return Status(Code::kProtocol, "it sent two messages with one tag" + Where(header_));
+  if (announced_.size() > SendStream::kMaxAnnounced)
+    return Status(Code::kProtocol, "it announced more than " + std::to_string(SendStream::kMaxAnnounced) + " messages");
+  return Status::Ok();
+}
+
+Status ReceiveStream::BeginEager() {
+  if (!room_->Occupy(header_.length)) {
+    return Status(Code::kProtocol, "it sent a message of " + std::to_string(header_.length) +
+                                       " bytes for which it had no room here" + Where(header_));
+  }
+  const auto posted = posted_.find(KeyOf(header_));
+  if (posted == posted_.end()) return Keep();
+  TFC_RETURN_IF_ERROR(Compare(header_, *posted->second));
+  room_->Free(header_.length);
+  BeginMessage(posted->second);
+  return Status::Ok();
+}
+
+Status ReceiveStream::BeginGranted() {
+  const auto posted = posted_.find(KeyOf(header_));
+  if (posted == posted_.end())
+    return Status(Code::kProtocol, "it sent a message that this rank has not asked for" + Where(header_));
+  TFC_RETURN_IF_ERROR(Compare(header_, *posted->second));
+  BeginMessage(posted->second);
   return Status::Ok();
 }
 
 Status ReceiveStream::Keep() {
-  if (kept_.count(KeyOf(header_)) != 0) {
+  const RequestKey key = KeyOf(header_);
+  if (kept_.count(key) != 0 || announced_.count(key) != 0)
     return Status(Code::kProtocol, "it sent two messages with one tag" + Where(header_));
-  }
-  if (header_.length > options_.max_kept_bytes - kept_bytes_) {
-    stalled_ = true;
-    return Status::Ok();
-  }
   Kept kept;
   kept.header = header_;
   const size_t size = static_cast<size_t>(header_.length);
@@ -113,26 +150,36 @@ Status ReceiveStream::Keep() {
   }
   keep_cursor_.Clear();
   keep_cursor_.Add(kept.data.get(), size);
-  kept_bytes_ += size;
-  kept_.emplace(KeyOf(header_), std::move(kept));
-  target_ = nullptr;
-  in_message_ = true;
+  kept_.emplace(key, std::move(kept));
+  BeginMessage(nullptr);
   return Status::Ok();
+}
+
+// `target`: nullptr for one that is kept.
+void ReceiveStream::BeginMessage(Request* target) {
+  target_ = target;
+  in_message_ = true;
+  if (header_.length == 0) EndMessage();
 }
 
 void ReceiveStream::EndMessage() {
   if (target_ != nullptr) {
-    target_->done = true;
     posted_.erase(KeyOf(header_));
   } else {
     kept_[KeyOf(header_)].complete = true;
+  }
+  if (header_.kind == FrameKind::kAsking) {
+    // This rank may close the connection when its receives are done, but not before the peer has its answer.
+    out_->Reply(FrameKind::kAnswer, header_, target_);
+  } else if (target_ != nullptr) {
+    target_->done = true;
   }
   target_ = nullptr;
   in_message_ = false;
 }
 
 Status ReceiveStream::ParseStage() {
-  while (!stalled_) {
+  while (true) {
     const size_t here = stage_end_ - stage_begin_;
     if (in_message_) {
       if (here == 0) break;
@@ -145,11 +192,7 @@ Status ReceiveStream::ParseStage() {
     if (here < sizeof(FrameHeader)) break;
     std::memcpy(&header_, stage_.data() + stage_begin_, sizeof(header_));
     stage_begin_ += sizeof(header_);
-    if (header_.magic != kFrameMagic) return Status(Code::kProtocol, "it sent something that is no message");
-    if (header_.generation != options_.generation) {
-      return Status(Code::kProtocol, "it sent a message of generation " + std::to_string(header_.generation));
-    }
-    TFC_RETURN_IF_ERROR(BeginMessage());
+    TFC_RETURN_IF_ERROR(OnHeader());
   }
   return Status::Ok();
 }
@@ -184,10 +227,7 @@ void ReceiveStream::Account(size_t got) {
 
 ReceiveStream::Outcome ReceiveStream::Pump(int fd) {
   Outcome outcome;
-  const size_t behind_stall = stage_end_ - stage_begin_;
-  outcome.status = ParseStage();
-  outcome.bytes = behind_stall - (stage_end_ - stage_begin_);
-  while (outcome.status.ok() && !stalled_ && outcome.bytes < kTurnBytes) {
+  while (outcome.status.ok() && outcome.bytes < kTurnBytes) {
     size_t room = 0;
     const ssize_t got = Read(fd, &room);
     if (got <= 0) {

@@ -7,7 +7,6 @@
 #include <deque>
 #include <vector>
 
-#include "transport/frame.h"
 #include "transport/tcp/cursor.h"
 #include "transport/transport.h"
 
@@ -20,9 +19,7 @@ struct Request {
   bool is_send = false;
   int peer = 0;
   Tag tag;
-  Cursor cursor;           // payload
-  FrameHeader header;      // of a send
-  size_t header_sent = 0;  // bytes of it
+  Cursor cursor;  // payload
 };
 
 class RequestTable {
@@ -39,7 +36,6 @@ class RequestTable {
     ++request.uses;
     request.live = true;
     request.done = false;
-    request.header_sent = 0;
     *ticket = (Ticket{request.uses} << 32) | (index + 1u);
     return &request;
   }

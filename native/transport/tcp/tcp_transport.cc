@@ -178,7 +178,7 @@ Result<PeerLink*> TcpTransport::Impl::LinkTo(int peer) {
   std::unique_ptr<PeerLink>& link = links[static_cast<size_t>(peer)];
   if (link != nullptr) return link.get();
   link = std::make_unique<PeerLink>(peer, options.addresses[static_cast<size_t>(peer)],
-                                    ReceiveStream::Options{options.self.generation, options.max_unexpected_bytes});
+                                    PeerLink::Options{options.self.generation, options.max_unexpected_bytes});
   used.push_back(link.get());
   if (peer > options.self.rank) return link.get();
   const Hello hello = {Purpose::kData, options.self.generation, options.self.rank, peer};
@@ -309,11 +309,7 @@ Result<Ticket> TcpTransport::PostSend(int peer, const Tag& tag, const ConstSpans
   Ticket ticket = 0;
   Result<Request*> request = impl_->NewRequest(peer, tag, true, &ticket);
   if (!request.ok()) return request.status();
-  Cursor& cursor = request.value()->cursor;
-  cursor.Assign(spans);
-  request.value()->header =
-      FrameHeader{kFrameMagic,   tag.channel, tag.step, 0, tag.sequence, tag.signature, impl_->options.self.generation,
-                  cursor.total()};
+  request.value()->cursor.Assign(spans);
   Result<PeerLink*> link = impl_->LinkTo(peer);
   Status status = link.status();
   bool sent = false;
@@ -331,7 +327,7 @@ Result<Ticket> TcpTransport::PostReceive(int peer, const Tag& tag, const Mutable
   request.value()->cursor.Assign(spans);
   Result<PeerLink*> link = impl_->LinkTo(peer);
   Status status = link.status();
-  if (status.ok()) status = link.value()->PostReceive(request.value());
+  if (status.ok()) status = link.value()->PostReceive(request.value(), &impl_->news);
   TFC_RETURN_IF_ERROR(impl_->Finish(status, ticket));
   return ticket;
 }

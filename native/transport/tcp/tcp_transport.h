@@ -29,17 +29,17 @@ struct TcpTransportOptions {
   int spin_us = 0;                       // look again for that long before sleeping
   // Others may end a Poll by it, from other processes too; drained by the transport, which it must outlive.
   const EventFd* bell = nullptr;
-  // Messages of one peer without a posted receive are kept up to this many bytes; then the peer's
-  // connection is not read until a receive for its next message is posted, or kept ones are taken.
+  // Messages of one peer without a posted receive are kept up to this many bytes, headers included; those
+  // beyond it stay with their sender until their receives are posted. The same on all ranks.
   size_t max_unexpected_bytes = size_t{64} << 20;
   Log log;
 };
 
 // Driven by one thread at a time, save for AddConnection, Wake and Interrupt. A request is done when
-// its bytes are in the kernel (send) or in the spans (receive). A ticket stays valid until Wait has
-// returned for it, also after Test has said true. INVALID_ARGUMENT (a bad peer, a request to the own
-// rank, an unknown ticket, a second receive with the same tag) leaves the transport alive; every
-// other error ends it.
+// its bytes are in the kernel (send; a large one may also wait for its receive) or in the spans (receive). A ticket
+// stays valid until Wait has returned for it, also after Test has said true. INVALID_ARGUMENT (a bad peer, a request to
+// the own rank, an unknown ticket, a second receive with the same tag) leaves the transport alive; every other error
+// ends it.
 //
 // When a peer's connection ends, messages that have arrived in full still satisfy their receives;
 // then any unfinished request for that peer ends every Wait, Test and Poll that has to wait. A peer

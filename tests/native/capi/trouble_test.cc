@@ -125,6 +125,44 @@ TEST(TroubleTest, ARankThatWaitsOnTheWireSpinsAsLongAsItWasTold) {
   });
 }
 
+// Rank 1 comes to a large broadcast only after an operation by name, which rank 0 needs to go on, too.
+TEST(TroubleTest, ABroadcastThatARankIsNotReadyForHoldsUpNothingElse) {
+  for (const auto& nodes : {std::vector<std::string>{"a", "b"}, {"a", "b", "b"}}) {
+    WorldOptions options;
+    options.size = static_cast<int>(nodes.size());
+    options.nodes = nodes;
+    options.op_timeout_s = 30;
+    const auto codes = RunWorld(options, [](int rank, tfc_communicator* communicator) {
+      constexpr size_t kCount = size_t{40} << 20;  // 160 MiB
+      std::vector<float> large(kCount, rank == 0 ? 2.5f : 0.0f);
+      const auto broadcast = [&] {
+        tfc_request request = MakeRequest(TFC_BROADCAST, TFC_FLOAT32, TFC_SUM);
+        const tfc_span span{large.data(), large.data(), static_cast<int64_t>(kCount)};
+        request.spans = &span;
+        request.num_spans = 1;
+        const CallResult result = RunNow(communicator, request);
+        EXPECT_EQ(result.code, TFC_OK) << result.message;
+      };
+      std::future<void> sent;
+      if (rank == 0) {
+        sent = std::async(std::launch::async, broadcast);
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));  // so that everything is full
+      }
+      float value = 1;
+      tfc_request metrics = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "metrics");
+      const tfc_span span{&value, &value, 1};
+      metrics.spans = &span;
+      metrics.num_spans = 1;
+      const CallResult result = SubmitAndWait(communicator, metrics);
+      EXPECT_EQ(result.code, TFC_OK) << result.message;
+      rank == 0 ? sent.get() : broadcast();
+      EXPECT_EQ(large.front(), 2.5f);
+      EXPECT_EQ(large.back(), 2.5f);
+    });
+    for (const int code : codes) EXPECT_EQ(code, TFC_OK);
+  }
+}
+
 TEST(TroubleTest, ARankThatCannotSetUpTellsTheOthers) {
   Listening a, b;
   const std::vector<std::string> good{a.address, b.address};
