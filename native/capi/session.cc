@@ -241,11 +241,26 @@ Status Session::ShareMemory(FdServer* server, const SessionOptions& options, con
   shape.local_size = topology.local_size();
   // Ranks that have connections read them while they wait in shared memory, so they have to be woken there.
   const auto bells = static_cast<size_t>(topology.nodes() > 1 ? topology.local_size() : 0);
+  Status refused;
   if (topology.local_rank == 0) {
     shape.crowded = Crowded(topology, peers);
     auto arena = Arena::Create(shape);
-    if (!arena.ok()) return arena.status();
-    arena_ = arena.Take();
+    if (arena.ok()) {
+      arena_ = arena.Take();
+    } else {
+      refused = arena.status();
+    }
+  }
+  // Which algorithms the ranks choose depends on it: all of them share memory, or none.
+  Status objection;
+  TFC_RETURN_IF_ERROR(engine_->Synchronise(deadline, refused, &objection));
+  if (!objection.ok()) {
+    arena_.reset();
+    if (topology.rank == 0)
+      options.log.Warning("shared memory is not used, all data goes over TCP: " + objection.message());
+    return Status::Ok();
+  }
+  if (topology.local_rank == 0) {
     std::vector<int> fds{arena_->fd()};
     auto made = MakeBells(bells, &fds);
     if (!made.ok()) return made.status();

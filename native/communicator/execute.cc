@@ -294,6 +294,11 @@ Status ExplainError(const Run& run, const Status& status) {
                 status.peer());
 }
 
+// Before the channel's first operation, as a rule; then this is one look.
+Status Reserve(const Run& run) {
+  return run.resources.arena == nullptr ? Status::Ok() : run.resources.arena->Reserve(run.channel->index);
+}
+
 inline Status Explain(const Run& run, Status status) { return status.ok() ? status : ExplainError(run, status); }
 
 }  // namespace
@@ -333,7 +338,8 @@ Status Execute(const Topology& topology, const Operation& operation, const Resou
                 operation.Signature(),
                 operation.ReductionFor(topology.size)};
   if (topology.size == 1) return RunAlone(operation);
-  return Explain(run, Dispatch(run));
+  const Status reserved = Reserve(run);
+  return Explain(run, reserved.ok() ? Dispatch(run) : reserved);
 }
 
 namespace {

@@ -516,13 +516,14 @@ EngineCounters Engine::counters() const {
   return counters;
 }
 
-Status Engine::Synchronise(Deadline deadline) {
+Status Engine::Synchronise(Deadline deadline, const Status& mine, Status* objection) {
   if (options_.topology.size == 1) return Status::Ok();
   std::unique_lock<std::mutex> lock(mutex_);
   go_ = false;
-  star_->Send(0, static_cast<uint8_t>(Message::kReady), "");
+  star_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
   const bool done = changed_.wait_until(lock, deadline.when(), [this] { return go_ || failure_.failed(); });
   if (failure_.failed()) return failure_.Get();
+  if (done && objection != nullptr) *objection = objection_;
   if (done) return Status::Ok();
   if (!is_root()) return Status(Code::kDeadlineExceeded, "rank 0 did not say that all ranks are ready", 0);
   std::vector<int> missing;

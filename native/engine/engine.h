@@ -121,7 +121,9 @@ class Engine final : public StarHandler {
   EngineCounters counters() const;
 
   // Waits until every rank has come to it. Whatever a rank does after that comes after the others' good end.
-  Status Synchronise(Deadline deadline);
+  // `mine`: what speaks, on this rank, against going on as planned; `objection` gets that of one rank that has
+  // something to say, the same on all ranks, with its name. Not before the star runs.
+  Status Synchronise(Deadline deadline, const Status& mine = Status::Ok(), Status* objection = nullptr);
 
   // After Synchronise, on all ranks: measures the transport, unless rank 0 does not want that or none is used. Ends as
   // Synchronise does.
@@ -190,7 +192,7 @@ class Engine final : public StarHandler {
   void OnTimeout(int from, const std::string& payload);
   void OnLeave(int from, const std::string& payload);
   void OnLeft(const std::string& payload);
-  void OnReady(int from);
+  void OnReady(int from, const std::string& payload);
   void OnGo(const std::string& payload);
   void OnJoin(int from, const std::string& payload);
   void OnJoined(const std::string& payload);
@@ -247,6 +249,7 @@ class Engine final : public StarHandler {
   bool shut_down_ = false;
   bool go_ = false;
   bool probes_ = false;                                 // rank 0 wants the link measured
+  Status objection_;                                    // of the last synchronisation
   std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
   std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;
@@ -260,6 +263,7 @@ class Engine final : public StarHandler {
   // Monitor thread only.
   NegotiationTable table_;             // rank 0
   JoinDesk join_desk_;                 // rank 0
+  Status gathered_objection_;          // rank 0: of those who are ready
   std::optional<RollCall> roll_call_;  // rank 0
   bool told_all_ = false;              // rank 0: of a failure
   Deadline::Clock::time_point last_busy_{};

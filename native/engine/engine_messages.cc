@@ -10,7 +10,6 @@
 namespace tfc {
 namespace {
 
-constexpr char kProbe[] = "probe";         // with the word that all are ready: measure the link first
 constexpr double kTickSeconds = 0.5;       // how exactly deadlines of waiting operations are kept
 constexpr double kViewSeconds = 0.5;       // how long a dispute waits for ranks that do not answer
 constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; without it we cannot
@@ -20,7 +19,7 @@ constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; wi
 void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
   switch (static_cast<Message>(type)) {
     case Message::kReady:
-      return OnReady(from);
+      return OnReady(from, payload);
     case Message::kGo:
       return OnGo(payload);
     case Message::kRequest:
@@ -66,22 +65,30 @@ void Engine::Protocol(const Status& malformed, int from) {
   FailAll(Status(Code::kProtocol, Call(from) + ": " + malformed.message(), from));
 }
 
-void Engine::OnReady(int from) {
-  bool complete = false;
+void Engine::OnReady(int from, const std::string& payload) {
+  Status objection;
+  const Status decoded = Decode(payload, &objection);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  if (gathered_objection_.ok() && !objection.ok()) gathered_objection_ = objection.WithContext(Call(from));
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ready_.insert(from);
-    complete = static_cast<int>(ready_.size()) == options_.topology.size;
-    if (complete) ready_.clear();
+    if (static_cast<int>(ready_.size()) < options_.topology.size) return;
+    ready_.clear();
   }
-  if (complete) star_->SendToAll(static_cast<uint8_t>(Message::kGo), options_.probe_link ? kProbe : "");
+  const Go go{options_.probe_link, std::exchange(gathered_objection_, Status::Ok())};
+  star_->SendToAll(static_cast<uint8_t>(Message::kGo), Encode(go));
 }
 
 void Engine::OnGo(const std::string& payload) {
+  Go go;
+  const Status decoded = Decode(payload, &go);
+  if (!decoded.ok()) return Protocol(decoded, 0);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     go_ = true;
-    probes_ = payload == kProbe;
+    probes_ = go.probe;
+    objection_ = go.objection;
   }
   changed_.notify_all();
 }

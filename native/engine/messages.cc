@@ -20,6 +20,19 @@ void Read(WireReader* reader, Progress* progress) {
 
 }  // namespace
 
+std::string Encode(const Go& go) {
+  WireWriter writer;
+  writer.Number(static_cast<uint8_t>(go.probe)).Error(go.objection);
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Go* go) {
+  WireReader reader(bytes);
+  go->probe = reader.Number<uint8_t>() != 0;
+  go->objection = reader.Error();
+  return reader.Finish("go");
+}
+
 std::string Encode(const Request& request) {
   WireWriter writer;
   writer.Text(request.name)

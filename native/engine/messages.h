@@ -13,8 +13,8 @@
 namespace tfc {
 
 enum class Message : uint8_t {
-  kReady = 1,       // -> 0: my set-up is complete
-  kGo = 2,          // 0 -> all: everybody's is
+  kReady = 1,       // -> 0: a Status: I have come to it, and what speaks against going on as planned
+  kGo = 2,          // 0 -> all: a Go: all have
   kRequest = 3,     // -> 0: a Request
   kVerdict = 4,     // 0 -> all: a Verdict
   kAbort = 5,       // -> 0: a failure that all ranks must see
@@ -34,6 +34,13 @@ enum class Message : uint8_t {
   kNote = 19,       // what a room above the engine tells itself on other ranks; see NoteHandler
 };
 
+// That all ranks have come to a point of the set-up.
+struct Go {
+  bool probe = false;  // measure the link first
+  Status objection;    // of the first rank that has one
+};
+
+std::string Encode(const Go& go);
 std::string Encode(const Request& request);
 std::string Encode(const Verdict& verdict);
 std::string Encode(const Status& status);
@@ -47,6 +54,7 @@ std::string EncodeRank(int rank);
 std::string EncodeLeft(int rank, const Progress& progress);
 
 // Each gives PROTOCOL for bytes that are no such message.
+Status Decode(const std::string& bytes, Go* go);
 Status Decode(const std::string& bytes, Request* request);
 Status Decode(const std::string& bytes, Verdict* verdict);
 Status Decode(const std::string& bytes, Status* status);

@@ -68,6 +68,16 @@ Result<UniqueFd> MakeSealedMemory(size_t size) {
   return fd;
 }
 
+// Memory for a part of the file, or an error; a first access without it would be a SIGBUS.
+Status Allocate(int fd, size_t begin, size_t end) {
+  while (fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return Status::Ok();  // it comes with the first access, as it used to
+    return Status::FromErrno("allocating " + std::to_string((end - begin) >> 10) + " KiB of shared memory", errno);
+  }
+  return Status::Ok();
+}
+
 Status CheckSealedMemory(int fd, size_t size) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return Status::FromErrno("fstat", errno);
@@ -107,6 +117,7 @@ Result<std::unique_ptr<Arena>> Arena::Create(const ArenaShape& shape) {
   ArenaHeader header = HeaderOf(shape);
   Result<UniqueFd> fd = MakeSealedMemory(header.total_size);
   if (!fd.ok()) return fd.status();
+  TFC_RETURN_IF_ERROR(Allocate(fd.value().get(), 0, ArenaLayout(shape).slot(1, 0, 0)));
   Result<std::shared_ptr<ArenaMapping>> mapping = ArenaMapping::Map(fd.Take(), header.total_size);
   if (!mapping.ok()) return mapping.status();
   header.crowded = shape.crowded;
@@ -138,6 +149,29 @@ Result<std::unique_ptr<Arena>> Arena::Share(const Arena& other, int local_rank) 
   auto impl = std::make_unique<Impl>(shape, other.impl_->mapping);
   impl->bells = other.impl_->bells;
   return std::unique_ptr<Arena>(new Arena(std::move(impl)));
+}
+
+Status Arena::Reserve(uint32_t channel) {
+  std::atomic<bool>& reserved = impl_->reserved[channel];
+  if (reserved.load(std::memory_order_relaxed)) return Status::Ok();
+  // The peers' slots, too: they are read, and that takes memory as well.
+  const ArenaLayout& layout = impl_->layout;
+  TFC_RETURN_IF_ERROR(Allocate(fd(), layout.slot(channel, 0, 0), layout.slot(channel + 1, 0, 0)));
+  reserved = true;
+  return Status::Ok();
+}
+
+// Flags stay as they are, and with them their pages: peers compare them with the rounds to come.
+void Arena::Release(uint32_t channel) {
+  if (!impl_->reserved[channel].exchange(false)) return;
+  for (size_t index = 0; index < ArenaLayout::kSlots; ++index) {
+    const size_t bytes = impl_->layout.slot(channel, impl_->shape.local_rank, index) + sizeof(SlotFlags);
+    const size_t begin = RoundUp(bytes, kPageSize);
+    const size_t end = (bytes + ArenaLayout::kSegmentSize) / kPageSize * kPageSize;
+    // Best effort: memory that cannot be given back is used again by the next one who reserves the channel.
+    (void)fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                    static_cast<off_t>(end - begin));
+  }
 }
 
 int Arena::fd() const { return impl_->mapping->fd(); }

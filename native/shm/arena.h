@@ -2,8 +2,11 @@
 //
 // Memory: a sparse memfd (nothing in the file system, nothing left after SIGKILL), mapped by every
 // local rank. It is divided into channels; each channel is an independent stream of operations with
-// flags and slots of its own (see arena_channel.h). Flags have one writer each and only grow. A
-// channel that is never used takes no memory.
+// flags and slots of its own (see arena_channel.h). Flags have one writer each and only grow.
+//
+// A channel takes memory from Reserve on, 1 MiB for each local rank, and gives the most of it back in
+// Release. Memory that is used without being reserved ends the process with SIGBUS where the host or
+// the container has none left.
 #ifndef TFCOLLECTIVE_SHM_ARENA_H_
 #define TFCOLLECTIVE_SHM_ARENA_H_
 
@@ -36,7 +39,8 @@ class Arena {
   enum class Sleeper : int { kCaller = 0, kProgress = 1 };
   static constexpr int kNumSleepers = 2;
 
-  // Makes the memory (leader) / maps what the leader made. Attach checks size, seals and header.
+  // Makes the memory (leader) / maps what the leader made. Attach checks size, seals and header. Create fails with
+  // RESOURCE_EXHAUSTED where memory is short, and with IO where the system does not allow it.
   static Result<std::unique_ptr<Arena>> Create(const ArenaShape& shape);
   static Result<std::unique_ptr<Arena>> Attach(const ArenaShape& shape, UniqueFd fd);
   // The same mapping as another local rank, for ranks that are threads of one process.
@@ -44,6 +48,13 @@ class Arena {
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
+
+  // Before this rank uses a channel: allocates its memory. RESOURCE_EXHAUSTED if there is not enough. The channel 0
+  // has its memory from the beginning. One thread at a time for each channel.
+  Status Reserve(uint32_t channel);
+  // When no rank of this node uses the channel any more, and none will before each has called Reserve again: gives the
+  // memory of this rank's slots back. Counters of the channel go on as if nothing had happened.
+  void Release(uint32_t channel);
 
   int fd() const;                   // to hand to the peers; borrowed
   const ArenaShape& shape() const;  // with the leader's `crowded`

@@ -39,7 +39,9 @@ class ArenaMapping {
 
 struct Arena::Impl {
   Impl(const ArenaShape& shape, std::shared_ptr<ArenaMapping> mapped)
-      : shape(shape), layout(shape), mapping(std::move(mapped)) {}
+      : shape(shape), layout(shape), mapping(std::move(mapped)), reserved(shape.channels) {
+    reserved[0] = true;  // by the leader
+  }
 
   std::byte* base() const { return mapping->base(); }
   Doorbell& doorbell(Sleeper sleeper, int local_rank) const {
@@ -52,6 +54,7 @@ struct Arena::Impl {
   const ArenaLayout layout;
   const std::shared_ptr<ArenaMapping> mapping;
   std::shared_ptr<const std::vector<EventFd>> bells;  // by local rank; null: no rank sleeps in poll
+  std::vector<std::atomic<bool>> reserved;  // by channel
 
   std::atomic<bool> interrupted{false};  // set after `cause`, which then never changes
   std::mutex mutex;

@@ -87,6 +87,7 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
         connect.skip_link_probe = options.skip_link_probe[static_cast<size_t>(rank)];
       connect.log = options.log;
       connect.log_user = options.log_user;
+      if (options.before_connect) options.before_connect(static_cast<int>(rank));
       tfc_communicator* communicator = nullptr;
       codes[rank] = tfc_communicator_create(listeners[rank], &connect, &communicator, nullptr);
       all_have_connected.ArriveAndWait();

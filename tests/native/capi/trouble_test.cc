@@ -1,8 +1,10 @@
 // What happens to the others, and to this process, when something goes wrong on one rank.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -11,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "testing/log_recorder.h"
+#include "testing/refused_calls.h"
 #include "testing/world.h"
 
 namespace tfc::testing {
@@ -161,6 +165,67 @@ TEST(TroubleTest, ABroadcastThatARankIsNotReadyForHoldsUpNothingElse) {
     });
     for (const int code : codes) EXPECT_EQ(code, TFC_OK);
   }
+}
+
+void Record(void* recorder, int32_t, const char* message) {
+  static_cast<LogRecorder*>(recorder)->log().Warning(message);
+}
+
+// `call` fails with `error` on rank `refused` of two nodes of two ranks.
+void ExpectTcpWhere(int call, int error, int refused, const std::string& line) {
+  LogRecorder log;
+  WorldOptions options;
+  options.size = 4;
+  options.nodes = {"a", "a", "b", "b"};
+  options.log = &Record;
+  options.log_user = &log;
+  options.before_connect = [&](int rank) {
+    if (rank == refused) ASSERT_TRUE(RefuseCall(call, error)) << "this system has no seccomp";
+  };
+  const auto codes = RunWorld(options, [](int rank, tfc_communicator* communicator) {
+    tfc_communicator_info info{};
+    info.struct_size = sizeof(info);
+    EXPECT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
+    EXPECT_EQ(info.uses_shared_memory, 0);
+    EXPECT_EQ(info.local_rank, rank % 2);
+    std::vector<float> values(100000, static_cast<float>(rank));
+    const CallResult result = AllReduce(communicator, &values);
+    EXPECT_EQ(result.code, TFC_OK) << result.message;
+    EXPECT_EQ(values, std::vector<float>(100000, 6.0f));
+  });
+  for (const int code : codes) EXPECT_EQ(code, TFC_OK);
+  EXPECT_TRUE(log.Contains("shared memory is not used, all data goes over TCP: rank " + std::to_string(refused)));
+  EXPECT_TRUE(log.Contains(line));
+}
+
+TEST(TroubleTest, WhereSharedMemoryIsNotAllowedAllRanksUseTcp) {
+  ExpectTcpWhere(SYS_memfd_create, EACCES, 0, "memfd_create failed: Permission denied");
+  ExpectTcpWhere(SYS_memfd_create, EPERM, 2, "memfd_create failed: Operation not permitted");
+}
+
+TEST(TroubleTest, WhereSharedMemoryIsTooSmallAllRanksUseTcp) {
+  ExpectTcpWhere(SYS_fallocate, ENOSPC, 2, "KiB of shared memory failed: No space left on device");
+  ExpectTcpWhere(SYS_ftruncate, EFBIG, 0, "ftruncate failed: File too large");
+}
+
+// The first operation that is matched by name needs a channel that nobody has used before.
+TEST(TroubleTest, SharedMemoryThatRunsOutLaterIsAnErrorOnAllRanks) {
+  WorldOptions options;
+  options.size = 3;
+  options.before_connect = [](int rank) {
+    if (rank == 1) ASSERT_TRUE(RefuseCall(SYS_fallocate, ENOSPC, false)) << "this system has no seccomp";
+  };
+  RunWorld(options, [](int, tfc_communicator* communicator) {
+    float value = 1;
+    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "metrics");
+    const tfc_span span{&value, &value, 1};
+    request.spans = &span;
+    request.num_spans = 1;
+    const CallResult result = SubmitAndWait(communicator, request);
+    EXPECT_EQ(result.code, TFC_RESOURCE_EXHAUSTED) << result.message;
+    EXPECT_NE(result.message.find("'metrics'"), std::string::npos) << result.message;
+    EXPECT_NE(result.message.find("KiB of shared memory failed"), std::string::npos) << result.message;
+  });
 }
 
 TEST(TroubleTest, ARankThatCannotSetUpTellsTheOthers) {

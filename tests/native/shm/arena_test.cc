@@ -19,6 +19,7 @@
 
 #include "shm/arena_channel.h"
 #include "shm/arena_layout.h"
+#include "testing/refused_calls.h"
 
 namespace tfc {
 namespace {
@@ -78,6 +79,95 @@ TEST(ArenaShapeTest, RefusesWhatNoWorldHas) {
   EXPECT_EQ(Arena::Create(ArenaShape{0, 1 << 20, 4}).status().code(), Code::kInvalidArgument);
 }
 
+// On a thread of its own, which then cannot make the call any more.
+template <typename Body>
+void Without(int call, int error, const Body& body) {
+  std::thread([&] {
+    ASSERT_TRUE(testing::RefuseCall(call, error)) << "this system has no seccomp";
+    body();
+  }).join();
+}
+
+size_t BytesOf(const Arena& arena) {
+  struct stat info = {};
+  EXPECT_EQ(fstat(arena.fd(), &info), 0);
+  return static_cast<size_t>(info.st_blocks) * 512;
+}
+
+TEST(ArenaMemoryTest, ARefusedCallIsNamed) {
+  Without(SYS_memfd_create, EACCES, [] {
+    const Status status = Arena::Create(ArenaShape{0, 2, 4}).status();
+    EXPECT_EQ(status.code(), Code::kIo);
+    EXPECT_EQ(status.message(), "memfd_create failed: Permission denied");
+  });
+}
+
+TEST(ArenaMemoryTest, TooLittleMemoryIsSeenBeforeItIsUsed) {
+  Without(SYS_fallocate, ENOSPC, [] {
+    const Status status = Arena::Create(ArenaShape{0, 2, 4}).status();
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    EXPECT_NE(status.message().find("KiB of shared memory failed: No space left on device"), std::string::npos);
+  });
+}
+
+TEST(ArenaMemoryTest, AChannelThatFindsNoMemoryMayAskAgain) {
+  const auto arena = MakeArena(2);
+  Without(SYS_fallocate, ENOMEM, [&] {
+    EXPECT_TRUE(arena->Reserve(0).ok());
+    EXPECT_EQ(arena->Reserve(1).code(), Code::kResourceExhausted);
+  });
+  EXPECT_TRUE(arena->Reserve(1).ok());
+}
+
+TEST(ArenaMemoryTest, AFileSystemThatCannotReserveIsUsedAsItIs) {
+  Without(SYS_fallocate, EOPNOTSUPP, [] {
+    const auto arena = MakeArena(2);
+    EXPECT_TRUE(arena->Reserve(1).ok());
+  });
+}
+
+TEST(ArenaMemoryTest, AChannelTakesMemoryFromReserveToRelease) {
+  constexpr size_t kMost = 2 * ArenaLayout::kSlots * ArenaLayout::kSegmentSize;  // of a channel
+  const auto leader = MakeArena(2);
+  const auto other = AttachTo(*leader, 1);
+  const size_t before = BytesOf(*leader);
+  ASSERT_TRUE(leader->Reserve(2).ok());
+  EXPECT_GE(BytesOf(*leader), before + kMost);
+  ASSERT_TRUE(other->Reserve(2).ok());
+  for (Arena* arena : {leader.get(), other.get()}) {
+    const ArenaChannel channel(*arena, 2);
+    for (uint64_t round = 0; round < 20; ++round) {
+      channel.slot(round)[channel.segment_size() - 1] = std::byte{1};
+      channel.PublishStaged(round, 7);
+    }
+  }
+  const size_t full = BytesOf(*leader);
+  leader->Release(2);
+  other->Release(2);
+  EXPECT_LE(BytesOf(*leader), full - kMost * 9 / 10);
+}
+
+// The flags are not lost with the memory: the rounds go on.
+TEST(ArenaMemoryTest, AReleasedChannelGoesOnWhereItWas) {
+  const auto leader = MakeArena(2);
+  const auto other = AttachTo(*leader, 1);
+  const ArenaChannel first(*leader, 1), second(*other, 1);
+  for (uint64_t round = 0; round < 1000; ++round) {
+    if (round % 100 == 0) {
+      leader->Release(1);
+      other->Release(1);
+    }
+    for (const ArenaChannel& channel : {first, second}) {
+      ASSERT_TRUE(PhaseDone(channel, PhaseDone::Phase::kReusable, round).Holds()) << round;
+      ASSERT_TRUE((channel.local_rank() == 0 ? leader : other)->Reserve(1).ok());
+      channel.slot(round)[1000] = static_cast<std::byte>(round);
+      channel.PublishStaged(round, round);
+    }
+    ASSERT_EQ(second.peer_slot(0, round)[1000], static_cast<std::byte>(round));
+    ASSERT_EQ(first.peer_slot(1, round)[1000], static_cast<std::byte>(round));
+  }
+}
+
 TEST(ArenaAttachTest, RefusesAnotherShape) {
   const auto leader = MakeArena(2);
   EXPECT_EQ(Arena::Attach(ArenaShape{1, 3, 4}, UniqueFd(dup(leader->fd()))).status().code(), Code::kProtocol);
@@ -125,13 +215,13 @@ TEST(ArenaTest, IsSealedAndClosedOnExec) {
   EXPECT_NE(fcntl(arena->fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(ArenaTest, UntouchedChannelsTakeNoMemory) {
-  auto arena = Arena::Create(ArenaShape{0, 8, 64});
+TEST(ArenaTest, OnlyTheFirstChannelHasMemoryAtTheBeginning) {
+  const auto arena = Arena::Create(ArenaShape{0, 8, 64});
   ASSERT_TRUE(arena.ok());
   struct stat info = {};
   ASSERT_EQ(fstat(arena.value()->fd(), &info), 0);
-  EXPECT_GT(info.st_size, 100 << 20);
-  EXPECT_LT(info.st_blocks * 512, 64 << 10);
+  EXPECT_GT(info.st_size, 500 << 20);
+  EXPECT_LT(BytesOf(*arena.value()), size_t{9} << 20);
 }
 
 class WaitTest : public testing::TestWithParam<int> {
