@@ -20,6 +20,7 @@
 #include "base/thread.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/ack_watch.h"
+#include "transport/tcp/dialer.h"
 
 namespace tfc {
 namespace {

@@ -62,6 +62,7 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
     tfc_listener_address(listeners[rank], buffer, sizeof(buffer), nullptr);
     addresses[rank] = buffer;
   }
+  if (options.on_listening) options.on_listening(addresses);
   std::vector<const char*> pointers;
   for (const auto& address : addresses) pointers.push_back(address.c_str());
   std::vector<int> codes(size, TFC_OK);

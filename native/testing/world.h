@@ -23,6 +23,8 @@ struct WorldOptions {
   std::function<void(int rank)> before_connect;  // on the thread of each rank
   tfc_log_fn log = nullptr;
   void* log_user = nullptr;
+  // Called with the addresses of the ranks' listeners before any rank connects.
+  std::function<void(const std::vector<std::string>&)> on_listening;
 };
 
 // Connects the world, runs `body` once a rank on a thread of its own when all ranks have tried to, shuts down and

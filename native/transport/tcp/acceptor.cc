@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -17,6 +17,7 @@ namespace tfc {
 namespace {
 
 constexpr double kPauseSeconds = 0.1;  // after accept failed for want of descriptors
+constexpr int kAcceptsAtOnce = 64;     // then the handshakes under way, and the thread's other work, have their turn
 
 int Control(int epoll, int operation, int fd, uint32_t events) {
   epoll_event event = {};
@@ -30,7 +31,10 @@ uint32_t EventsFor(HandshakeWants wants) { return wants == HandshakeWants::kWrit
 }  // namespace
 
 Acceptor::Acceptor(TcpListener listener, const AcceptorOptions& options)
-    : listener_(std::move(listener)), options_(options), refusals_(options.log) {}
+    : listener_(std::move(listener)),
+      options_(options),
+      limit_(options.spare_handshakes + static_cast<size_t>(std::max(options.self.size, 1))),
+      refusals_(options.log) {}
 
 Acceptor::~Acceptor() = default;
 
@@ -57,95 +61,124 @@ Result<std::vector<Accepted>> Acceptor::Advance() {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (count < 0 && errno != EINTR) return Status::FromErrno("epoll_wait", errno);
+  bool waiting = false;
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
+    uint64_t expirations = 0;
     if (fd == listener_.fd()) {
-      AcceptAll();
-    } else if (fd == timer_.get()) {
-      Expire(&accepted);
-    } else {
+      waiting = true;
+    } else if (fd != timer_.get()) {
       AdvanceOne(fd, &accepted);
+    } else if (::read(fd, &expirations, sizeof(expirations)) > 0) {
+      timer_for_.reset();
     }
   }
+  Expire(&accepted);
+  if (waiting) AcceptSome(&accepted);
+  WatchListener();
   ArmTimer();
   return accepted;
 }
 
-void Acceptor::AcceptAll() {
-  while (true) {
+void Acceptor::AcceptSome(std::vector<Accepted>* accepted) {
+  for (int i = 0; i < kAcceptsAtOnce && !crowded(); ++i) {
     Result<TcpListener::Incoming> incoming = listener_.Accept();
-    if (!incoming.ok()) return PauseListening(incoming.status());
+    if (!incoming.ok()) return PauseAccepting(incoming.status());
     if (!incoming.value().fd.valid()) return;
-    Admit(incoming.Take());
+    Admit(incoming.Take(), accepted);
   }
 }
 
-void Acceptor::Admit(TcpListener::Incoming incoming) {
-  if (handshakes_.size() >= options_.max_handshakes) DropOldest();
+void Acceptor::Admit(TcpListener::Incoming incoming, std::vector<Accepted>* accepted) {
   const int fd = incoming.fd.get();
   Status status = ConfigureConnection(fd);
   if (status.ok() && Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN) != 0)
     status = Status::FromErrno("epoll_ctl", errno);
   if (!status.ok()) return refusals_.Note(status.WithContext("a connection could not be taken").message());
-  handshakes_.emplace(fd, ServerHandshake(std::move(incoming.fd), incoming.from, options_.key, options_.self,
-                                          Deadline::After(options_.handshake_seconds)));
-}
-
-void Acceptor::DropOldest() {
-  const auto oldest = std::min_element(handshakes_.begin(), handshakes_.end(), [](const auto& a, const auto& b) {
-    return a.second.deadline().when() < b.second.deadline().when();
-  });
-  if (oldest == handshakes_.end()) return;
-  refusals_.Note("too many connections wait for their handshake: dropped the oldest");
-  handshakes_.erase(oldest);
+  ServerHandshake handshake(std::move(incoming.fd), incoming.from, options_.key, options_.self);
+  guests_.emplace(
+      fd, Guest{std::move(handshake), Deadline::Clock::now(), queue_.insert(queue_.end(), fd), HandshakeWants::kRead});
+  AdvanceOne(fd, accepted);  // its HELLO has probably come
 }
 
 void Acceptor::AdvanceOne(int fd, std::vector<Accepted>* accepted) {
-  const auto found = handshakes_.find(fd);
-  if (found == handshakes_.end()) return;
-  const Result<HandshakeWants> wants = found->second.Advance();
+  const auto found = guests_.find(fd);
+  if (found != guests_.end()) Settle(found, accepted);
+}
+
+// Goes on with a handshake, and removes it if it has ended. True if it has ended, or the peer has answered.
+bool Acceptor::Settle(Guests::iterator guest, std::vector<Accepted>* accepted) {
+  ServerHandshake& handshake = guest->second.handshake;
+  const bool had_said_hello = handshake.said_hello();
+  const Result<HandshakeWants> wants = handshake.Advance();
   if (!wants.ok()) {
     refusals_.Note(wants.status().message());
-    handshakes_.erase(found);
-  } else if (wants.value() == HandshakeWants::kNothing) {
-    Control(epoll_.get(), EPOLL_CTL_DEL, fd, 0);
-    accepted->push_back(Accepted{found->second.hello(), found->second.TakeFd()});
-    handshakes_.erase(found);
-  } else {
-    Control(epoll_.get(), EPOLL_CTL_MOD, fd, EventsFor(wants.value()));
+    Remove(guest);
+    return true;
   }
+  if (wants.value() == HandshakeWants::kNothing) {
+    Control(epoll_.get(), EPOLL_CTL_DEL, guest->first, 0);
+    accepted->push_back(Accepted{handshake.hello(), handshake.TakeFd()});
+    Remove(guest);
+    return true;
+  }
+  if (std::exchange(guest->second.watched, wants.value()) != wants.value())
+    Control(epoll_.get(), EPOLL_CTL_MOD, guest->first, EventsFor(wants.value()));
+  if (had_said_hello == handshake.said_hello()) return false;
+  guest->second.since = Deadline::Clock::now();
+  queue_.splice(queue_.end(), queue_, guest->second.place);
+  return true;
 }
 
+void Acceptor::Remove(Guests::iterator guest) {
+  queue_.erase(guest->second.place);
+  guests_.erase(guest);
+}
+
+Acceptor::Time Acceptor::LimitOf(const Guest& guest) const {
+  return guest.since + Deadline::Seconds(crowded() ? options_.crowded_seconds : options_.handshake_seconds);
+}
+
+// What has arrived in time counts, even if this thread comes to it only now.
 void Acceptor::Expire(std::vector<Accepted>* accepted) {
-  uint64_t expirations = 0;
-  // Only to make the timer unreadable; how often it fired does not matter.
-  if (::read(timer_.get(), &expirations, sizeof(expirations)) > 0) timer_armed_ = false;
-  if (!listening_) listening_ = Control(epoll_.get(), EPOLL_CTL_ADD, listener_.fd(), EPOLLIN) == 0;
-  std::vector<int> late;
-  for (const auto& [fd, handshake] : handshakes_) {
-    if (handshake.deadline().Passed()) late.push_back(fd);
+  const Time now = Deadline::Clock::now();
+  if (paused_until_ && now >= *paused_until_) paused_until_.reset();
+  while (!queue_.empty()) {
+    const auto oldest = guests_.find(queue_.front());
+    if (now < LimitOf(oldest->second)) return;
+    if (Settle(oldest, accepted)) continue;
+    const char* why = crowded() ? "it was slow in its handshake, and other connections wait for a place"
+                                : "it did not finish the handshake in time";
+    refusals_.Note(oldest->second.handshake.Refusal(Status(Code::kDeadlineExceeded, why)).message());
+    Remove(oldest);
   }
-  for (const int fd : late) AdvanceOne(fd, accepted);
 }
 
-// Without this the waiting connection would keep the descriptor readable and the thread busy.
-void Acceptor::PauseListening(const Status& reason) {
+void Acceptor::PauseAccepting(const Status& reason) {
   refusals_.Note(reason.WithContext("no new connections for a moment").message());
-  if (Control(epoll_.get(), EPOLL_CTL_DEL, listener_.fd(), 0) == 0) listening_ = false;
+  paused_until_ = Deadline::Clock::now() + Deadline::Seconds(kPauseSeconds);
 }
 
-// One timer for the earliest thing to come. It is not moved when something even earlier appears
-// only because all handshakes last equally long; after a pause it is set anew.
+// A listener that is watched while nothing is accepted would keep the thread busy.
+void Acceptor::WatchListener() {
+  if (listening_ == !crowded()) return;
+  if (Control(epoll_.get(), EPOLL_CTL_MOD, listener_.fd(), listening_ ? 0u : uint32_t{EPOLLIN}) == 0)
+    listening_ = !listening_;
+}
+
+// One timer for the earliest thing to come. One that is set for something earlier stays: it fires for nothing once.
 void Acceptor::ArmTimer() {
-  if (handshakes_.empty() && listening_) return;
-  if (timer_armed_ && listening_) return;
-  double seconds = listening_ ? options_.handshake_seconds : kPauseSeconds;
-  for (const auto& [fd, handshake] : handshakes_) seconds = std::min(seconds, handshake.deadline().Left());
-  seconds = std::max(seconds, 1e-3) + 1e-3;  // zero would disarm it; late enough that Passed() is true
-  itimerspec spec = {};
-  spec.it_value.tv_sec = static_cast<time_t>(seconds);
-  spec.it_value.tv_nsec = static_cast<long>(std::fmod(seconds, 1.0) * 1e9);
-  timer_armed_ = ::timerfd_settime(timer_.get(), 0, &spec, nullptr) == 0;
+  std::optional<Time> next = paused_until_;
+  if (!queue_.empty()) {
+    const Time limit = LimitOf(guests_.find(queue_.front())->second);
+    next = next ? std::min(*next, limit) : limit;
+  }
+  if (!next || (timer_for_ && *timer_for_ <= *next)) return;
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(next->time_since_epoch()).count();
+  itimerspec spec = {};  // of CLOCK_MONOTONIC, which is the steady clock; never zero, which would disarm it
+  spec.it_value.tv_sec = static_cast<time_t>(nanoseconds / 1000000000);
+  spec.it_value.tv_nsec = static_cast<long>(nanoseconds % 1000000000);
+  if (::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr) == 0) timer_for_ = next;
 }
 
 }  // namespace tfc

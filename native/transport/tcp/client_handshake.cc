@@ -17,7 +17,7 @@ std::string PeerName(const SocketAddress& address, int rank) {
   return "rank " + std::to_string(rank) + " (" + address.ToString() + ")";
 }
 
-// Nobody there any more, as opposed to something wrong on this side.
+// The peer is gone, as opposed to something wrong on this side.
 bool IsPeersFault(int err) {
   return err == ECONNREFUSED || err == ECONNRESET || err == EHOSTUNREACH || err == ENETUNREACH || err == ETIMEDOUT ||
          err == EPIPE || err == EHOSTDOWN;
@@ -142,34 +142,6 @@ Status ClientHandshake::ObeyVerdict() {
   const auto verdict = static_cast<hs::Verdict>(body.verdict);
   if (verdict == hs::Verdict::kAccepted) return Status::Ok();
   return Status(Code::kProtocol, std::string("it refused the connection: ") + hs::VerdictText(verdict));
-}
-
-namespace {
-
-// Sleeps until the handshake can go on; CANCELLED when `cancel_fd` is readable.
-Status WaitFor(HandshakeWants wants, const ClientHandshake& handshake, int cancel_fd) {
-  pollfd fds[2] = {{handshake.fd(), static_cast<short>(wants == HandshakeWants::kRead ? POLLIN : POLLOUT), 0},
-                   {cancel_fd, POLLIN, 0}};  // poll ignores negative descriptors
-  constexpr int kLongestSleepMillis = 60 * 1000;
-  if (::poll(fds, 2, handshake.deadline().LeftMillis(kLongestSleepMillis)) < 0 && errno != EINTR) {
-    return Status::FromErrno("poll", errno);
-  }
-  if (fds[1].revents != 0) return Status(Code::kCancelled, "connecting was cancelled");
-  return Status::Ok();
-}
-
-}  // namespace
-
-Result<UniqueFd> Connect(const SocketAddress& to, const Hello& hello, const JobKey& key, Deadline deadline,
-                         int cancel_fd) {
-  Result<ClientHandshake> handshake = ClientHandshake::Start(to, hello, key, deadline);
-  if (!handshake.ok()) return handshake.status();
-  while (true) {
-    const Result<HandshakeWants> wants = handshake.value().Advance();
-    if (!wants.ok()) return wants.status();
-    if (wants.value() == HandshakeWants::kNothing) return handshake.value().TakeFd();
-    TFC_RETURN_IF_ERROR(WaitFor(wants.value(), handshake.value(), cancel_fd));
-  }
 }
 
 }  // namespace tfc

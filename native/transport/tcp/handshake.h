@@ -9,7 +9,7 @@
 // All HMACs are HMAC-SHA256 with the job key over everything said before. Frames have fixed sizes;
 // a frame header that announces anything else ends the connection before its body is read. Both
 // sides are state machines over a non-blocking socket, so that one thread can run many of them and a
-// stranger blocks nobody. Neither reads a byte beyond its last frame.
+// silent peer delays no other. Neither reads a byte beyond its last frame.
 #ifndef TFCOLLECTIVE_TRANSPORT_TCP_HANDSHAKE_H_
 #define TFCOLLECTIVE_TRANSPORT_TCP_HANDSHAKE_H_
 
@@ -27,8 +27,6 @@
 namespace tfc {
 
 using JobKey = std::vector<uint8_t>;  // 16 to 64 bytes
-
-inline constexpr double kHandshakeSeconds = 5;  // a stranger may keep a descriptor that long
 
 enum class Purpose : uint16_t { kControl = 1, kData = 2 };
 
@@ -48,7 +46,7 @@ struct Identity {
 };
 
 // What a handshake waits for.
-enum class HandshakeWants { kRead, kWrite, kNothing };  // kNothing: it has ended well
+enum class HandshakeWants { kRead, kWrite, kTime, kNothing };  // kTime: a later attempt; kNothing: it has ended well
 
 namespace handshake_internal {
 
@@ -62,16 +60,19 @@ struct Buffer {
 }  // namespace handshake_internal
 
 // The listening side of one connection. Fails with PROTOCOL (garbage, wrong key, wrong generation or
-// rank), DEADLINE_EXCEEDED or IO; the message says who and why, for the log. Then just destroy it.
+// rank), PEER_LOST or IO; the message says who and why, for the log. Then just destroy it. Its owner
+// decides how long it may last.
 class ServerHandshake {
  public:
-  ServerHandshake(UniqueFd fd, const SocketAddress& from, const JobKey& key, const Identity& self, Deadline deadline);
+  ServerHandshake(UniqueFd fd, const SocketAddress& from, const JobKey& key, const Identity& self);
 
   int fd() const { return fd_.get(); }  // borrowed
-  Deadline deadline() const { return deadline_; }
-  // Goes as far as it can without blocking. Call again when the descriptor is ready, or when the
-  // deadline has passed.
+  // Goes as far as it can without blocking. Call again when the descriptor is ready.
   Result<HandshakeWants> Advance();
+  // Whether a whole HELLO has come, by which a peer shows at least that it speaks the protocol.
+  bool said_hello() const { return state_ != State::kReadHello; }
+  // The error that Advance would give, for an end that the owner decides on.
+  Status Refusal(const Status& why) const { return why.WithContext("refused the connection from " + from_.ToString()); }
   // Once Advance has returned kNothing: who it is, and the connection.
   const Hello& hello() const { return hello_; }
   UniqueFd TakeFd() { return std::move(fd_); }
@@ -90,7 +91,6 @@ class ServerHandshake {
   SocketAddress from_;
   JobKey key_;
   Identity self_;
-  Deadline deadline_;
   State state_ = State::kReadHello;
   handshake_internal::Buffer buffer_;
   std::vector<uint8_t> transcript_;  // frames said so far
@@ -98,8 +98,9 @@ class ServerHandshake {
   uint32_t verdict_ = 0;  // handshake_internal::Verdict
 };
 
-// The connecting side. Fails with PEER_LOST (nobody there, connection ended), DEADLINE_EXCEEDED,
-// PROTOCOL (the other side has another key or refused us) or IO; all name the receiver's rank.
+// One attempt of the connecting side. Fails with PEER_LOST (no process listens there, or the connection ended),
+// DEADLINE_EXCEEDED, PROTOCOL (the other side has another key or refuses the connection) or IO; all name the
+// receiver's rank.
 class ClientHandshake {
  public:
   // Makes the socket and begins to connect.
@@ -133,12 +134,6 @@ class ClientHandshake {
   handshake_internal::Buffer buffer_;
   std::vector<uint8_t> transcript_;
 };
-
-// Connects and shakes hands; blocks at most until the deadline. Does not try again: a listener exists
-// before its address is published, so a refusal means that the process is gone. Ends early with
-// CANCELLED when `cancel_fd` (-1: none) becomes readable; it is not read.
-Result<UniqueFd> Connect(const SocketAddress& to, const Hello& hello, const JobKey& key, Deadline deadline,
-                         int cancel_fd);
 
 }  // namespace tfc
 

@@ -19,12 +19,10 @@ bool IsClosed(int err) { return err == 0 || err == ECONNRESET || err == EPIPE; }
 std::string PeerLink::Name() const { return "rank " + std::to_string(peer_) + " (" + address_.ToString() + ")"; }
 
 Status PeerLink::Connect(const Hello& hello, const JobKey& key, Deadline deadline) {
-  Result<ClientHandshake> handshake = ClientHandshake::Start(address_, hello, key, deadline);
-  if (!handshake.ok()) return Lose(handshake.status());
-  handshake_.emplace(handshake.Take());
-  fd_ = handshake_->fd();
+  dialer_.emplace(address_, hello, key, deadline);
   state_ = State::kConnecting;
-  return Status::Ok();
+  bool progress = false;  // no caller waits for this peer yet
+  return Dial(&progress);
 }
 
 void PeerLink::Adopt(UniqueFd fd) {
@@ -61,25 +59,28 @@ bool PeerLink::Ready() const {
 }
 
 Status PeerLink::Pump(bool eager, bool* progress) {
-  if (state_ == State::kConnecting) TFC_RETURN_IF_ERROR(Shake(progress));
+  if (state_ == State::kConnecting) TFC_RETURN_IF_ERROR(Dial(progress));
   if (CanSend()) TFC_RETURN_IF_ERROR(Send(progress));
   if (state_ == State::kOpen && (readable_ || eager)) TFC_RETURN_IF_ERROR(Receive(progress));
   if (CanSend()) TFC_RETURN_IF_ERROR(Send(progress));  // what the peer has been waiting for
   return Status::Ok();
 }
 
-Status PeerLink::Shake(bool* progress) {
+Status PeerLink::Dial(bool* progress) {
   readable_ = false;
   writable_ = false;
-  const Result<HandshakeWants> wants = handshake_->Advance();
+  const int attempts = dialer_->attempts();
+  const Result<HandshakeWants> wants = dialer_->Advance();
   if (!wants.ok()) {
     *progress = true;
     return Lose(wants.status());
   }
+  fd_ = dialer_->fd();
+  new_fd_ = fd_ >= 0 && (new_fd_ || dialer_->attempts() != attempts);
   if (wants.value() != HandshakeWants::kNothing) return Status::Ok();
   *progress = true;
-  Adopt(handshake_->TakeFd());
-  handshake_.reset();
+  Adopt(dialer_->TakeFd());
+  dialer_.reset();
   return Status::Ok();
 }
 
@@ -131,7 +132,7 @@ Status PeerLink::LookAtHost(bool* waiting) {
 Status PeerLink::Lose(const Status& why) {
   lost_ = why;
   state_ = State::kLost;
-  handshake_.reset();
+  dialer_.reset();
   socket_.Reset();
   fd_ = -1;
   out_.Abandon();

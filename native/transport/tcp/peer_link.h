@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/tcp/ack_watch.h"
+#include "transport/tcp/dialer.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/receive_stream.h"
 #include "transport/tcp/request_table.h"
@@ -37,10 +39,13 @@ class PeerLink {
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
+  int peer() const { return peer_; }
   State state() const { return state_; }
-  int fd() const { return fd_; }  // to watch, edge-triggered, for everything; -1 while idle
-  // Until when the handshake may last; only while connecting.
-  Deadline connect_deadline() const { return handshake_->deadline(); }
+  int fd() const { return fd_; }  // to watch, edge-triggered, for everything; -1 while there is none
+  // Whether fd() is another one than at the last call, because an attempt to connect has begun: watch it.
+  bool TakeNewFd() { return std::exchange(new_fd_, false); }
+  // When to Notice something even if the descriptor is silent; only while connecting.
+  Deadline connect_deadline() const { return dialer_->wake(); }
   std::string Name() const;  // "rank 2 (10.0.0.7:3412)"
 
   // Begins to connect / takes a connection that the peer made. Only while idle.
@@ -68,7 +73,7 @@ class PeerLink {
  private:
   bool HasUnfinished() const { return out_.HasUnfinished() || in_.HasPosted(); }
   bool CanSend() const { return state_ == State::kOpen && writable_ && out_.HasFrames(); }
-  Status Shake(bool* progress);
+  Status Dial(bool* progress);
   Status Send(bool* progress);
   Status Receive(bool* progress);
   Status Lose(const Status& why);
@@ -77,9 +82,10 @@ class PeerLink {
   int peer_;
   SocketAddress address_;
   State state_ = State::kIdle;
-  std::optional<ClientHandshake> handshake_;
+  std::optional<Dialer> dialer_;
   UniqueFd socket_;  // while open
-  int fd_ = -1;      // of the handshake or the socket
+  int fd_ = -1;      // of the dialer or the socket
+  bool new_fd_ = false;
   AckWatch acks_;
   Room room_;
   SendStream out_;

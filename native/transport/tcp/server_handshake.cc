@@ -7,19 +7,14 @@ namespace tfc {
 
 namespace hs = handshake_internal;
 
-ServerHandshake::ServerHandshake(UniqueFd fd, const SocketAddress& from, const JobKey& key, const Identity& self,
-                                 Deadline deadline)
-    : fd_(std::move(fd)), from_(from), key_(key), self_(self), deadline_(deadline) {
+ServerHandshake::ServerHandshake(UniqueFd fd, const SocketAddress& from, const JobKey& key, const Identity& self)
+    : fd_(std::move(fd)), from_(from), key_(key), self_(self) {
   hs::Expect<hs::HelloBody>(&buffer_);
 }
 
 Result<HandshakeWants> ServerHandshake::Advance() {
   Result<HandshakeWants> wants = Step();
-  if (wants.ok() && wants.value() != HandshakeWants::kNothing && deadline_.Passed()) {
-    wants = Status(Code::kDeadlineExceeded, "it did not finish the handshake in time");
-  }
-  if (wants.ok()) return wants;
-  return wants.status().WithContext("refused the connection from " + from_.ToString());
+  return wants.ok() ? wants : Refusal(wants.status());
 }
 
 Result<HandshakeWants> ServerHandshake::Step() {

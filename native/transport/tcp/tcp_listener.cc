@@ -7,7 +7,7 @@
 namespace tfc {
 namespace {
 
-constexpr int kBacklog = 1024;  // the kernel lowers it to its own limit
+constexpr int kBacklog = 4096;  // peers that wait to be accepted; the kernel lowers it to its own limit
 
 // Errors of the connection that waited, not of the listener: accept(2), "Error handling".
 bool IsOfConnection(int err) {

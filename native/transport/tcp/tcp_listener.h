@@ -14,8 +14,8 @@ namespace tfc {
 class TcpListener {
  public:
   struct Incoming {
-    UniqueFd fd;         // non-blocking, close-on-exec; not valid if nobody is waiting
-    SocketAddress from;  // of the stranger
+    UniqueFd fd;         // non-blocking, close-on-exec; not valid if no connection waits
+    SocketAddress from;  // of the peer
   };
 
   // Binds to a numeric host and a port of the kernel's choice, and listens.
@@ -23,7 +23,7 @@ class TcpListener {
 
   // Where peers connect to; with the real port.
   const SocketAddress& address() const { return address_; }
-  int fd() const { return fd_.get(); }  // readable when somebody is waiting; borrowed
+  int fd() const { return fd_.get(); }  // readable when a connection waits; borrowed
 
   // Never blocks. A connection that died while it waited is skipped.
   Result<Incoming> Accept() const;

@@ -183,7 +183,7 @@ Result<PeerLink*> TcpTransport::Impl::LinkTo(int peer) {
   if (peer > options.self.rank) return link.get();
   const Hello hello = {Purpose::kData, options.self.generation, options.self.rank, peer};
   TFC_RETURN_IF_ERROR(link->Connect(hello, options.key, Deadline::After(options.connect_seconds)));
-  if (link->state() == PeerLink::State::kConnecting) TFC_RETURN_IF_ERROR(WatchPeer(peer, link->fd()));
+  if (link->TakeNewFd()) TFC_RETURN_IF_ERROR(WatchPeer(peer, link->fd()));
   return link.get();
 }
 
@@ -209,13 +209,17 @@ Status TcpTransport::Impl::Finish(const Status& status, Ticket ticket) {
 
 void TcpTransport::Impl::PumpReady(bool* progress) {
   for (PeerLink* link : used) {
-    if (link->Ready()) Break(link->Pump(false, progress));
+    if (!link->Ready()) continue;
+    Break(link->Pump(false, progress));
+    if (link->TakeNewFd()) Break(WatchPeer(link->peer(), link->fd()));
   }
   if (*progress) NoteTraffic();
 }
 
 void TcpTransport::Impl::PumpEagerly(int peer, bool* progress) {
-  Break(links[static_cast<size_t>(peer)]->Pump(true, progress));
+  PeerLink& link = *links[static_cast<size_t>(peer)];
+  Break(link.Pump(true, progress));
+  if (link.TakeNewFd()) Break(WatchPeer(peer, link.fd()));
   if (*progress) NoteTraffic();
 }
 

@@ -5,15 +5,21 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "testing/crowd.h"
 #include "testing/log_recorder.h"
 #include "testing/tcp_world.h"
 #include "transport/tcp/acceptor.h"
+#include "transport/tcp/dialer.h"
 #include "transport/tcp/handshake_frames.h"
 #include "transport/tcp/tcp_listener.h"
 
@@ -22,18 +28,22 @@ namespace {
 
 JobKey Key(uint8_t fill = 1) { return JobKey(32, fill); }
 
-// An acceptor of rank 0 of 3, generation 7, that runs on a thread of its own.
+// For Server: rank 0 of `size`, generation 7.
+AcceptorOptions Options(int32_t size = 3) {
+  AcceptorOptions options;
+  options.key = Key();
+  options.self = Identity{0, size, 7};
+  return options;
+}
+
+// An acceptor that runs on a thread of its own.
 class Server {
  public:
-  explicit Server(double handshake_seconds = kHandshakeSeconds, size_t max_handshakes = 256) {
-    AcceptorOptions options;
-    options.key = Key();
-    options.self = Identity{0, 3, 7};
+  explicit Server(AcceptorOptions options = Options(),
+                  TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1")))
+      : stop_(TakeOrDie(EventFd::Create())) {
     options.log = log_.log();
-    options.handshake_seconds = handshake_seconds;
-    options.max_handshakes = max_handshakes;
-    acceptor_ = TakeOrDie(Acceptor::Create(TakeOrDie(TcpListener::Create("127.0.0.1")), options));
-    stop_ = TakeOrDie(EventFd::Create());
+    acceptor_ = TakeOrDie(Acceptor::Create(std::move(listener), options));
     thread_ = std::thread([this] { Run(); });
   }
   ~Server() { Stop(); }
@@ -207,19 +217,120 @@ TEST(HandshakeTest, ALengthIsCheckedBeforeTheBodyIsRead) {
 }
 
 TEST(HandshakeTest, ASlowStrangerIsClosedInTime) {
-  Server server(0.05);
+  AcceptorOptions options = Options();
+  options.handshake_seconds = 0.05;
+  Server server(options);
   const UniqueFd silent = Stranger(server);
   EXPECT_TRUE(IsClosedByPeer(silent));
   EXPECT_TRUE(server.Logs("in time"));
 }
 
-TEST(HandshakeTest, ACrowdOfStrangersPushesItselfOut) {
-  Server server(kHandshakeSeconds, 4);
-  std::vector<UniqueFd> crowd;
-  for (int i = 0; i < 20; ++i) crowd.push_back(Stranger(server));
+TEST(HandshakeTest, AtTheLimitAnOpenHandshakeKeepsItsPlace) {
+  AcceptorOptions options = Options();
+  options.spare_handshakes = 1;  // 4 places
+  options.handshake_seconds = options.crowded_seconds = 60;
+  Server server(options);
+  ClientHandshake first = TakeOrDie(
+      ClientHandshake::Start(server.address(), Hello{Purpose::kControl, 7, 2, 0}, Key(), Deadline::After(60)));
+  while (TakeOrDie(first.Advance()) != HandshakeWants::kRead) std::this_thread::yield();  // it has said HELLO
+  const Crowd crowd(server.address(), 20);
+  const Result<UniqueFd> late =
+      Connect(server.address(), Hello{Purpose::kControl, 7, 1, 0}, Key(), Deadline::After(0.3), -1);
+  EXPECT_EQ(late.status().code(), Code::kDeadlineExceeded) << "it has to wait for a place";
+  pollfd challenged = {first.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&challenged, 1, 10000), 1);
+  HandshakeWants wants = HandshakeWants::kRead;
+  while (wants != HandshakeWants::kNothing) {
+    const Result<HandshakeWants> advanced = first.Advance();
+    ASSERT_TRUE(advanced.ok()) << advanced.status().message();
+    wants = advanced.value();
+  }
+}
+
+TEST(HandshakeTest, AtTheLimitWhoSaysNothingMakesRoom) {
+  AcceptorOptions options = Options();
+  options.spare_handshakes = 1;
+  options.handshake_seconds = 60;
+  options.crowded_seconds = 0.05;
+  Server server(options);
+  const Crowd crowd(server.address(), 20);
   EXPECT_TRUE(Join(server).ok());
-  EXPECT_TRUE(IsClosedByPeer(crowd.front()));
-  EXPECT_TRUE(server.Logs("dropped the oldest"));
+  EXPECT_TRUE(server.Logs("other connections wait for a place"));
+}
+
+// Peers that connect while the acceptor does not run yet, as they do while rank 0 is late.
+TEST(HandshakeTest, AThousandPeersAtOnceAreAllAccepted) {
+  constexpr int kPeers = 1000;
+  if (!AllowDescriptors(2 * kPeers + 200)) GTEST_SKIP() << "too few descriptors";
+  TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  std::vector<Dialer> dialers;
+  for (int rank = 1; rank <= kPeers; ++rank)
+    dialers.emplace_back(listener.address(), Hello{Purpose::kControl, 7, rank, 0}, Key(), Deadline::After(60));
+  for (Dialer& dialer : dialers) ASSERT_TRUE(dialer.Advance().ok());
+  std::vector<UniqueFd> connected;
+  AcceptorOptions options = Options(kPeers + 1);
+  options.handshake_seconds = 60;  // one thread plays all peers
+  Server server(options, std::move(listener));
+  std::vector<bool> done(dialers.size());
+  while (connected.size() < dialers.size()) {
+    for (size_t i = 0; i < dialers.size(); ++i) {
+      if (done[i]) continue;
+      const Result<HandshakeWants> wants = dialers[i].Advance();
+      ASSERT_TRUE(wants.ok()) << wants.status().message();
+      if (wants.value() != HandshakeWants::kNothing) continue;
+      done[i] = true;
+      connected.push_back(dialers[i].TakeFd());
+    }
+  }
+  server.Stop();
+  std::set<int> ranks;
+  for (const Accepted& accepted : server.accepted()) ranks.insert(accepted.hello.sender);
+  EXPECT_EQ(ranks.size(), dialers.size());
+  EXPECT_TRUE(server.log().lines().empty()) << server.log().lines().front();
+}
+
+TEST(HandshakeTest, TwoThousandConnectionsWithoutTheKeyKeepNoPeerOut) {
+  constexpr size_t kCrowd = 2000;
+  if (!AllowDescriptors(kCrowd + 500)) GTEST_SKIP() << "too few descriptors";
+  AcceptorOptions options = Options();
+  options.handshake_seconds = 600;  // or they would be gone without being pushed
+  options.crowded_seconds = 0.05;
+  Server server(options);
+  const Crowd crowd(server.address(), kCrowd);
+  ASSERT_EQ(crowd.size(), kCrowd);
+  for (const int rank : {1, 2}) {
+    const Result<UniqueFd> fd =
+        Connect(server.address(), Hello{Purpose::kControl, 7, rank, 0}, Key(), Deadline::After(60), -1);
+    EXPECT_TRUE(fd.ok()) << fd.status().message();
+  }
+}
+
+// Accept fails while this process has no descriptor left: no error, no busy loop, and later everything goes on.
+TEST(HandshakeTest, WithoutDescriptorsItWaits) {
+  AcceptorOptions options = Options();
+  LogRecorder log;
+  options.log = log.log();
+  const auto acceptor = TakeOrDie(Acceptor::Create(TakeOrDie(TcpListener::Create("127.0.0.1")), options));
+  Dialer dialer(acceptor->address(), Hello{Purpose::kControl, 7, 2, 0}, Key(), Deadline::After(30));
+  ASSERT_TRUE(dialer.Advance().ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  pollfd ready = {acceptor->fd(), POLLIN, 0};
+  int turns = 0;
+  for (const Deadline end = Deadline::After(0.35); !end.Passed() && turns < 1000; ++turns) {
+    if (::poll(&ready, 1, end.LeftMillis(1000)) == 1) EXPECT_TRUE(TakeOrDie(acceptor->Advance()).empty());
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_LT(turns, 20);
+  EXPECT_TRUE(log.Contains("no new connections for a moment"));
+  bool accepted = false;
+  for (const Deadline end = Deadline::After(30); !accepted && !end.Passed();) {
+    if (::poll(&ready, 1, 10) == 1) accepted = !TakeOrDie(acceptor->Advance()).empty();
+    ASSERT_TRUE(dialer.Advance().ok());
+  }
+  EXPECT_TRUE(accepted);
 }
 
 TEST(ConnectTest, NobodyThereMeansThePeerIsLost) {
@@ -234,6 +345,60 @@ TEST(ConnectTest, NobodyThereMeansThePeerIsLost) {
   EXPECT_EQ(fd.status().peer(), 1);
   EXPECT_NE(fd.status().message().find("rank 1 (" + address.ToString() + ")"), std::string::npos)
       << fd.status().message();
+}
+
+// Takes a connection and ends it: with a reset, or as if it had been pushed out.
+void TakeAndDrop(const TcpListener& listener, bool reset) {
+  pollfd ready = {listener.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&ready, 1, 10000), 1);
+  const TcpListener::Incoming incoming = TakeOrDie(listener.Accept());
+  const linger at_once = {1, 0};
+  if (reset) {
+    EXPECT_EQ(::setsockopt(incoming.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+  }
+}
+
+TEST(ConnectTest, AConnectionThatGotLostInTheHandshakeIsMadeAgain) {
+  TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  const SocketAddress address = listener.address();
+  std::unique_ptr<Server> server;
+  std::thread other([&] {
+    for (const bool reset : {false, true, false}) TakeAndDrop(listener, reset);
+    server = std::make_unique<Server>(Options(), std::move(listener));
+  });
+  const Result<UniqueFd> fd = Connect(address, Hello{Purpose::kControl, 7, 2, 0}, Key(), Deadline::After(30), -1);
+  other.join();
+  EXPECT_TRUE(fd.ok()) << fd.status().message();
+  server->Stop();
+  EXPECT_EQ(server->accepted().size(), 1u);
+}
+
+TEST(ConnectTest, APeerThatDropsEveryConnectionIsGivenUpAtTheDeadline) {
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) (void)listener.Accept();
+  });
+  const Result<UniqueFd> fd =
+      Connect(listener.address(), Hello{Purpose::kControl, 7, 2, 1}, Key(), Deadline::After(0.3), -1);
+  stop = true;
+  other.join();
+  EXPECT_EQ(fd.status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(fd.status().peer(), 1);
+  EXPECT_NE(fd.status().message().find("closed the connection"), std::string::npos) << fd.status().message();
+  EXPECT_NE(fd.status().message().find(" attempts)"), std::string::npos) << fd.status().message();
+}
+
+TEST(ConnectTest, AnotherKeyIsNotTriedAgain) {
+  Server server;
+  Dialer dialer(server.address(), Hello{Purpose::kControl, 7, 2, 0}, Key(9), Deadline::After(30));
+  Result<HandshakeWants> wants = dialer.Advance();
+  while (wants.ok()) {
+    std::this_thread::yield();
+    wants = dialer.Advance();
+  }
+  EXPECT_EQ(wants.status().code(), Code::kProtocol);
+  EXPECT_EQ(dialer.attempts(), 1);
 }
 
 TEST(ConnectTest, ASilentListenerMeansDeadlineExceeded) {

@@ -442,6 +442,33 @@ TEST(TcpTransportTest, ASilentListenerEndsConnecting) {
   EXPECT_EQ(status.peer(), 0);
 }
 
+TEST(TcpTransportTest, AConnectionThatGotLostInTheHandshakeIsMadeAgain) {
+  TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  AcceptorOptions door;
+  door.key = TcpWorld::Key();
+  door.self = Identity{0, 2, 7};
+  TcpTransportOptions options;
+  options.self = Identity{1, 2, 7};
+  options.key = TcpWorld::Key();
+  options.addresses = {listener.address(), listener.address()};
+  const auto peer = TakeOrDie(TcpTransport::Create(options));
+  options.self = door.self;
+  const auto root = TakeOrDie(TcpTransport::Create(options));
+  std::unique_ptr<DoorKeeper> keeper;
+  std::thread other([&] {
+    for (int dropped = 0; dropped < 3;) dropped += TakeOrDie(listener.Accept()).fd.valid() ? 1 : 0;
+    keeper = std::make_unique<DoorKeeper>(TakeOrDie(Acceptor::Create(std::move(listener), door)), root.get());
+  });
+  const Bytes out(10, std::byte{1});
+  Bytes in(10);
+  const Ticket send = TakeOrDie(peer->PostSend(0, Step(0), Of(out)));
+  const Status sent = peer->Wait(send, Soon());
+  EXPECT_TRUE(sent.ok()) << sent.message();
+  other.join();
+  EXPECT_TRUE(Receive(*root, 1, Step(0), &in).ok());
+  EXPECT_EQ(in, out);
+}
+
 TEST(TcpTransportTest, RanksThatDoNotTalkHaveNoConnection) {
   TcpWorld world(3);
   world.RunAll([](Transport& transport) {
