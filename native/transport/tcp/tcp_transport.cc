@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -19,6 +20,7 @@ namespace {
 
 constexpr uint64_t kWakeId = ~uint64_t{0};  // of the event descriptor; links have their rank
 constexpr uint64_t kBellId = kWakeId - 1;
+constexpr int kMostVainSpins = 6;                    // then one sleep in 64 is spun before
 constexpr int kLongestSleepMillis = 60 * 60 * 1000;  // epoll counts milliseconds in an int
 
 Status CheckOptions(const TcpTransportOptions& options) {
@@ -59,6 +61,7 @@ struct TcpTransport::Impl {
   Status Sleep(Deadline deadline, bool spin, bool* progress);
   Status WaitForEvents(int millis, int* count);
   Status Spin(Deadline deadline, int* count);
+  bool SpinPays();
   void Dispatch(int count);
   Deadline EarliestOf(Deadline deadline) const;
   Status TimedOut(const Request& request) const;
@@ -71,6 +74,8 @@ struct TcpTransport::Impl {
   std::vector<PeerLink*> used;                   // the links that there are
   std::array<epoll_event, 64> events;
   bool news = false;                      // since the last Poll: bytes were moved, or Wake was called
+  int vain_spins = 0;                     // in a row
+  int sleeps_to_skip = 0;                 // before spinning is tried again
   bool unanswered = false;                // something was sent that the peers' hosts may not have acknowledged
   Deadline next_look = Deadline::At({});  // then: when to look whether they still do
   Status broken;                          // the first error that a connection met: ends every call that has to wait
@@ -251,12 +256,21 @@ Status TcpTransport::Impl::WaitForEvents(int millis, int* count) {
   return errno == EINTR ? Status::Ok() : Fail(Status::FromErrno("epoll_wait", errno));
 }
 
+// Where peers take longer than spin_us, or cannot answer because this thread has their core, spinning only costs: after
+// every spin in vain it is tried more rarely, until one finds something.
+bool TcpTransport::Impl::SpinPays() {
+  if (sleeps_to_skip > 0) --sleeps_to_skip;
+  return options.spin_us > 0 && sleeps_to_skip == 0;
+}
+
 Status TcpTransport::Impl::Spin(Deadline deadline, int* count) {
   const Deadline end =
       deadline.Earlier(Deadline::At(Deadline::Clock::now() + std::chrono::microseconds(options.spin_us)));
   do {
     TFC_RETURN_IF_ERROR(WaitForEvents(0, count));
   } while (*count == 0 && !end.Passed());
+  vain_spins = *count > 0 ? 0 : std::min(vain_spins + 1, kMostVainSpins);
+  sleeps_to_skip = *count > 0 ? 0 : 1 << vain_spins;
   return Status::Ok();
 }
 
@@ -279,7 +293,7 @@ void TcpTransport::Impl::Dispatch(int count) {
 Status TcpTransport::Impl::Sleep(Deadline deadline, bool spin, bool* progress) {
   const Deadline earliest = EarliestOf(deadline);
   int count = 0;
-  if (spin && options.spin_us > 0) TFC_RETURN_IF_ERROR(Spin(earliest, &count));
+  if (spin && SpinPays()) TFC_RETURN_IF_ERROR(Spin(earliest, &count));
   if (count == 0) TFC_RETURN_IF_ERROR(WaitForEvents(earliest.LeftMillis(kLongestSleepMillis), &count));
   Dispatch(count);
   TFC_RETURN_IF_ERROR(Enter());

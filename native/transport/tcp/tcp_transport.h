@@ -26,7 +26,7 @@ struct TcpTransportOptions {
   JobKey key;
   std::vector<SocketAddress> addresses;  // of all ranks, in rank order
   double connect_seconds = 30;           // for connecting to one peer, handshake included
-  int spin_us = 0;                       // look again for that long before sleeping
+  int spin_us = 0;                       // look again for that long before sleeping, as long as that finds something
   // Others may end a Poll by it, from other processes too; drained by the transport, which it must outlive.
   const EventFd* bell = nullptr;
   // Messages of one peer without a posted receive are kept up to this many bytes, headers included; those
