@@ -29,7 +29,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel wheel-release develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-long test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
+  test-long test-late test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -192,10 +192,21 @@ test-tf215:
 endif
 
 test-long: .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)  ## longer tests of examples and benchmarks, under both TensorFlow versions
+	@$(MAKE) --no-print-directory test-late
 	$(call say,long tests)
 	$(call python_tests,tf221,-n 2 --dist load -m long $(CURDIR)/tests $(PYTEST_ARGS))
 	$(if $(PYTHON_TF215),$(call python_tests,tf215,-n 2 --dist load -m long \
 	  $(addprefix $(CURDIR)/tests/,e2e/test_examples.py e2e/test_winequality.py keras tensorflow) $(PYTEST_ARGS)))
+
+# Later than every limit for hosts that are gone, and more than connections hold. make test-late LATE="60 512"
+LATE ?= 15 128
+
+test-late: export TFC_TEST_LATE_SECONDS = $(word 1,$(LATE))
+test-late: export TFC_TEST_LATE_MIB = $(word 2,$(LATE))
+test-late: .venv/tools.made googletest  ## a rank that comes 15 s late to 128 MiB (LATE="SECONDS MIB")
+	$(call say,a late rank)
+	@mkdir -p build
+	$(call native_tests,$(NATIVE),,-R LateTest)
 
 # Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
 PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))

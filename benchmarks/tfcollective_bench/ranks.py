@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tfcollective
 from tfcollective.launch.plan.planner import THREAD_VARIABLES
+from tfcollective.launch.system.cores import available_cores
 from tfcollective.settings import identity_variables
 from tfcollective_bench import foreign
 
@@ -58,7 +59,7 @@ def horovod_command(python: str, ranks: int, module: str, arguments: Sequence[st
 
 def thread_variables(ranks: int) -> Mapping[str, str]:
     """Every rank's share of the cores as threads, one at least; no GPU, and no greetings."""
-    threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    threads = str(max(1, available_cores() // ranks))
     return {**dict.fromkeys(THREAD_VARIABLES, threads), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 
 

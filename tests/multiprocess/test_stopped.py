@@ -1,14 +1,15 @@
-"""Processes of the launching side that were stopped by a signal: they hold up nobody, and nothing outlives the job."""
+"""Processes that were stopped by a signal: the launching side holds up no other, a rank is waited for."""
 
 import re
 import socket
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
-from launching import gone, until, words_of
+from launching import Run, environment_of, gone, until, words_of
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
@@ -80,3 +81,26 @@ def test_an_agent_ends_when_its_launcher_is_gone_that_has_not_heard_it(tmp_path)
         until(lambda: gone(rank))
     finally:
         agent.kill()
+
+
+@pytest.mark.long
+def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path):
+    program = """
+import os, sys, numpy, tfcollective
+from tfcollective.communicator import Sum
+tfcollective.init()
+world = tfcollective.get_communicator()
+print("ready", flush=True)
+while not world.allreduce(numpy.full(100_000, os.path.exists(sys.argv[1]), numpy.float32), Sum)[0]: pass
+tfcollective.shutdown()
+"""
+    end = tmp_path / "end"
+    with Run(("-np", "2", sys.executable, "-c", program, str(end))) as one:
+        one.wait_for_line("ready")
+        rank = next(p for p in one.processes() if environment_of(p).get("TFCOLLECTIVE_TASK") == "worker:1")
+        rank.suspend()
+        time.sleep(30)  # longer than any limit for processes that are gone
+        end.touch()
+        rank.resume()
+        code, _, err = one.finish(60)
+        assert code == 0, err

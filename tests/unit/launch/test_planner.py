@@ -7,7 +7,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.system.cores import available_cores, quota_cores
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 
@@ -101,15 +100,6 @@ def test_the_description_shows_commands_but_no_secrets():
 def test_a_job_that_makes_no_sense_is_refused(fields):
     with pytest.raises(ConfigError):
         JobSpec(**{"command": ("x",), "num_proc": 1, **fields})
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [("max 100000", None), ("200000 100000\n", 2), ("150000 100000", 2), ("1000 100000", 1), ("", None)],
-)
-def test_quota(text, cores):
-    assert quota_cores(text) == cores
-    assert available_cores() >= 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What a process may use of a machine's cores, read from folders that stand for the kernel's."""
+
+import pytest
+
+from tfcollective.launch.system.cores import available_cores, quota_cores
+
+
+def mounted(tmp_path, kind, root="/", controllers="rw"):
+    return f"31 23 0:28 {root} {tmp_path} rw,relatime shared:9 - {kind} none {controllers}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("max 100000\n", None), ("200000 100000\n", 2), ("150000 100000\n", 2), ("1000 100000\n", 1), ("", None)],
+)
+def test_the_quota_of_a_group(tmp_path, text, cores):
+    (tmp_path / "mountinfo").write_text("nonsense\n" + mounted(tmp_path, "cgroup2"))
+    (tmp_path / "cgroup").write_text("nonsense\n0::/\n")
+    (tmp_path / "cpu.max").write_text(text)
+    assert quota_cores(tmp_path) == cores
+
+
+def test_the_tightest_of_nested_groups_counts(tmp_path):
+    (tmp_path / "mountinfo").write_text(mounted(tmp_path, "cgroup2"))
+    (tmp_path / "cgroup").write_text("0::/job/rank\n")
+    (tmp_path / "job" / "rank").mkdir(parents=True)
+    (tmp_path / "job" / "cpu.max").write_text("300000 100000\n")
+    (tmp_path / "job" / "rank" / "cpu.max").write_text("800000 100000\n")
+    assert quota_cores(tmp_path) == 3
+
+
+def test_version_1_counts(tmp_path):
+    hierarchies = mounted(tmp_path / "set", "cgroup", controllers="rw,cpuset")
+    (tmp_path / "mountinfo").write_text(hierarchies + mounted(tmp_path, "cgroup", controllers="rw,cpu,cpuacct"))
+    (tmp_path / "cgroup").write_text("4:cpuset:/\n3:cpu,cpuacct:/docker/1\n")
+    folder = tmp_path / "docker" / "1"
+    folder.mkdir(parents=True)
+    (folder / "cpu.cfs_quota_us").write_text("400000\n")
+    (folder / "cpu.cfs_period_us").write_text("100000\n")
+    assert quota_cores(tmp_path) == 4
+    (folder / "cpu.cfs_quota_us").write_text("-1\n")
+    assert quota_cores(tmp_path) is None
+
+
+@pytest.mark.parametrize("group", ["/kubepods/pod1", "/", "/kubepods/pod12"])
+def test_a_container_sees_its_own_group_only(tmp_path, group):
+    (tmp_path / "mountinfo").write_text(mounted(tmp_path, "cgroup2", root="/kubepods/pod1"))
+    (tmp_path / "cgroup").write_text(f"0::{group}\n")
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    assert quota_cores(tmp_path) == 2
+
+
+def test_where_the_kernel_does_not_say_there_is_none(tmp_path):
+    assert quota_cores(tmp_path) is None
+    assert available_cores() >= 1
