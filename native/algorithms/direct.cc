@@ -49,7 +49,8 @@ class Direct {
         requests_(context, phase, 2 * rounds_),
         sends_(requests_),
         receives_(requests_),
-        spread_(requests_) {}
+        results_(requests_),
+        sent_results_(requests_) {}
 
   Status Run() {
     const auto peers = static_cast<uint64_t>(size_ - 1);
@@ -57,16 +58,18 @@ class Direct {
       if (round < rounds_) TFC_RETURN_IF_ERROR(Gather(round));
       if (round == 0) continue;
       const uint64_t ready = round - 1;
+      if (everybody_) {
+        // The results may arrive where this member's own values lie, which must have left.
+        TFC_RETURN_IF_ERROR(sends_.WaitBelow(round * peers));
+        TFC_RETURN_IF_ERROR(ExpectResults(ready));
+      }
       TFC_RETURN_IF_ERROR(receives_.WaitBelow(round * peers));
       Combine(ready);
-      if (!everybody_) continue;
-      // The results may lie where this member's own values lie, which must have left.
-      TFC_RETURN_IF_ERROR(sends_.WaitBelow(round * peers));
-      if (ready > 1) TFC_RETURN_IF_ERROR(spread_.WaitBelow(2 * (ready - 1) * peers));
-      TFC_RETURN_IF_ERROR(Spread(ready));
+      if (everybody_) TFC_RETURN_IF_ERROR(SendResults(ready));
     }
     TFC_RETURN_IF_ERROR(sends_.WaitAll());
-    return spread_.WaitAll();
+    TFC_RETURN_IF_ERROR(results_.WaitAll());
+    return sent_results_.WaitAll();
   }
 
  private:
@@ -130,12 +133,15 @@ class Direct {
     ForEachPieceOf(in_, Input(own), out_, Output(own), combine);
   }
 
-  Status Spread(uint64_t round) {
+  Status ExpectResults(uint64_t round) {
+    return ForEachPeer(
+        [&](int, int from) { return Receive(from, 2 * round + 1, Output(PartOf(from, round)), &results_); });
+  }
+
+  Status SendResults(uint64_t round) {
     const Part own = PartOf(index_, round);
-    return ForEachPeer([&](int to, int from) -> Status {
-      TFC_RETURN_IF_ERROR(Receive(from, 2 * round + 1, Output(PartOf(from, round)), &spread_));
-      return Send(to, 2 * round + 1, AsConst(Output(own)), own.count(), &spread_);
-    });
+    return ForEachPeer(
+        [&](int to, int) { return Send(to, 2 * round + 1, AsConst(Output(own)), own.count(), &sent_results_); });
   }
 
   // An empty part is never sent.
@@ -167,7 +173,8 @@ class Direct {
   Requests requests_;
   TicketQueue sends_;
   TicketQueue receives_;
-  TicketQueue spread_;
+  TicketQueue results_;
+  TicketQueue sent_results_;
 };
 
 }  // namespace

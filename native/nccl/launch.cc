@@ -58,6 +58,9 @@ Result<ncclRedOp_t> RedOpOf(const Operation& operation) {
       return kNcclMax;
     case Op::kAverage:
       if (is_bool) return Unsupported(operation, "bool values cannot be averaged");
+      if (!IsFloating(operation.dtype) && DtypeSize(operation.dtype) < sizeof(int64_t))
+        return Unsupported(operation, std::string("NCCL adds ") + DtypeName(operation.dtype) +
+                                          " up in that type, which may wrap: average 64-bit integers or floats");
       return kNcclAvg;
   }
   return Unsupported(operation, "unknown reduction");

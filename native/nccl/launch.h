@@ -23,8 +23,8 @@ struct NcclReduction {
   double factor = 1.0;
 };
 
-// UNIMPLEMENTED where NCCL has no such type or reduction. Scales before and after are one factor, which NCCL applies
-// to the inputs: sums and averages are linear.
+// UNIMPLEMENTED where NCCL has no such type or reduction, or would average integers wrongly. Scales before and after
+// are one factor, which NCCL applies to the inputs: sums and averages are linear.
 Result<NcclReduction> ReductionOf(const Operation& operation, int world_size);
 
 // What NCCL wants to be given for a factor: an element of that type in host memory, at most 8 bytes.

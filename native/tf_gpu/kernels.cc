@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "tf_gpu/buckets.h"
 #include "tf_gpu/device.h"
 #include "tf_gpu/operation.h"
+#include "tf_ops/factor.h"
 
 namespace tfc_gpu {
 namespace {
@@ -27,10 +29,19 @@ void Read(OpKernelConstruction* construction, const char* name, Value* value) {
   if (!status.ok()) construction->CtxFailure(status);
 }
 
+void ReadFactor(OpKernelConstruction* construction, const char* name, double* factor) {
+  std::string text;
+  Read(construction, name, &text);
+  if (!construction->status().ok()) return;
+  const std::optional<double> parsed = tfc_ops::ParseFactor(text);
+  if (!parsed) construction->CtxFailure(absl::InvalidArgumentError(tfc_ops::BadFactor(name, text)));
+  *factor = parsed.value_or(1.0);
+}
+
 void ReadReduction(OpKernelConstruction* construction, Wish* wish) {
   Read(construction, "op", &wish->op);
-  Read(construction, "prescale", &wish->prescale);
-  Read(construction, "postscale", &wish->postscale);
+  ReadFactor(construction, "prescale", &wish->prescale);
+  ReadFactor(construction, "postscale", &wish->postscale);
 }
 
 // FNV-1a.

@@ -24,8 +24,8 @@ struct Wish {
   int32_t collective = TFC_ALLREDUCE;
   int32_t op = TFC_SUM;
   int32_t root = 0;
-  float prescale = 1.0f;
-  float postscale = 1.0f;
+  double prescale = 1.0;
+  double postscale = 1.0;
   float timeout_s = 0.0f;
   int32_t world = 0;
   std::string name;

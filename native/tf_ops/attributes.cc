@@ -1,5 +1,9 @@
 #include "tf_ops/attributes.h"
 
+#include <optional>
+
+#include "tf_ops/factor.h"
+
 namespace tfc_ops {
 
 std::string AttributeReader::String(const char* name) {
@@ -24,6 +28,14 @@ double AttributeReader::Float(const char* name) {
   return value;
 }
 
+double AttributeReader::Factor(const char* name) {
+  const std::string text = String(name);
+  if (!ok()) return 1.0;
+  const std::optional<double> factor = ParseFactor(text);
+  if (!factor) TF_SetStatus(status_.get(), TF_INVALID_ARGUMENT, BadFactor(name, text).c_str());
+  return factor.value_or(1.0);
+}
+
 bool AttributeReader::Finish() {
   if (ok()) return true;
   TF_OpKernelConstruction_Failure(construction_, status_.get());
@@ -35,7 +47,7 @@ CommonAttributes ReadCommon(AttributeReader& reader) {
 }
 
 ReductionAttributes ReadReduction(AttributeReader& reader) {
-  return ReductionAttributes{reader.Int("op"), reader.Float("prescale"), reader.Float("postscale")};
+  return ReductionAttributes{reader.Int("op"), reader.Factor("prescale"), reader.Factor("postscale")};
 }
 
 }  // namespace tfc_ops

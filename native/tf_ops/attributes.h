@@ -19,6 +19,7 @@ class AttributeReader {
   std::string String(const char* name);
   int32_t Int(const char* name);
   double Float(const char* name);
+  double Factor(const char* name);
 
   // Reports the first error to TensorFlow; true if there was none.
   bool Finish();

@@ -29,8 +29,8 @@ std::vector<OpDefinition> AllOps() {
   const Specs types{"N: int >= 1", kTypeAttr};
   // `tensor_name` is what the ranks are matched by; a timeout of 0 means the communicator's default.
   const Specs common{"tensor_name: string", "world: int = 0", "timeout: float = 0.0"};
-  // `op` is a tfc_op.
-  const Specs reduction{"op: int", "prescale: float = 1.0", "postscale: float = 1.0"};
+  // `op` is a tfc_op; the factors are numbers as text: see factor.h.
+  const Specs reduction{"op: int", "prescale: string = '1.0'", "postscale: string = '1.0'"};
   const Specs plan{"plan: string",     "signature: string", "num_buckets: int >= 1",
                    "bucket: int >= 0", "world: int = 0",    "timeout: float = 0.0"};
   return {

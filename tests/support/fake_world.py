@@ -45,16 +45,16 @@ class FakeOps:
         noted.set_shape([])
         return noted
 
-    def _combine(self, tensor: Any, op: int, prescale: float = 1.0, postscale: float = 1.0) -> Any:
+    def _combine(self, tensor: Any, op: int, prescale: str = "1.0", postscale: str = "1.0") -> Any:
         if op in (Op.MIN, Op.MAX, Op.AVERAGE):
             factor = 1.0
         else:
             assert op == Op.SUM
             factor = float(self.size)
-        return tf.cast(tf.cast(tensor, tf.float64) * (factor * prescale * postscale), tensor.dtype)
+        return tf.cast(tf.cast(tensor, tf.float64) * (factor * float(prescale) * float(postscale)), tensor.dtype)
 
     def tfcollective_allreduce(
-        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> Any:
         if tensor_name.endswith("/replica_check"):
             return self._compared(tensor, tensor_name)
@@ -68,7 +68,7 @@ class FakeOps:
             return tf.concat([places[:1]] + [others] * (self.size - 1), 0)
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> list[Any]:
         with tf.control_dependencies([self._note(f"grouped_allreduce {tensor_name}", *tensors)]):
             return [self._combine(tensor, op, prescale, postscale) for tensor in tensors]

@@ -39,6 +39,13 @@ def dtypes_and_shapes() -> None:
     equal(tfc.allreduce(mine(4), op=tfc.Max), everyone(4)[-1])
     equal(tfc.allreduce(mine(4), op=tfc.Product), np.prod(everyone(4), axis=0))
     equal(tfc.allreduce(mine(4), op=tfc.Sum, prescale_factor=0.5, postscale_factor=4.0), 2 * sum(everyone(4)))
+    tenth = tfc.allreduce(tf.ones(4, tf.float64), op=tfc.Sum, prescale_factor=0.1)  # 0.1 is none of float32's numbers
+    np.testing.assert_allclose(tenth, np.full(4, 0.1 * size), rtol=1e-15)
+    equal(tfc.allreduce(tf.ones(4, tf.float64), postscale_factor=1 / 3), np.full(4, 1 / 3))
+    equal(tfc.reducescatter(tf.ones(size, tf.float64), postscale_factor=0.1), [0.1])
+    equal(tfc.allreduce(tf.fill([4], tf.constant(200, tf.uint8))), np.full(4, 200))
+    for length in (4, 400000):
+        equal(tfc.allreduce(tf.fill([length], tf.constant(40000, tf.float16))), np.full(length, 40000))
     flags = tf.constant([rank == 0, True])
     assert tfc.broadcast(flags, 0).numpy().tolist() == [True, True]
     assert tfc.allgather(flags).numpy().tolist() == [True, True] + [False, True] * (size - 1)

@@ -103,7 +103,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         result = buffers.result_like(source, out)
         op = _checked(op)
         reduction = wire_op(op, source.dtype.name)
-        wire = on_the_wire(source, prescale)
+        wire = on_the_wire(source, prescale, op)
         view = f"allreduce '{name or ''}' {_typed(source)} {op.name.lower()} prescale {prescale} postscale {postscale}"
         with self._operation(view, timeout) as deadline:
             reduced = self._reduce(wire, reduction, deadline)

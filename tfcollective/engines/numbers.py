@@ -41,27 +41,35 @@ def wire_op(op: Op, dtype: str) -> Op:
     return Sum if op == Average else op
 
 
-def on_the_wire(array: Array, prescale: float) -> Array:
-    """`array` times `prescale`, in the type in which it travels."""
+def on_the_wire(array: Array, prescale: float, op: Op = Sum) -> Array:
+    """`array` times `prescale`, in the type in which it travels: the sum of an average does not wrap below 64 bits."""
     if prescale != 1.0:
         if array.dtype.name == "bool":
             raise UnsupportedError("bool values cannot be scaled or averaged")
         array = _scaled(array, prescale)
     wire = _WIRE.get(array.dtype.name, array.dtype.name)
+    if op == Average and array.dtype.kind in "iu" and array.dtype.itemsize < 8:
+        wire = "int64"
     return np.ascontiguousarray(array.astype(wire))
 
 
 def finished(reduced: Array, dtype: np.dtype[Any], postscale: float, divisor: int) -> Array:
     """What came off the wire as `dtype`, times `postscale`, divided by `divisor`."""
     floating = _is_floating(dtype)
-    result = reduced if floating else reduced.astype(dtype)  # integers wrap where the type does
+    result = reduced if floating or divisor != 1 else reduced.astype(dtype)  # integers wrap where the type does
     if postscale != 1.0:
         if dtype.name == "bool":
             raise UnsupportedError("bool values cannot be scaled or averaged")
         result = _scaled(result, postscale)
     if divisor != 1:
-        result = result / divisor if floating else _divided(result, divisor)
+        result = result / divisor if floating else _within(_divided(result, divisor), dtype)
     return result.astype(dtype)
+
+
+def _within(array: Array, dtype: np.dtype[Any]) -> Array:
+    limits = np.iinfo(dtype)
+    inside: Array = array if array.dtype == dtype else np.clip(array, limits.min, limits.max)
+    return inside
 
 
 def _is_floating(dtype: np.dtype[Any]) -> bool:

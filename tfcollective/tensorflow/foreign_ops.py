@@ -26,7 +26,7 @@ def ops_of(engine: str) -> Any:
     return HorovodOps() if engine == "horovod" else NumpyOps()
 
 
-def _reduction_attributes(op: int, prescale: float, postscale: float, tensor_name: str, world: int) -> dict[str, Any]:
+def _reduction_attributes(op: int, prescale: str, postscale: str, tensor_name: str, world: int) -> dict[str, Any]:
     return {"op": op, "prescale": prescale, "postscale": postscale, "tensor_name": tensor_name, "world": world}
 
 
@@ -41,20 +41,20 @@ class NumpyOps:
         self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def tfcollective_allreduce(
-        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> Any:
         """See ``native/tf_ops/op_definitions.cc``; so the others."""
 
         def reduce(array: Any) -> Any:
             return _communicator(world).allreduce(
-                array, Op(op), prescale=prescale, postscale=postscale, name=tensor_name
+                array, Op(op), prescale=float(prescale), postscale=float(postscale), name=tensor_name
             )
 
         attributes = _reduction_attributes(op, prescale, postscale, tensor_name, world)
         return self._run("TfcollectiveAllreduce", reduce, [tensor], [tensor.dtype], attributes)[0]
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> list[Any]:
         """One all-reduce of all of them, one after the other."""
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
@@ -81,13 +81,13 @@ class NumpyOps:
         return self._run("TfcollectiveBroadcast", broadcast, [tensor], [tensor.dtype], attributes)[0]
 
     def tfcollective_reducescatter(
-        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> Any:
         """This rank's rows of the reduced tensor."""
 
         def scatter(array: Any) -> Any:
             return _communicator(world).reducescatter(
-                array, Op(op), prescale=prescale, postscale=postscale, name=tensor_name
+                array, Op(op), prescale=float(prescale), postscale=float(postscale), name=tensor_name
             )
 
         attributes = _reduction_attributes(op, prescale, postscale, tensor_name, world)
@@ -222,24 +222,28 @@ class HorovodOps:
         self._hvd = hvd
 
     def tfcollective_allreduce(
-        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> Any:
         """See ``native/tf_ops/op_definitions.cc``; so the others."""
         return self.tfcollective_grouped_allreduce([tensor], op, prescale, postscale, tensor_name, world)[0]
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> list[Any]:
         """One operation for all of them."""
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         dtype = tensors[0].dtype
         if dtype == tf.bool:
             op = {int(Op.SUM): int(Op.MAX), int(Op.PRODUCT): int(Op.MIN)}.get(op, op)
-        # Horovod divides integers by multiplying with a fraction: the division is ours.
+        # Horovod divides integers by multiplying with a fraction, after their sum has wrapped: the division is ours.
         divides = op == Average and not dtype.is_floating
-        wire = [tf.cast(tensor, _WIDER.get(dtype, dtype)) for tensor in tensors]
+        wire = [tf.cast(tensor, tf.int64 if divides else _WIDER.get(dtype, dtype)) for tensor in tensors]
         process_set = _communicator(world).process_set
-        factors = {"prescale_factor": prescale, "postscale_factor": postscale, "process_set": process_set}
+        factors = {
+            "prescale_factor": float(prescale),
+            "postscale_factor": float(postscale),
+            "process_set": process_set,
+        }
         reduction = int(Sum) if divides else int(op)
         if len(wire) == 1:
             reduced = [self._hvd.allreduce(wire[0], op=reduction, name=_node_name(tensor_name), **factors)]
@@ -264,7 +268,7 @@ class HorovodOps:
         return tf.cast(sent, tensor.dtype)
 
     def tfcollective_reducescatter(
-        self, tensor: Any, op: int, prescale: float, postscale: float, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
     ) -> Any:
         """This rank's rows of the reduced tensor."""
         whole = self.tfcollective_allreduce(tensor, op, prescale, postscale, tensor_name, world)

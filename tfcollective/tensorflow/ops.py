@@ -112,10 +112,15 @@ def _warn_of_untried(version: str) -> None:
         )
 
 
+def _factors(prescale: float, postscale: float) -> dict[str, str]:
+    """The attributes of a reduction's factors: text, as TensorFlow's float attributes would round them to 24 bits."""
+    return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
+
+
 def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, world: int = 0) -> Any:
     """One tensor, combined over the ranks of the process set `world`; shape and dtype stay."""
     result = load().tfcollective_allreduce(
-        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name, world=world
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=world
     )
     result.set_shape(tensor.shape)
     return result
@@ -126,7 +131,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Tensors of one dtype, combined in one operation."""
     results = load().tfcollective_grouped_allreduce(
-        tensors, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name, world=world
+        tensors, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=world
     )
     return _with_shapes(results, tensors)
 
@@ -148,7 +153,7 @@ def broadcast(tensor: Any, *, root: int, name: str, world: int = 0) -> Any:
 def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, world: int = 0) -> Any:
     """This rank's rows of the combined tensor."""
     return load().tfcollective_reducescatter(
-        tensor, op=int(op), prescale=prescale, postscale=postscale, tensor_name=name, world=world
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=world
     )
 
 
@@ -179,8 +184,7 @@ def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> An
         bucket=bucket,
         world=plan.world,
         op=int(plan.reduction.op),
-        prescale=plan.reduction.prescale,
-        postscale=plan.reduction.postscale,
+        **_factors(plan.reduction.prescale, plan.reduction.postscale),
     )
 
 

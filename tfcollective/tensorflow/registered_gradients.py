@@ -25,7 +25,11 @@ def _linear(op: Any) -> tuple[Op, float, float]:
     reduction = Op(op.get_attr("op"))
     if reduction not in (Average, Sum):
         raise UnsupportedError(f"{reduction.name.capitalize()} has no gradient; only Average and Sum have")
-    return reduction, op.get_attr("prescale"), op.get_attr("postscale")
+    return reduction, _factor(op, "prescale"), _factor(op, "postscale")
+
+
+def _factor(op: Any, name: str) -> float:
+    return float(tf.compat.as_text(op.get_attr(name)))
 
 
 def _name(op: Any) -> str:

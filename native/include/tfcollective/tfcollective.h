@@ -7,8 +7,11 @@
  *    taken as zero, so that an older caller keeps working.
  *  - Times are seconds as double. A timeout of 0 means "the communicator's default".
  *  - Counts are elements, sizes are bytes; both 64 bit.
- *  - Callbacks run on a thread of the library, never under a lock. They must not block and must not
- *    call tfc_communicator_shutdown or tfc_communicator_release.
+ *  - Callbacks run on the stack of a thread of the library (in a world of one: of the caller), never
+ *    under a lock. They must not block: what would wait for the library there (tfc_run, tfc_join,
+ *    tfc_device_run by order, tfc_device_wait, tfc_communicator_shutdown) is refused with
+ *    TFC_FAILED_PRECONDITION. They may call tfc_submit and tfc_plan_start, and must not call
+ *    tfc_communicator_release.
  */
 #ifndef TFCOLLECTIVE_TFCOLLECTIVE_H_
 #define TFCOLLECTIVE_TFCOLLECTIVE_H_
@@ -57,6 +60,8 @@ typedef enum tfc_dtype {
   TFC_BOOL = 12
 } tfc_dtype;
 
+/* Sums and products of integers wrap. An average of integers is that of the exact sum, rounded toward zero. Floats of
+ * 16 bits are combined in float32 and rounded once, however the ranks are laid out on hosts; by NCCL, as NCCL does. */
 typedef enum tfc_op { TFC_AVERAGE = 0, TFC_SUM = 1, TFC_MIN = 3, TFC_MAX = 4, TFC_PRODUCT = 5 } tfc_op;
 
 typedef enum tfc_collective {
@@ -96,7 +101,8 @@ typedef struct tfc_plan tfc_plan;
 typedef void (*tfc_log_fn)(void* user, int32_t level, const char* message);
 typedef void (*tfc_done_fn)(void* user, const tfc_error* error); /* error is NULL on success */
 /* Gives the memory for a result whose size depends on the other ranks. `rows[r]` is the number of
- * rows that come from rank r. Returns NULL when there is no memory. Runs before any data moves. */
+ * rows that come from rank r. Returns NULL when there is no memory. Runs before any data moves, as a
+ * callback or, for tfc_run, on its caller's thread; what callbacks must not do, it must not do either. */
 typedef void* (*tfc_allocate_fn)(void* user, const int64_t* rows, int32_t size);
 
 /* ---- library ---------------------------------------------------------------------------------- */
@@ -190,8 +196,8 @@ typedef struct tfc_request {
   int32_t dtype;      /* tfc_dtype */
   int32_t op;         /* tfc_op; all-reduce and reduce-scatter */
   int32_t root;       /* broadcast */
-  double prescale;    /* inputs are multiplied by this ... */
-  double postscale;   /* ... and results by this; both 1.0 for none */
+  double prescale;    /* factor applied to the inputs ... */
+  double postscale;   /* ... and to the result; both 1.0 for none */
   double timeout_s;
   const char* name; /* for matching (tfc_submit) and messages; copied */
   /* all-reduce, broadcast: any number of spans.

@@ -79,6 +79,7 @@ std::vector<Case> CasesOf(const Nodes& nodes) {
     }
     cases.push_back({Dtype::kFloat32, Op::kAverage, 1300003, lanes, true});
     cases.push_back({Dtype::kBfloat16, Op::kSum, 400003, lanes, false});
+    cases.push_back({Dtype::kFloat16, Op::kAverage, 2300003, lanes, true});  // several blocks
   }
   return cases;
 }

@@ -81,6 +81,18 @@ TEST(SelectAllReduceShape, NeverComesBackToWhatItHasLeft) {
   }
 }
 
+TEST(SelectDirect, WhereItCostsLessThanFloat32AndConnectsFew) {
+  const Link cable{60e-6, 1 / 117e6, true};  // 1 Gbit/s
+  for (const int size : {2, 3, 4, 8, 64}) {
+    EXPECT_FALSE(SelectDirect(0, 2, size)) << size;
+    EXPECT_FALSE(SelectDirect(1, 2, size)) << size;
+    EXPECT_TRUE(SelectDirect(32 * kMiB, 2, size)) << size;
+    EXPECT_TRUE(SelectDirect(32 * kMiB, 4, size)) << size;
+    EXPECT_TRUE(SelectDirect(4 * kMiB, 2, size, cable)) << size;
+  }
+  EXPECT_FALSE(SelectDirect(32 * kMiB, 2, 65));
+}
+
 TEST(SecondsPerByte, SeesThroughReservesAndLateLooks) {
   EXPECT_DOUBLE_EQ(SecondsPerByte(1e-6, 1e-3 + 1e-6, 1e-6, 1000), 1e-6);  // the first one passed at once
   EXPECT_DOUBLE_EQ(SecondsPerByte(2e-3, 2e-3, 0, 1000), 1e-6);            // both had come when it was looked

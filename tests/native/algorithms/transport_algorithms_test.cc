@@ -127,6 +127,84 @@ TEST_P(Matrix, HalvingDoublingOfLongBuffers) {
   });
 }
 
+TEST_P(Matrix, Direct) {
+  Run([](Transport& transport, const Members& members) { CheckAllReduceMatrix(DirectAllReduce, transport, members); });
+}
+TEST_P(Matrix, DirectOfLongBuffers) {
+  Run([](Transport& transport, const Members& members) { CheckLongAllReduce(DirectAllReduce, transport, members); });
+}
+
+// By way of float32, where there is one.
+Status WideOrDirect(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
+                    const MutableSpans& output) {
+  return IsHalf(reduction.dtype) ? WideAllReduce(context, reduction, input, output)
+                                 : DirectAllReduce(context, reduction, input, output);
+}
+
+TEST_P(Matrix, Wide) {
+  Run([](Transport& transport, const Members& members) { CheckAllReduceMatrix(WideOrDirect, transport, members); });
+}
+TEST_P(Matrix, WideOfLongBuffers) {
+  Run([](Transport& transport, const Members& members) {
+    ASSERT_EQ(CheckAllReduce(WideAllReduce, ContextOf(transport, members, 0), Dtype::kBfloat16, Op::kSum, 2300003), "");
+  });
+}
+
+// Any bit pattern of that type but infinities and NaN, of values around 1.
+Bytes InexactBytes(Dtype dtype, int rank, size_t count) {
+  const uint16_t exponent = dtype == Dtype::kFloat16 ? 0x3800 : 0x3f00,
+                 fraction = dtype == Dtype::kFloat16 ? 0x7ff : 0xff;
+  Bytes bytes(count * sizeof(uint16_t));
+  uint32_t state = 12345u + static_cast<uint32_t>(rank);
+  for (size_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    const auto value = static_cast<uint16_t>(exponent | ((state >> 16) & fraction) | (state >> 31 << 15));
+    std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
+  }
+  return bytes;
+}
+
+// The same bits as on one node: all inputs in the order of the ranks, rounded once.
+TEST_P(Matrix, DirectRoundsOnce) {
+  Run([](Transport& transport, const Members& members) {
+    uint64_t sequence = 0;
+    for (Dtype dtype : {Dtype::kFloat16, Dtype::kBfloat16}) {
+      for (size_t count : {size_t{5}, size_t{100003}}) {
+        std::vector<Bytes> all;
+        for (int rank = 0; rank < members.size(); ++rank) all.push_back(InexactBytes(dtype, rank, count));
+        std::vector<const std::byte*> inputs;
+        for (const Bytes& one : all) inputs.push_back(one.data());
+        const Reduction reduction{dtype, Op::kSum, 1.0, 0.7, members.size()};
+        Bytes expected(all[0].size()), output(all[0].size());
+        ReduceArrays(reduction, inputs.data(), inputs.size(), expected.data(), count);
+        const Bytes& mine = all[static_cast<size_t>(members.index)];
+        const Status status = DirectAllReduce(ContextOf(transport, members, sequence++), reduction,
+                                              {{mine.data(), mine.size()}}, {{output.data(), output.size()}});
+        ASSERT_TRUE(status.ok()) << status.message();
+        ASSERT_TRUE(output == expected) << DtypeName(dtype) << " x" << count;
+      }
+    }
+  });
+}
+
+// A partial sum that is kept in bfloat16 stops at 256.
+TEST(HalfSums, GoOnBeyondWhatTheirPartsCanHold) {
+  constexpr int kSize = 300;
+  constexpr uint16_t kOne = 0x3f80, kThreeHundred = 0x4396;
+  using Function = Status (*)(const TransportContext&, const Reduction&, const ConstSpans&, const MutableSpans&);
+  for (const Function all_reduce : {Function{TransportAllReduce}, Function{DirectAllReduce}}) {
+    OnEveryTransport(kSize, 4096, [&](Transport& transport) {
+      const Members members = AllMembers(kSize, transport.rank());
+      std::vector<uint16_t> values(3, kOne);
+      const MutableSpans spans{{reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(uint16_t)}};
+      const Status status = all_reduce(ContextOf(transport, members, 0), ReductionOf(Dtype::kBfloat16, Op::kSum, kSize),
+                                       AsConst(spans), spans);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(values, std::vector<uint16_t>(3, kThreeHundred));
+    });
+  }
+}
+
 // result = (sum of 2 x) / 4 per element: exact for these inputs.
 void CheckScaling(AllReduceFunction all_reduce, Transport& transport, const Members& members) {
   uint64_t sequence = 0;
@@ -150,12 +228,15 @@ TEST_P(Matrix, ScalesInputsAndResults) {
     CheckScaling(RecursiveDoublingAllReduce, transport, members);
   });
   Run([](Transport& transport, const Members& members) { CheckScaling(HalvingDoublingAllReduce, transport, members); });
+  Run([](Transport& transport, const Members& members) { CheckScaling(DirectAllReduce, transport, members); });
+  Run([](Transport& transport, const Members& members) { CheckScaling(WideOrDirect, transport, members); });
 }
 
 // Sums that are not exact: every rank must still have the same bits.
 TEST_P(Matrix, RanksAgreeBitwiseOnInexactSums) {
   for (AllReduceFunction all_reduce : {AllReduceFunction{RingAllReduce}, AllReduceFunction{RecursiveDoublingAllReduce},
-                                       AllReduceFunction{HalvingDoublingAllReduce}}) {
+                                       AllReduceFunction{HalvingDoublingAllReduce}, AllReduceFunction{DirectAllReduce},
+                                       AllReduceFunction{WideOrDirect}}) {
     for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {
       const size_t bytes = 50001 * DtypeSize(dtype);
       std::vector<Bytes> results(static_cast<size_t>(size()), Bytes(bytes));
@@ -183,8 +264,21 @@ std::vector<size_t> RaggedOffsets(int size, size_t row, size_t step) {
   return offsets;
 }
 
-TEST_P(Matrix, RingReduceScatter) {
-  Run([](Transport& transport, const Members& members) {
+using ReduceScatterFunction = Status (*)(const TransportContext&, const Reduction&, const ConstSpans&,
+                                         const std::vector<size_t>&, const MutableSpans&);
+
+class ReduceScatters : public Matrix {
+ protected:
+  // Calls body(function, context of one operation) for each of them.
+  void RunEach(const std::function<void(ReduceScatterFunction, Transport&, const Members&)>& body) {
+    for (ReduceScatterFunction function :
+         {ReduceScatterFunction{RingReduceScatter}, ReduceScatterFunction{DirectReduceScatter}})
+      Run([&](Transport& transport, const Members& members) { body(function, transport, members); });
+  }
+};
+
+TEST_P(ReduceScatters, GiveEachRankItsShare) {
+  RunEach([](ReduceScatterFunction reduce_scatter, Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (Dtype dtype : AllDtypes()) {
       for (size_t rows : {size_t{0}, size_t{1}, size_t{37}, size_t{150001}}) {
@@ -202,8 +296,8 @@ TEST_P(Matrix, RingReduceScatter) {
           const MutableSpans to = in_place ? MutableSpans{{input.data() + begin, end - begin}}
                                            : CutUp(output.data(), output.size(), element, sequence % 3);
           const Status status =
-              RingReduceScatter(ContextOf(transport, members, sequence), ReductionOf(dtype, op, members.size()),
-                                AsConst(CutUp(input.data(), input.size(), element, sequence % 4)), offsets, to);
+              reduce_scatter(ContextOf(transport, members, sequence), ReductionOf(dtype, op, members.size()),
+                             AsConst(CutUp(input.data(), input.size(), element, sequence % 4)), offsets, to);
           ASSERT_TRUE(status.ok()) << status.message();
           const std::byte* result = in_place ? input.data() + begin : output.data();
           ASSERT_TRUE(std::equal(result, result + (end - begin), expected.data() + begin))
@@ -215,8 +309,8 @@ TEST_P(Matrix, RingReduceScatter) {
   });
 }
 
-TEST_P(Matrix, RingReduceScatterScales) {
-  Run([](Transport& transport, const Members& members) {
+TEST_P(ReduceScatters, Scale) {
+  RunEach([](ReduceScatterFunction reduce_scatter, Transport& transport, const Members& members) {
     uint64_t sequence = 0;
     for (size_t count : {size_t{3}, size_t{1000}, size_t{1300003}}) {
       const Reduction reduction{Dtype::kFloat32, Op::kSum, 2.0, 0.5, members.size()};
@@ -226,9 +320,8 @@ TEST_P(Matrix, RingReduceScatterScales) {
       const Bytes input = InputBytes(Dtype::kFloat32, Op::kAverage, members.size(), members.index, count);
       const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kAverage, members.size(), count);
       Bytes output(end - begin);
-      const Status status =
-          RingReduceScatter(ContextOf(transport, members, sequence++), reduction, {{input.data(), input.size()}},
-                            offsets, {{output.data(), output.size()}});
+      const Status status = reduce_scatter(ContextOf(transport, members, sequence++), reduction,
+                                           {{input.data(), input.size()}}, offsets, {{output.data(), output.size()}});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(std::equal(output.begin(), output.end(), expected.data() + begin)) << count;
     }
@@ -366,13 +459,15 @@ TEST(Members, WorkInsideABiggerWorld) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Matrix,
-                         ::testing::Values(World{1, 0}, World{2, 0}, World{2, 4096}, World{3, 0}, World{4, 0},
-                                           World{4, 1 << 20}, World{5, 0}, World{6, 0}, World{7, 4096}, World{8, 4096}),
-                         [](const ::testing::TestParamInfo<World>& info) {
-                           return "size" + std::to_string(info.param.size) + "eager" +
-                                  std::to_string(info.param.eager_bytes);
-                         });
+const auto kWorlds = ::testing::Values(World{1, 0}, World{2, 0}, World{2, 4096}, World{3, 0}, World{4, 0},
+                                       World{4, 1 << 20}, World{5, 0}, World{6, 0}, World{7, 4096}, World{8, 4096});
+
+std::string NameOf(const ::testing::TestParamInfo<World>& info) {
+  return "size" + std::to_string(info.param.size) + "eager" + std::to_string(info.param.eager_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Matrix, kWorlds, NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, ReduceScatters, kWorlds, NameOf);
 
 }  // namespace
 }  // namespace tfc

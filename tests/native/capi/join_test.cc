@@ -137,8 +137,9 @@ class JoinTest : public ::testing::TestWithParam<Case> {
         const auto [sum, ranks] = Expected(step);
         int extra = 0;
         for (int other = 0; other < size(); ++other) extra += Steps(other) > step ? other : 0;
-        const T expected =
-            op == TFC_SUM ? static_cast<T>(sum) : static_cast<T>(static_cast<T>(sum + extra) / static_cast<T>(ranks));
+        using Exact = std::conditional_t<std::is_floating_point_v<T>, T, int>;
+        const T expected = static_cast<T>(op == TFC_SUM ? static_cast<Exact>(sum)
+                                                        : static_cast<Exact>(sum + extra) / static_cast<Exact>(ranks));
         for (const T value : {values.front(), values[500], values.back()}) {
           if (std::is_floating_point_v<T> && op == TFC_AVERAGE) {
             ASSERT_FLOAT_EQ(static_cast<float>(value), static_cast<float>(expected)) << "step " << step;
@@ -169,6 +170,7 @@ TEST_P(JoinTest, AveragesOfDirectCallsAreOfTheRanksThatContribute) {
 }
 TEST_P(JoinTest, AveragesByNameAreOfTheRanksThatContribute) { CheckUnevenSteps<float>(TFC_FLOAT32, TFC_AVERAGE, true); }
 TEST_P(JoinTest, AveragesOfIntegersDivideOnce) { CheckUnevenSteps<int32_t>(TFC_INT32, TFC_AVERAGE, false); }
+TEST_P(JoinTest, AveragesOfSmallIntegersDoNotWrap) { CheckUnevenSteps<uint8_t>(TFC_UINT8, TFC_AVERAGE, false); }
 TEST_P(JoinTest, AveragesOfIntegersByNameDivideOnce) { CheckUnevenSteps<int64_t>(TFC_INT64, TFC_AVERAGE, true); }
 
 TEST_P(JoinTest, PlansGoOnWithoutTheRanksThatHaveJoined) {

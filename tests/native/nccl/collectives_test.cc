@@ -39,6 +39,10 @@ void CheckAllReduce(const GpuRank& self, int32_t dtype) {
     for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}}) {
       OnGpu<T> buffer(self.rank, Values<T>(self.rank, count));
       const CallResult result = self.AllReduce(buffer, count, dtype, op);
+      if (op == TFC_AVERAGE && std::is_integral_v<T> && sizeof(T) < sizeof(int64_t)) {  // NCCL's sum may wrap
+        ASSERT_EQ(result.code, TFC_UNIMPLEMENTED) << result.message;
+        continue;
+      }
       ASSERT_EQ(result.code, TFC_OK) << result.message;
       ASSERT_EQ(buffer.Get(self.stream), Expected<T>(op, self.size, count)) << op << " " << count;
     }

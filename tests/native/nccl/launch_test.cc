@@ -46,6 +46,8 @@ TEST(ReductionOfTest, SaysWhatNcclLacks) {
   EXPECT_EQ(ReductionOf(AllReduce(Dtype::kFloat32, Op::kMax, 2), 2).status().code(), Code::kUnimplemented);
   EXPECT_EQ(ReductionOf(AllReduce(Dtype::kInt32, Op::kSum, 2), 2).status().code(), Code::kUnimplemented);
   EXPECT_EQ(ReductionOf(AllReduce(Dtype::kBool, Op::kAverage), 2).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(ReductionOf(AllReduce(Dtype::kInt32, Op::kAverage), 2).status().code(), Code::kUnimplemented);
+  EXPECT_TRUE(ReductionOf(AllReduce(Dtype::kInt64, Op::kAverage), 2).ok());
 }
 
 TEST(ReductionOfTest, BoolIsOrAndAnd) {

@@ -21,6 +21,15 @@ def test_integers_wrap_where_their_type_does():
     assert finished(np.array([200, -200], np.int32), np.dtype("int8"), 1.0, 1).tolist() == [-56, 56]
 
 
+def test_averages_of_integers_do_not_wrap():
+    for name in ("int8", "uint8", "int32", "uint32"):
+        largest = np.iinfo(name).max
+        wire = on_the_wire(np.full(2, largest, name), 1.0, tfcollective.Average)
+        assert wire.dtype == np.int64
+        assert finished(wire * 3, np.dtype(name), 1.0, 3).tolist() == [largest] * 2
+        assert finished(wire * 3, np.dtype(name), 2.0, 3).tolist() == [largest] * 2
+
+
 def test_integers_divide_toward_zero_and_scale_toward_zero():
     assert finished(np.array([-9, 9, -1], np.int32), np.dtype("int32"), 1.0, 2).tolist() == [-4, 4, 0]
     assert on_the_wire(np.array([-9, 9], np.int32), 0.5).tolist() == [-4, 4]
