@@ -89,7 +89,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "DistributedGradientTape": (
             "different",
-            "`op` is Average, Sum or Adasum; finds replicas that have drifted apart",
+            "`op` is Average, Sum or Adasum (without `compression`); finds replicas that have drifted apart",
         ),
         "PartialDistributedGradientTape": ("same", "layers may be built later"),
         "SyncBatchNormalization": ("different", "Keras 3 and Keras 2; batches of different size count by their rows"),
@@ -106,7 +106,10 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "broadcast_global_variables": ("different", "gives the operation to run"),
         "DistributedOptimizer": (
             "different",
-            "`op` is Average or Sum; `backward_passes_per_step` becomes Keras 3's `gradient_accumulation_steps`",
+            (
+                "`op` is Average or Sum; `backward_passes_per_step` becomes Keras 3's `gradient_accumulation_steps`: "
+                "there `optimizer.iterations` counts updates, with Keras 2 passes, as in Horovod"
+            ),
         ),
         "PartialDistributedOptimizer": ("same", "layers may be built later"),
         "load_model": ("different", "wraps the optimizer that the model has; more arguments go to Keras"),

@@ -3,11 +3,14 @@
 It is changed when ``tfcollective.keras`` is imported. The first optimizer would be too late: Python looks up
 ``model.compile`` before it makes the optimizer in ``model.compile(optimizer=DistributedOptimizer(...))``.
 
-* ``Model.compile``: XLA cannot compile our ops, and Keras 3's ``jit_compile="auto"`` means True as soon as it sees an
-  accelerator. With a distributed optimizer "auto" becomes False, and an explicit True an error. Horovod's pages give
+* ``Model.compile`` and ``Model.make_train_function``: XLA cannot compile our ops, and Keras 3's ``jit_compile="auto"``
+  means True as soon as it sees an accelerator. With a distributed optimizer, be it that of ``compile`` or one that the
+  model holds when training begins, "auto" becomes False, and an explicit True an error. With a ``train_step`` of its
+  own, which may communicate, "auto" becomes False, too, as soon as there are several ranks. Horovod's pages give
   ``experimental_run_tf_function=False``, which Keras 3 does not know: with a distributed optimizer it is taken away.
-* Keras 3's ``LossScaleOptimizer.check_finite``: it decides by the local gradients whether the optimizer inside is
-  called at all; with a distributed one inside all ranks have to decide alike. (Keras 2 aggregates before it decides.)
+* Keras 3's ``LossScaleOptimizer.check_finite``: it decides by the local gradients whether the optimizers inside are
+  called at all; with distributed ones inside all ranks have to decide alike. (Keras 2 aggregates before it decides.)
+* What makes copies of models and of optimizers that wrap others: see ``tfcollective.keras.copies``.
 * Keras 3's ``optimizer.variables``: the list may be called, as in Keras 2 and in scripts written for Horovod. A
   ``DistributedGradientTape`` sees to it, too.
 """
@@ -25,7 +28,8 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Min
 from tfcollective.errors import ConfigError
-from tfcollective.keras.state import distributed_part, state_of
+from tfcollective.keras import copies
+from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.keras_variables import let_variables_be_called
@@ -33,6 +37,11 @@ from tfcollective.tensorflow.keras_variables import let_variables_be_called
 __all__ = ["check_backend", "install"]
 
 _LOG = get_logger(__name__)
+_ASKED = "_tfcollective_asked_for_jit"  # of a model: that compile was given jit_compile=True
+_NO_JIT = (
+    "jit_compile=True: XLA cannot compile a training step that communicates. "
+    "Compile with jit_compile=False, or leave it at its default, with a DistributedOptimizer."
+)
 _lock = threading.Lock()
 _installed = False
 
@@ -45,6 +54,8 @@ def install(keras: Any) -> None:
             return
         _installed = True
     _wrap(keras.Model, "compile", "jit_compile", _compile)
+    _wrap(keras.Model, "make_train_function", "force", _make_train_function)
+    copies.install(keras)
     let_variables_be_called()
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
@@ -82,31 +93,49 @@ def _communicates() -> bool:
     return not runtime.is_initialized() or runtime.size() > 1
 
 
+def _is_distributed(optimizer: Any) -> bool:
+    return is_optimizer(optimizer) and bool(distributed_states(optimizer))
+
+
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    if distributed_part(kwargs.get("optimizer")) is not None:
+    if _is_distributed(kwargs.get("optimizer")):
         kwargs.pop("experimental_run_tf_function", None)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
-    if distributed_part(bound.arguments.get("optimizer")) is None or not _communicates():
+    asked = bound.arguments["jit_compile"]
+    object.__setattr__(model, _ASKED, asked is True)
+    if not _is_distributed(bound.arguments.get("optimizer")) or not _communicates():
         return original(model, *args, **kwargs)
-    if bound.arguments["jit_compile"] == "auto":
+    if asked == "auto":
         bound.arguments["jit_compile"] = False
         _LOG.info('jit_compile="auto" means False with a distributed optimizer')
-    elif bound.arguments["jit_compile"]:
-        raise ConfigError(
-            "jit_compile=True: XLA cannot compile a training step that communicates. "
-            "Compile with jit_compile=False, or leave it at its default, with a DistributedOptimizer."
-        )
+    elif asked:
+        raise ConfigError(_NO_JIT)
     return original(*bound.args, **bound.kwargs)
+
+
+def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if getattr(model, "jit_compile", False) and runtime.is_initialized() and runtime.size() > 1:
+        distributed, asked = bool(distributed_states(model)), getattr(model, _ASKED, False)
+        if distributed and asked:
+            raise ConfigError(_NO_JIT)
+        if distributed or (train_step_is_own(model) and not asked):
+            model.jit_compile = False
+            _LOG.info("jit_compile is False, as this training step may communicate")
+    return original(model, *args, **kwargs)
 
 
 def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:
     finite = original(scaler, grads)
-    state = state_of(scaler.inner_optimizer)
-    if state is None or not _communicates():
+    if not _communicates():
         return finite
-    process_set = state.options.process_set
-    if not runtime.members(process_set, outside=True).included:
-        return finite
-    agreed = allreduce(tf.cast(finite, tf.uint8), op=Min, name=f"{state.scope}/finite", process_set=process_set)
-    return tf.cast(agreed, tf.bool)
+    asked: set[int] = set()
+    for state in distributed_states(scaler).values():
+        process_set = state.options.process_set
+        members = runtime.members(process_set, outside=True)
+        if members.included and members.world not in asked:
+            asked.add(members.world)
+            mine = tf.cast(finite, tf.uint8)
+            agreed = allreduce(mine, op=Min, name=f"{state.scope}/finite", process_set=process_set)
+            finite = tf.cast(agreed, tf.bool)
+    return finite

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,8 +11,8 @@ from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.files import Place, as_place, delete, join
 from tfcollective.keras.backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
-from tfcollective.keras.state import distributed_part
-from tfcollective.keras.variables import build_optimizer, optimizer_variables
+from tfcollective.keras.optimizers import distributed_states, optimizers_of
+from tfcollective.keras.variables import build_optimizer, distinct, is_built, optimizers_variables, trained_variables
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import barrier
 from tfcollective.tensorflow.gradients import variable_key
@@ -28,10 +28,10 @@ _LOG = get_logger(__name__)
 class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
     """Backs a run up while ``fit`` trains; when the same program is started again, it goes on from there.
 
-    Rank 0 writes weights, optimizer state, epoch and batch into one file, and replaces it at once. When ``fit`` starts,
-    rank 0 looks for the file and all ranks take what it holds; ``fit`` then begins with that epoch, whatever
-    ``initial_epoch`` says. Batches of that epoch that are done already are taken from the data but not trained on
-    (other callbacks see their numbers again). So a run that was interrupted ends with the weights of one that was
+    Rank 0 writes weights, the state of all optimizers, epoch and batch into one file, and replaces it at once. When
+    ``fit`` starts, rank 0 looks for the file and all ranks take what it holds; ``fit`` then begins with that epoch,
+    whatever ``initial_epoch`` says. Batches of that epoch that are done already are taken from the data but not trained
+    on (other callbacks see their numbers again). So a run that was interrupted ends with the weights of one that was
     not, if an epoch's data come in the same order when the program starts again. When ``fit`` completes, the file is
     deleted.
 
@@ -141,10 +141,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         shared, own = _variables(self.model)
         everyones = allgather_object(_values(own), name="backup/own") if own else [[] for _ in range(runtime.size())]
         if runtime.rank() == 0:
-            write_backup(self._path, Backup(position, _values(shared), everyones))
+            write_backup(self._path, Backup(position, _values(shared), everyones, _built_for(self.model)))
 
     def _restore(self) -> Position | None:
-        shared, own = _variables(self.model)
         found, backup = None, None
         if runtime.rank() == 0:
             backup, found = _look_for(self._path)
@@ -153,7 +152,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             raise InvalidArgumentError(found)
         if found is None:
             return None
-        position, layout, everyones = found
+        position, layout, everyones, built = found
+        _build_for(self.model, built)
+        shared, own = _variables(self.model)
         _check_layout(self._path, layout, shared)
         if backup is not None:
             _assign(shared, backup.shared)
@@ -201,24 +202,22 @@ class _SkipDone:
 
 
 def _look_for(path: Place) -> tuple[Backup | None, Any]:
-    """Rank 0's backup, and what all ranks have to know of it: None, (position, layout, own values) or what is wrong."""
+    """Rank 0's backup, and what all ranks have to know of it: None, what it holds or what is wrong."""
     try:
         backup = read_backup(path)
     except InvalidArgumentError as error:
         return None, str(error)
     if backup is None:
         return None, None
-    return backup, (backup.position, layout_of(backup.shared), backup.own)
+    return backup, (backup.position, layout_of(backup.shared), backup.own, backup.built)
 
 
 def _variables(model: Any) -> tuple[list[Any], list[Any]]:
     """What all ranks have alike, and what is each rank's own."""
-    optimizer = getattr(model, "optimizer", None)
-    state = distributed_part(optimizer)
-    local = state.local.keys() if state is not None else frozenset()
-    weights = _distinct(model.weights)
+    local = frozenset[int]().union(*(state.local.keys() for state in distributed_states(model).values()))
+    weights = distinct(model.weights)
     known = {variable_key(v) for v in weights}
-    slots = [v for v in _distinct(optimizer_variables(optimizer)) if variable_key(v) not in known]
+    slots = [v for v in optimizers_variables(model) if variable_key(v) not in known]
     own = [v for v in weights if variable_key(v) in local]
     # The slots of a local variable are local. No optimizer tells whose a slot is, but it has the variable's shape;
     # slots of other variables of that shape are the same on all ranks, and may well be kept once for each.
@@ -229,14 +228,26 @@ def _variables(model: Any) -> tuple[list[Any], list[Any]]:
     return shared, [*own, *own_slots, *_generators(model)]
 
 
+def _built_for(model: Any) -> dict[str, list[int]]:
+    """For each optimizer that the model holds in addition to that of ``compile``: the weights that it was built for."""
+    weights = distinct(model.weights)
+    places = {p: trained_variables(o, weights) for p, o in optimizers_of(model).items() if p != "optimizer"}
+    return {place: trained for place, trained in places.items() if trained}
+
+
+def _build_for(model: Any, built: Mapping[str, Sequence[int]]) -> None:
+    """Builds the optimizers that a training step has built when the backup was made, and would build only later."""
+    weights = distinct(model.weights)
+    for place, optimizer in optimizers_of(model).items():
+        trained = built.get(place, ())
+        if trained and not is_built(optimizer) and max(trained) < len(weights):
+            optimizer.build([weights[index] for index in trained])
+
+
 def _generators(model: Any) -> list[Any]:
     """The states of Keras 3's random generators: variables that are neither weights nor of metrics."""
     others = {variable_key(v) for v in (*model.weights, *getattr(model, "metrics_variables", ()))}
     return [v for v in getattr(model, "variables", ()) if variable_key(v) not in others and _is_number(v)]
-
-
-def _distinct(variables: Sequence[Any]) -> list[Any]:
-    return list({variable_key(variable): variable for variable in variables}.values())
 
 
 def _is_number(variable: Any) -> bool:

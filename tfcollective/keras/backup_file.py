@@ -11,8 +11,8 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
 from tfcollective.errors import InvalidArgumentError
@@ -49,11 +49,14 @@ class Backup:
         position: where it was.
         shared: the values (numpy arrays) that all ranks have.
         own: the values that are each rank's own, by rank.
+        built: the weights, by their places, that optimizers were built for which only a training step builds; by the
+            optimizer's place.
     """
 
     position: Position
     shared: Sequence[Any]
     own: Sequence[Sequence[Any]]
+    built: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -83,6 +86,7 @@ def write_backup(path: Place, backup: Backup) -> None:
         "position": asdict(backup.position),
         "shared": layout_of(backup.shared),
         "own": [layout_of(values) for values in backup.own],
+        "built": {place: list(indices) for place, indices in backup.built.items()},
     }
     data: dict[str, Any] = {
         str(index): np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8) for index, array in enumerate(arrays)
@@ -140,7 +144,8 @@ def _parse(header: Any, bytes_of: Any) -> Backup:
         raise ValueError(f"it says that {position} was reached")
     if not header["own"]:
         raise ValueError("it is of no rank")
-    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]])
+    built = {str(place): [int(index) for index in indices] for place, indices in header.get("built", {}).items()}
+    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]], built)
 
 
 def _dtype_name(dtype: Any) -> str:

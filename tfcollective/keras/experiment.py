@@ -15,8 +15,8 @@ from tfcollective.experiment import Trainable
 from tfcollective.files import Place, Workspace, as_place, join
 from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.remote_files import PushCallback, redirected
-from tfcollective.keras.state import distributed_part
 from tfcollective.keras.step_rate import StepRateCallback
 from tfcollective.side_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
 
@@ -41,7 +41,8 @@ class KerasExperiment(Trainable):
 
     Attributes:
         model: a compiled model, or a function that makes one; its optimizer is a
-            ``tfcollective.keras.DistributedOptimizer`` (with one rank any will do).
+            ``tfcollective.keras.DistributedOptimizer`` (with one rank any will do). A model with its own ``train_step``
+            may hold several, or use a ``DistributedGradientTape``.
         model_dir: where rank 0 writes: a directory, or a URL (``hdfs://``, ``s3://``, ... see ``tfcollective.files``).
             There, what rank 0 and its callbacks write at or below ``model_dir`` is written on the local disk first,
             and moved when it is whole.
@@ -128,10 +129,9 @@ class KerasExperiment(Trainable):
     def _make_model(self) -> Any:
         is_model = isinstance(self.model, tf.keras.Model)  # which can be called, too
         model = self.model() if callable(self.model) and not is_model else self.model
-        optimizer = getattr(model, "optimizer", None)
-        if optimizer is None:
+        if not optimizers_of(model):
             raise ConfigError("model: it is not compiled")
-        if runtime.size() > 1 and distributed_part(optimizer) is None:
+        if runtime.size() > 1 and not distributed_states(model) and not train_step_is_own(model):
             raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
         return model
 

@@ -8,20 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcollective.keras.state import OptimizerState
+from tfcollective.keras.mixin import DistributedMixin
 
 __all__ = ["Keras2LegacyMixin", "Keras2Mixin"]
 
 
-class _Keras2Base:
+class _Keras2Base(DistributedMixin):
     """What both kinds have in common. Names of its own begin with ``_tfcollective``: the optimizer's class comes after
     it, and has methods like ``_prepare``."""
-
-    _tfcollective: OptimizerState
-
-    def register_local_var(self, var: Any) -> None:
-        """Leaves `var` to this rank: its gradient is not reduced, its value not compared with the other ranks'."""
-        self._tfcollective.local.add(var)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's; with several backward passes a step, it updates after the last of them only."""

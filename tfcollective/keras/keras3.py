@@ -14,7 +14,7 @@ from typing import Any
 from tfcollective import runtime
 from tfcollective.communicator import Max
 from tfcollective.errors import InternalError, UnsupportedError
-from tfcollective.keras.state import OptimizerState
+from tfcollective.keras.mixin import DistributedMixin
 from tfcollective.tensorflow.functions import allreduce
 
 __all__ = ["Keras3Mixin", "check_hooks"]
@@ -38,10 +38,8 @@ def _is_overwritten(variable: Any) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
-class Keras3Mixin:
+class Keras3Mixin(DistributedMixin):
     """Stands before the optimizer's class."""
-
-    _tfcollective: OptimizerState
 
     def build(self, variables: Any) -> None:
         """As the optimizer's; then takes over the state that the optimizer was made with."""
@@ -49,10 +47,6 @@ class Keras3Mixin:
         base.build(variables)
         this: Any = self
         self._tfcollective.restore(this.variables)
-
-    def register_local_var(self, var: Any) -> None:
-        """Leaves `var` to this rank: its gradient is not reduced, its value not compared with the other ranks'."""
-        self._tfcollective.local.add(var)
 
     def _overwrite_variables_directly_with_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:  # noqa: A002  # Keras's name
         """float8 scales and histories come as "gradients" that replace the variable: all ranks take the largest."""

@@ -7,8 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcollective.keras.optimizer import DistributedOptimizer
+from tfcollective.keras import adapter
+from tfcollective.keras.classes import become_distributed
+from tfcollective.keras.optimizers import innermost
+from tfcollective.keras.state import OptimizerState, state_of
+from tfcollective.keras.variables import build_optimizer
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.gradients import GradientOptions
 
 __all__ = ["load_model"]
 
@@ -21,7 +26,7 @@ def load_model(
     legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
-    """As ``keras.models.load_model``; the optimizer comes back distributed, with its state.
+    """As ``keras.models.load_model``; its optimizers come back distributed, with their state and loss scale.
 
     Args:
         filepath: what was saved, with or without a distributed optimizer.
@@ -34,10 +39,13 @@ def load_model(
     del legacy_opts
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = tf.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})}, **options)
-    if getattr(model, "optimizer", None) is None:
+    adapter.check_backend(tf.keras)
+    found = innermost(model)
+    if not found:
         return model
-    model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    for optimizer in found.values():
+        if state_of(optimizer) is None:  # itself, so that it keeps all that was saved, a loss scale around it included
+            become_distributed(optimizer, OptimizerState(GradientOptions(compression=compression)))
     model.jit_compile = False
-    if model.trainable_variables and hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
+    build_optimizer(model)
     return model

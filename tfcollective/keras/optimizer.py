@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective.communicator import Average, Op
-from tfcollective.errors import InternalError, InvalidArgumentError, UnsupportedError
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.keras import adapter
-from tfcollective.keras.keras2 import Keras2LegacyMixin, Keras2Mixin
-from tfcollective.keras.keras3 import Keras3Mixin, check_hooks
-from tfcollective.keras.state import ATTRIBUTE, OptimizerState, distributed_part
-from tfcollective.log import get_logger
+from tfcollective.keras.classes import configuration, distributed_class, made_of, values_of
+from tfcollective.keras.keras3 import Keras3Mixin
+from tfcollective.keras.optimizers import distributed_states, is_optimizer
+from tfcollective.keras.state import OptimizerState, Passes, state_of
+from tfcollective.keras.variables import loss_scale_variables
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.aggregation import GradientAggregation, checked_passes
+from tfcollective.tensorflow.aggregation import checked_passes
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions
 from tfcollective.tensorflow.strategies import refuse_strategy
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distribute"]
-
-_LOG = get_logger(__name__)
-_KEPT_ATTRIBUTES = (
-    "_exclude_from_weight_decay",
-    "_exclude_from_weight_decay_names",
-    "_exclude_from_weight_decay_pattern",
-)
-_classes: dict[type, type] = {}
 
 
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
@@ -52,6 +46,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     Gradients are reduced exactly once an update: before clipping, weight decay and moving averages, and after the
     accumulation of ``gradient_accumulation_steps``. The result's class has the name and module of Keras's own, so that
     a model saved with it loads where tfcollective is not installed. State that `optimizer` has already is taken over.
+    Copies of it reduce, too: ``copy.deepcopy``, ``pickle``, ``from_config(get_config())``, and those in a copied model.
 
     Args:
         optimizer: of Keras 3, or of Keras 2 (also legacy). Of a LossScaleOptimizer the one inside is wrapped.
@@ -142,101 +137,56 @@ def PartialDistributedOptimizer(  # noqa: N802  # Horovod's name
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    state = distributed_part(made)
-    if state is None:
-        raise InternalError("a distributed optimizer has no state")
-    state.local.add_layers(local_layers)
+    for state in distributed_states(made).values():
+        state.local.add_layers(local_layers)
     return made
-
-
-@dataclass(frozen=True)
-class Passes:
-    """How many backward passes make an update, and whether it takes their mean or their sum."""
-
-    count: int = 1
-    average: bool = False
 
 
 def distribute(optimizer: Any, options: GradientOptions, name: str | None, passes: Passes) -> Any:
     """See :func:`DistributedOptimizer`."""
-    if distributed_part(optimizer) is not None:
+    if is_optimizer(optimizer) and distributed_states(optimizer):
         raise InvalidArgumentError("optimizer: it is a DistributedOptimizer already")
     adapter.check_backend(tf.keras)
     refuse_strategy("DistributedOptimizer")
     if hasattr(optimizer, "inner_optimizer"):
         return _distribute_inner(optimizer, options, name, passes)
-    kind: Any = _distributed_class(type(optimizer))
-    config = optimizer.get_config()
+    kind = distributed_class(type(optimizer))
+    config = configuration(optimizer)
     if name is not None:
         config["name"] = name
-    rate = getattr(optimizer, "_learning_rate", None)
-    if callable(rate) and not hasattr(rate, "get_config"):
-        config["learning_rate"] = rate  # a function: not every one survives a config
-    state = OptimizerState(options, _values(optimizer))
-    _aggregate(state, kind, config, passes)
-    made = kind.from_config(config)
-    object.__setattr__(made, ATTRIBUTE, state)
-    for attribute in _KEPT_ATTRIBUTES:
-        if attribute in vars(optimizer):
-            setattr(made, attribute, vars(optimizer)[attribute])
-    return made
+    values = values_of(optimizer)
+    by_keras = passes.count > 1 and issubclass(kind, Keras3Mixin)
+    if by_keras:
+        _let_keras_accumulate(config, passes, values)
+    return made_of(optimizer, config, OptimizerState(options, replace(passes, by_keras=by_keras), values))
 
 
-def _aggregate(state: OptimizerState, kind: type, config: dict[str, Any], passes: Passes) -> None:
-    """Makes an optimizer with this state and this configuration add up so many passes.
-
-    Keras 3 does it itself, and takes the mean. The number becomes part of the configuration, so a new optimizer is
-    needed: state of the old one has no accumulators, and would not fit.
-    """
-    if passes.count == 1:
-        return
-    if not issubclass(kind, Keras3Mixin):
-        state.aggregation = GradientAggregation(passes.count, passes.average)
-        return
+def _let_keras_accumulate(config: dict[str, Any], passes: Passes, values: Sequence[Any]) -> None:
+    """The number becomes part of the configuration, so a new optimizer is needed: state of the old one has no
+    accumulators, and would not fit."""
     if config.get("gradient_accumulation_steps"):
         raise InvalidArgumentError("backward_passes_per_step: the optimizer has gradient_accumulation_steps already")
-    if state.saved:
+    if values:
         raise InvalidArgumentError("backward_passes_per_step: wrap the optimizer before it is built")
     config["gradient_accumulation_steps"] = passes.count
-    state.factor = 1.0 if passes.average else float(passes.count)
 
 
 def _distribute_inner(scaler: Any, options: GradientOptions, name: str | None, passes: Passes) -> Any:
-    """A LossScaleOptimizer like `scaler` around a distributed optimizer."""
+    """A LossScaleOptimizer like `scaler`, with its loss scale, around a distributed optimizer."""
     if passes.count > 1 and not hasattr(scaler.inner_optimizer, "_backend_apply_gradients"):
         raise UnsupportedError("backward_passes_per_step: not with a LossScaleOptimizer of Keras 2")
     config = scaler.get_config()
     config.pop("inner_optimizer")
     inner = distribute(scaler.inner_optimizer, options, name, passes)
-    return type(scaler)(inner, **config)
+    made = type(scaler)(inner, **config)
+    values = [tf.convert_to_tensor(variable).numpy() for variable in loss_scale_variables(scaler)]
 
+    def restore() -> None:
+        for variable, value in zip(loss_scale_variables(made), values, strict=False):  # none while it is not built
+            variable.assign(value)
 
-def _distributed_class(kind: Any) -> type:
-    """The class of distributed optimizers of class `kind`; saved under the name by which Keras knows `kind`."""
-    if kind in _classes:
-        return _classes[kind]
-    public = getattr(tf.keras.optimizers, kind.__name__, None) is kind
-    module = "keras.optimizers" if public else kind.__module__
-    return _classes.setdefault(
-        kind, type(kind.__name__, (_mixin(kind), kind), {"__module__": module, "__doc__": kind.__doc__})
-    )
-
-
-def _mixin(kind: type) -> type:
-    if hasattr(kind, "_backend_apply_gradients"):
-        check_hooks(kind)
-        return Keras3Mixin
-    if hasattr(kind, "aggregate_gradients"):
-        return Keras2Mixin
-    if hasattr(kind, "_aggregate_gradients"):
-        return Keras2LegacyMixin
-    raise UnsupportedError(f"optimizer: {kind.__module__}.{kind.__name__} is not an optimizer of Keras 2 or Keras 3")
-
-
-def _values(optimizer: Any) -> list[Any]:
-    """What a built optimizer has gathered: its variables' values, in order. Empty for a new one."""
-    if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-        if int(getattr(optimizer, "iterations", 0)) > 0:
-            _LOG.warning("the state of a legacy optimizer that has trained is not taken over")
-        return []
-    return [tf.identity(variable) for variable in optimizer.variables]
+    restore()
+    state = state_of(inner)
+    if state is not None:
+        state.when_built.append(restore)
+    return made

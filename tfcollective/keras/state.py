@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import GradientAggregation
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuard
 from tfcollective.tensorflow.layers import LocalVariables
 
-__all__ = ["ATTRIBUTE", "OptimizerState", "distributed_part", "state_of"]
+__all__ = ["ATTRIBUTE", "OptimizerState", "Passes", "state_of"]
 
 ATTRIBUTE = "_tfcollective"
+_LOG = get_logger(__name__)
 # By the ranks of the process set: a rank counts only the optimizers of its sets as the other members do.
 _counts: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How many backward passes make an update, and whether it takes their mean or their sum.
+
+    Attributes:
+        count: how many.
+        average: the mean.
+        by_keras: Keras adds them up (and takes the mean), as Keras 3 does.
+    """
+
+    count: int = 1
+    average: bool = False
+    by_keras: bool = False
 
 
 class OptimizerState:
     """One distributed optimizer's options, local variables and guard.
 
     Attributes:
-        scope: names its plans; optimizers must be made in the same order on all ranks.
+        options: how gradients are reduced.
+        passes: how many backward passes make an update.
         local: the variables that stay this rank's own.
         factor: reduced gradients are multiplied by it.
         aggregation: adds up the gradients of several backward passes, where Keras does not.
@@ -33,20 +53,51 @@ class OptimizerState:
         checked: the guard's look at them, which their gradients' reduction comes after.
         reductions: how often gradients were reduced (or, with one rank, would have been) while building updates.
         saved: values to give to the optimizer's variables once they exist: those of the optimizer it was made from.
+        when_built: called once they exist.
     """
 
-    def __init__(self, options: GradientOptions, saved: Sequence[Any] = ()) -> None:
-        self.options = options
-        ranks = options.process_set.ranks if options.process_set is not None else None
-        self.scope = f"keras_optimizer.{next(_counts[tuple(ranks or ())])}"
-        self.guard = ReplicaGuard(self.scope, process_set=options.process_set)
-        self.local = LocalVariables()
-        self.factor = 1.0
-        self.aggregation: GradientAggregation | None = None
+    def __init__(
+        self,
+        options: GradientOptions | None = None,
+        passes: Passes | None = None,
+        saved: Sequence[Any] = (),
+        local: LocalVariables | None = None,
+    ) -> None:
+        self.options = options or GradientOptions()
+        self.passes = passes or Passes()
+        self.local = local or LocalVariables()
+        several = self.passes.count > 1
+        self.factor = float(self.passes.count) if self.passes.by_keras and not self.passes.average else 1.0
+        self.aggregation = (
+            GradientAggregation(self.passes.count, self.passes.average)
+            if several and not self.passes.by_keras
+            else None
+        )
         self.variables: list[Any] = []
         self.checked: list[Any] = []
         self.reductions = 0
         self.saved = list(saved)
+        self.when_built: list[Callable[[], None]] = []
+
+    def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
+        """That of another optimizer which reduces as this one does."""
+        return OptimizerState(self.options, self.passes, saved, self.local.copy())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OptimizerState:
+        """:meth:`copy`: options and variables are the program's."""
+        del memo
+        return self.copy()
+
+    @functools.cached_property
+    def scope(self) -> str:
+        """Names its plans, from its first use on; optimizers must be used in the same order on all ranks."""
+        ranks = self.options.process_set.ranks if self.options.process_set is not None else None
+        return f"keras_optimizer.{next(_counts[tuple(ranks or ())])}"
+
+    @functools.cached_property
+    def guard(self) -> ReplicaGuard:
+        """Compares the ranks' variables now and then."""
+        return ReplicaGuard(self.scope, process_set=self.options.process_set)
 
     def begin(self, variables: Sequence[Any]) -> None:
         """An update of these variables is being built."""
@@ -66,9 +117,14 @@ class OptimizerState:
     def restore(self, variables: Sequence[Any]) -> None:
         """Gives the optimizer, now built, the values that it was made with."""
         saved, self.saved = self.saved, []
-        if len(saved) == len(variables):
+        if [tuple(value.shape) for value in saved] == [tuple(variable.shape) for variable in variables]:
             for variable, value in zip(variables, saved, strict=True):
                 variable.assign(value)
+        elif saved:
+            _LOG.warning("a copied optimizer is used for other variables: it begins anew")
+        waiting, self.when_built = self.when_built, []
+        for call in waiting:
+            call()
 
 
 def _times(gradient: Any, factor: float) -> Any:
@@ -81,8 +137,3 @@ def state_of(optimizer: Any) -> OptimizerState | None:
     """The state of a distributed optimizer; None of any other."""
     state = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)
     return state if isinstance(state, OptimizerState) else None
-
-
-def distributed_part(optimizer: Any) -> OptimizerState | None:
-    """The state of `optimizer`, or of the one inside it if it is a LossScaleOptimizer."""
-    return state_of(optimizer) or state_of(getattr(optimizer, "inner_optimizer", None))

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.keras.optimizers import optimizers_of
 from tfcollective.runtime.step_rate import StepRate
 
 __all__ = ["StepRateCallback"]
@@ -18,7 +19,7 @@ class StepRateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins to count."""
         del logs
-        self._rate = StepRate(runtime.publish, lambda: int(self.model.optimizer.iterations))
+        self._rate = StepRate(runtime.publish, lambda: _steps(self.model))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A step is done."""
@@ -29,3 +30,8 @@ class StepRateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         """The last word."""
         del logs
         self._rate.step(last=True)
+
+
+def _steps(model: Any) -> int:
+    """How many steps are done, by the optimizer that has done the most."""
+    return max((int(optimizer.iterations) for optimizer in optimizers_of(model).values()), default=0)

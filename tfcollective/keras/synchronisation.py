@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Average
-from tfcollective.keras.state import distributed_part
-from tfcollective.keras.variables import build_optimizer, optimizer_variables
+from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
+from tfcollective.keras.variables import build_optimizer, distinct, optimizer_variables
+from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.guard import ReplicaGuard
 from tfcollective.tensorflow.layers import LocalVariables
+from tfcollective.tensorflow.objects import allgather_object
 from tfcollective.tensorflow.variables import broadcast_variables
 
 __all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback"]
+
+_LOG = get_logger(__name__)
 
 
 class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
     """Gives all ranks the weights and the optimizer state of one, so that they start equal.
 
     It happens before the first step if the model is built (the optimizer is built for it), else after the first step.
+    Optimizers that the model holds in addition to that of ``compile`` follow after the first step.
 
     Args:
         root_rank: whose weights and state.
@@ -47,36 +52,55 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         """Broadcasts if the variables exist."""
         del logs
         self._done = False
+        self._warn_if_nothing_reduces()
         if self.model.built and self.model.weights:
             build_optimizer(self.model)
-            self._broadcast()
-        else:
-            self._hold_check()
+            self._broadcast(optimizer_variables(getattr(self.model, "optimizer", None)))
+            self._done = not self._has_more_optimizers()
+        if not self._done:
+            for guard in self._guards():
+                guard.hold()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts if it could not be done before the first step."""
+        """Broadcasts what could not be done before the first step."""
         del batch, logs
         if not self._done:
-            self._broadcast()
-            self._restart_check()
+            self._broadcast(self._variables_of_all_optimizers())
+            self._done = True
+            for guard in self._guards():
+                guard.restart()
 
-    def _broadcast(self) -> None:
-        variables = [*self.model.weights, *optimizer_variables(getattr(self.model, "optimizer", None))]
+    def _broadcast(self, more: Sequence[Any]) -> None:
+        variables = distinct([*self.model.weights, *more])
         local = self._local.keys()
         broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
-        self._done = True
 
-    def _hold_check(self) -> None:
-        if (guard := self._guard()) is not None:
-            guard.hold()
+    def _has_more_optimizers(self) -> bool:
+        """Whether there are some that a training step of its own builds: which ones are built already may differ from
+        rank to rank, for example where rank 0 has restored a checkpoint."""
+        return any(place != "optimizer" for place in optimizers_of(self.model))
 
-    def _restart_check(self) -> None:
-        if (guard := self._guard()) is not None:
-            guard.restart()
+    def _variables_of_all_optimizers(self) -> list[Any]:
+        """Those of the optimizers that are built on all ranks; the others begin with the same values anyway."""
+        own = {place: optimizer_variables(optimizer) for place, optimizer in optimizers_of(self.model).items()}
+        counts = {place: len(variables) for place, variables in own.items()}
+        everyones = allgather_object(counts, name="broadcast/optimizers") if self._has_more_optimizers() else [counts]
+        alike = [place for place in own if all(theirs.get(place) == counts[place] for theirs in everyones)]
+        return distinct([variable for place in alike for variable in own[place]])
 
-    def _guard(self) -> ReplicaGuard | None:
-        state = distributed_part(getattr(self.model, "optimizer", None))
-        return None if state is None else state.guard
+    def _guards(self) -> list[ReplicaGuard]:
+        return [state.guard for state in distributed_states(self.model).values()]
+
+    def _warn_if_nothing_reduces(self) -> None:
+        if runtime.size() == 1 or runtime.rank() != 0:
+            return
+        if not distributed_states(self.model) and not train_step_is_own(self.model):
+            _LOG.warning(
+                "the model's optimizer is not distributed: each of the %d ranks trains a model of its own. Compile it "
+                "with tfcollective.keras.DistributedOptimizer(...); a copy of an optimizer or a model loaded by Keras "
+                "may have lost it: see tfcollective.keras.load_model",
+                runtime.size(),
+            )
 
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed

@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["build_optimizer", "optimizer_variables"]
+from tfcollective.keras.optimizers import optimizers_of
+from tfcollective.tensorflow.gradients import variable_key
+
+__all__ = [
+    "build_optimizer",
+    "distinct",
+    "is_built",
+    "loss_scale_variables",
+    "optimizer_variables",
+    "optimizers_variables",
+    "trained_variables",
+]
 
 
 def build_optimizer(model: Any) -> None:
-    """Makes the optimizer's variables, if it has not got them yet and can be told to."""
+    """Makes the variables of the optimizer of ``compile``, if it has not got them yet and can be told to."""
     optimizer: Any = getattr(model, "optimizer", None)
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", False) and model.trainable_variables:
         optimizer.build(model.trainable_variables)
 
 
+def is_built(optimizer: Any) -> bool:
+    """Whether an optimizer has its variables; of legacy ones, which cannot be built before a step, always."""
+    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", True)))
+
+
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer of Keras 2 or 3; none if there is no optimizer."""
+    """The variables of an optimizer of Keras 2 or 3, each once; none if there is no optimizer."""
     if optimizer is None:
         return []
     variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
+    return distinct([*(variables() if callable(variables) else variables), *loss_scale_variables(optimizer)])
+
+
+def optimizers_variables(model: Any) -> list[Any]:
+    """The variables of all optimizers of a model, each once, in the same order on all ranks."""
+    return distinct([v for optimizer in optimizers_of(model).values() for v in optimizer_variables(optimizer)])
+
+
+def loss_scale_variables(optimizer: Any) -> list[Any]:
+    """The loss scale of a LossScaleOptimizer and its count of steps, if it has them yet."""
+    state = getattr(optimizer, "_loss_scale", None)  # Keras 2, which does not count them as the optimizer's
+    found = [getattr(state, name, None) for name in ("current_loss_scale", "counter")]
+    if hasattr(optimizer, "inner_optimizer") and state is None:
+        found = [getattr(optimizer, name, None) for name in ("dynamic_scale", "step_counter")]
+    return [variable for variable in found if variable is not None]
+
+
+def trained_variables(optimizer: Any, weights: Sequence[Any]) -> list[int]:
+    """The places among `weights` of the variables that an optimizer was built for, in its order.
+
+    Empty for one that is not built, and for legacy ones, which build themselves.
+    """
+    known = getattr(optimizer, "_trainable_variables_indices", None) or getattr(optimizer, "_index_dict", None) or {}
+    key_of = getattr(optimizer, "_var_key", None)
+    if key_of is None or not known:
+        return []
+    places = [place for place, weight in enumerate(weights) if key_of(weight) in known]
+    return sorted(places, key=lambda place: int(known[key_of(weights[place])]))
+
+
+def distinct(variables: Sequence[Any]) -> list[Any]:
+    """The variables, each once."""
+    return list({variable_key(variable): variable for variable in variables}.values())

@@ -33,6 +33,13 @@ class LocalVariables:
                 raise InvalidArgumentError(f"local_layers: expected Keras layers, got {layer!r}")
         self._layers += given
 
+    def copy(self) -> LocalVariables:
+        """The same ones; what is added to the copy is not added here."""
+        made = LocalVariables()
+        made._variables = dict(self._variables)
+        made._layers = list(self._layers)
+        return made
+
     def keys(self) -> frozenset[int]:
         """:func:`variable_key` of all of them, as far as they exist."""
         weights = (weight for layer in self._layers for weight in layer.trainable_weights)

@@ -1,0 +1,70 @@
+"""What the classes of distributed optimizers of all Keras versions have in common."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
+
+__all__ = ["Carrying", "DistributedMixin"]
+
+
+class Carrying(dict):  # type: ignore[type-arg]
+    """A configuration that tells, in this process, which optimizers of its owner were distributed, and how.
+
+    A file has the dictionary only, and so has a configuration that was put together anew.
+
+    Attributes:
+        states: by place, as in ``distributed_states``.
+    """
+
+    states: dict[str, OptimizerState]
+
+    def __init__(self, config: dict[str, Any], states: dict[str, OptimizerState]) -> None:
+        super().__init__(config)
+        self.states = states
+
+    def __reduce__(self) -> Any:
+        """A dictionary, in another process."""
+        return dict, (dict(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Carrying:
+        return Carrying(copy.deepcopy(dict(self), memo), self.states)
+
+    def copy(self) -> Carrying:
+        """With the states."""
+        return Carrying(self, self.states)
+
+
+class DistributedMixin:
+    """Stands before the optimizer's class; see also the other two functions of ``tfcollective.keras.classes``.
+
+    An optimizer that is made by its class reduces with the options of the one whose configuration is taken, else with
+    the defaults of ``DistributedOptimizer``.
+    """
+
+    _tfcollective: OptimizerState
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        object.__setattr__(self, ATTRIBUTE, OptimizerState())
+        super().__init__(*args, **kwargs)
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves `var` to this rank: its gradient is not reduced, its value not compared with the other ranks'."""
+        self._tfcollective.local.add(var)
+
+    def get_config(self) -> dict[str, Any]:
+        """As the optimizer's; :meth:`from_config` of this class makes an optimizer that reduces as this one."""
+        base: Any = super()
+        return Carrying(base.get_config(), {"": self._tfcollective})
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's, distributed."""
+        base: Any = super()
+        made = base.from_config(dict(config), *args, **kwargs)
+        carried = config.states.get("") if isinstance(config, Carrying) else None
+        if carried is not None and state_of(made) is not None:
+            object.__setattr__(made, ATTRIBUTE, carried.copy())
+        return made
