@@ -110,6 +110,11 @@ Status FillOperation(const tfc_request& given, const Topology& topology, Operati
   operation->timeout_s = given.timeout_s;
   operation->submitted_ns = 0;
   operation->name.assign(given.name == nullptr ? "" : given.name);
+  operation->label.clear();
+  if (const size_t tab = operation->name.find('\t'); tab != std::string::npos) {
+    operation->label = operation->name.substr(tab + 1);
+    operation->name.resize(tab);
+  }
   if (given.ndim < 0) return Status(Code::kInvalidArgument, "the number of dimensions is negative");
   if (given.ndim > 0 && given.shape == nullptr) return Status(Code::kInvalidArgument, "the shape is missing");
   operation->shape.clear();

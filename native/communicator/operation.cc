@@ -197,6 +197,7 @@ std::string Operation::Describe() const {
     if (postscale != 1.0) text += " postscale " + std::to_string(postscale);
   }
   if (collective == Collective::kBroadcast) text += " from rank " + std::to_string(root);
+  if (!label.empty()) text += " (" + label + ")";
   return text;
 }
 

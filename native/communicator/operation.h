@@ -39,6 +39,7 @@ struct Operation {
   int contributors = 0;      // of an average: how many ranks it is of; 0: all
   int64_t submitted_ns = 0;  // on the monotonic clock; 0: not recorded
   std::string name;
+  std::string label;            // for people; may differ from rank to rank
   std::vector<int64_t> shape;   // of the input; empty where only the count matters
   std::vector<int64_t> splits;  // all-to-all: rows for each rank
   ConstSpans input;

@@ -379,7 +379,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
     request.name = spec.name;
     request.is_plan = true;
     request.takes_stand_ins = spec.op == Op::kAverage || spec.op == Op::kSum;
-    request.signature = HashText(spec.signature);
+    request.signature = HashText(WithoutLabels(spec.signature));
     request.view = spec.signature;
     request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
     Ask(request);

@@ -17,7 +17,17 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// Long views (a plan of hundreds of tensors) are cut down to the first line in which they differ.
+// What the ranks must agree on of a line.
+std::string Agreed(const std::string& line) { return line.substr(0, line.find('\t')); }
+
+std::string Readable(std::string line) {
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  return line;
+}
+
+std::string FirstLine(const std::string& view) { return Readable(view.substr(0, view.find('\n'))); }
+
+// Long views (a plan of hundreds of tensors) are cut down to the first line in which the ranks do not agree.
 std::map<int, std::string> OnlyFirstDifference(const std::map<int, std::string>& views) {
   std::map<int, std::vector<std::string>> lines;
   size_t shortest = SIZE_MAX;
@@ -28,18 +38,26 @@ std::map<int, std::string> OnlyFirstDifference(const std::map<int, std::string>&
   const auto& reference = lines.begin()->second;
   size_t at = 0;
   const auto equal_at = [&](size_t i) {
-    return std::all_of(lines.begin(), lines.end(), [&](const auto& entry) { return entry.second[i] == reference[i]; });
+    return std::all_of(lines.begin(), lines.end(),
+                       [&](const auto& entry) { return Agreed(entry.second[i]) == Agreed(reference[i]); });
   };
   while (at < shortest && equal_at(at)) ++at;
   std::map<int, std::string> short_views;
   for (const auto& [rank, rank_lines] : lines) {
     const std::string where = rank_lines.size() > 1 || at > 0 ? "line " + std::to_string(at + 1) + ": " : "";
-    short_views[rank] = at < rank_lines.size() ? where + rank_lines[at] : "ends after line " + std::to_string(at);
+    short_views[rank] =
+        at < rank_lines.size() ? where + Readable(rank_lines[at]) : "ends after line " + std::to_string(at);
   }
   return short_views;
 }
 
 }  // namespace
+
+std::string WithoutLabels(const std::string& text) {
+  std::string agreed;
+  for (const std::string& line : Lines(text)) agreed += Agreed(line) + '\n';
+  return agreed;
+}
 
 std::string RankList(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -69,8 +87,7 @@ std::string CompareViews(const std::map<int, std::string>& views) {
 
 Status Unjoinable(const std::string& what, const std::vector<int>& joined) {
   return Status(Code::kMismatch,
-                what.substr(0, what.find('\n')) + " cannot run: " + RankList(joined) +
-                    (joined.size() == 1 ? " has" : " have") +
+                FirstLine(what) + " cannot run: " + RankList(joined) + (joined.size() == 1 ? " has" : " have") +
                     " joined, and until all ranks have joined only all-reduce with Average or Sum "
                     "works",
                 joined.front());
@@ -200,9 +217,8 @@ Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
     const Request& first = entry.requests.begin()->second;
     if (now - entry.since < Deadline::Seconds(first.timeout_s)) continue;
     return Status(Code::kDeadlineExceeded,
-                  first.view.substr(0, first.view.find('\n')) + " timed out after " +
-                      std::to_string(static_cast<int>(first.timeout_s)) + " s: " + MissingRanks(entry) +
-                      " did not call it",
+                  FirstLine(first.view) + " timed out after " + std::to_string(static_cast<int>(first.timeout_s)) +
+                      " s: " + MissingRanks(entry) + " did not call it",
                   FirstMissing(entry));
   }
   return Status::Ok();
@@ -215,9 +231,8 @@ std::vector<std::string> NegotiationTable::Stalled(Deadline::Clock::time_point n
     Entry& entry = rounds.front();
     if (entry.reported || now - entry.since < Deadline::Seconds(seconds)) continue;
     entry.reported = true;
-    const std::string& view = entry.requests.begin()->second.view;
-    texts.push_back(view.substr(0, view.find('\n')) + " has waited " + std::to_string(static_cast<int>(seconds)) +
-                    " s for " + MissingRanks(entry));
+    texts.push_back(FirstLine(entry.requests.begin()->second.view) + " has waited " +
+                    std::to_string(static_cast<int>(seconds)) + " s for " + MissingRanks(entry));
   }
   return texts;
 }

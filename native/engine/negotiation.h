@@ -21,7 +21,7 @@ struct Request {
   std::string name;
   bool is_plan = false;
   uint64_t signature = 0;
-  std::string view;              // what the rank asks for, for people
+  std::string view;              // what the rank asks for, for people; what follows a tab in a line is not compared
   double timeout_s = 0.0;        // from the first rank's wish
   bool takes_stand_ins = false;  // joined ranks may be missing
 };
@@ -87,6 +87,9 @@ class NegotiationTable {
   // A name can be asked for again before all ranks have asked once: one entry a round.
   std::map<Key, std::deque<Entry>> entries_;
 };
+
+// The text without what follows a tab in each line: labels that may differ from rank to rank.
+std::string WithoutLabels(const std::string& text);
 
 // "ranks 1, 2 and 5" / "rank 1".
 std::string RankList(const std::vector<int>& ranks);

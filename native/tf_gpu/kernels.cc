@@ -44,10 +44,14 @@ void ReadReduction(OpKernelConstruction* construction, Wish* wish) {
   ReadFactor(construction, "postscale", &wish->postscale);
 }
 
-// FNV-1a.
-uint64_t Hash(const std::string& text) {
+// FNV-1a of a plan's signature, without what follows a tab in a line: see tfc_plan_options.
+uint64_t Hash(const std::string& signature) {
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  bool label = false;
+  for (const char byte : signature) {
+    label = byte != '\n' && (label || byte == '\t');
+    if (!label) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  }
   return hash;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -15,10 +16,11 @@ import tfcollective.tensorflow as tfc
 
 tfk.init()
 rank, size = tfk.rank(), tfk.size()
-# TensorFlow's runtime must not be up yet: these raise once it is.
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(2)
-tf.config.set_visible_devices(tf.config.list_physical_devices("CPU"), "CPU")
+if os.environ.get("TFC_TESTS_SECOND_DEVICE") != "1":  # which needs TensorFlow's runtime
+    # It must not be up yet: these raise once it is.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.set_visible_devices(tf.config.list_physical_devices("CPU"), "CPU")
 
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
@@ -194,7 +196,40 @@ def several_passes_are_one_step_of_all_ranks() -> None:
     np.testing.assert_allclose(model.get_weights()[0], np.full((3, 1), 0.25 * mean), rtol=1e-6)
 
 
+def one_rank_may_build_more_models_and_have_a_smaller_last_batch() -> None:
+    """Keras then numbers names differently, and a trace knows less of shapes."""
+    if rank == 0:
+        keras.Sequential([keras.layers.Input((3,)), keras.layers.Embedding(3, 2), keras.layers.Dense(3)])
+        keras.metrics.MeanSquaredError()
+    layers = [keras.layers.Embedding(5, 4), keras.layers.Dense(3, activation="relu"), tfc.SyncBatchNormalization()]
+    model = keras.Sequential([keras.layers.Input((6,)), *layers, keras.layers.Dense(1)])
+    metric = keras.metrics.MeanSquaredError()
+    model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", metrics=[metric])
+    rows = 8 - (rank == size - 1)
+    inputs, targets = np.ones((rows, 6), np.int32), np.zeros((rows, 6, 1), np.float32)
+    callbacks = [tfk.BroadcastGlobalVariablesCallback(0), tfk.MetricAverageCallback()]
+    model.fit(inputs, targets, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+    assert same_everywhere([tf.convert_to_tensor(w).numpy().tolist() for w in model.trainable_weights])
+
+
+def models_that_differ_are_named() -> None:
+    layer = keras.layers.Dense(2 + rank, name=f"of_rank_{rank}")
+    model = keras.Sequential([keras.layers.Input((3,)), layer, keras.layers.Dense(1, name="last")])
+    model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    try:
+        model.fit(X, Y, batch_size=8, verbose=0)
+    except tf.errors.FailedPreconditionError as error:
+        text = str(error)
+    else:
+        raise AssertionError("no error")
+    for view in ("rank 0: line 2: bucket 0: variable 2 [2,1]", "rank 1: line 2: bucket 0: variable 2 [3,1]"):
+        assert view in text, text
+    assert text.count("last/kernel") == 2, text
+
+
 for check in (
+    one_rank_may_build_more_models_and_have_a_smaller_last_batch,
+    models_that_differ_are_named,
     infinity_on_one_rank_skips_the_step_on_all,
     drift_is_found_and_named,
     local_variables_may_drift,

@@ -13,8 +13,8 @@ from jobs import run_job
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 
 
-@pytest.mark.parametrize("device", ["", "scope"])
-def test_behaviour_on_two_ranks(device: str) -> None:
+@pytest.mark.parametrize("second_device", ["0", "1"])
+def test_behaviour_on_two_ranks(second_device: str) -> None:
     """Also with variables on a second device, which stands for a GPU: see second_device.py."""
-    done = run_job(Path(__file__).with_name("job_behaviour.py"), 2, TFC_TESTS_DEVICE=device)
-    assert done.stdout.count("ok ") == 14
+    done = run_job(Path(__file__).with_name("job_behaviour.py"), 2, TFC_TESTS_SECOND_DEVICE=second_device)
+    assert done.stdout.count("ok ") == 18

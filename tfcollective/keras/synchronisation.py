@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.guard import ReplicaGuard
 from tfcollective.tensorflow.layers import LocalVariables
+from tfcollective.tensorflow.names import without_numbers
 from tfcollective.tensorflow.objects import allgather_object
 from tfcollective.tensorflow.variables import broadcast_variables
 
@@ -122,8 +124,14 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
             return
         import numpy as np
 
-        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        names = sorted((name for name, value in logs.items() if np.ndim(value) == 0), key=_place)
         values = np.array([float(logs[name]) for name in names], np.float64)
-        label = f"metrics of epoch {epoch}: {', '.join(names)}"
+        label = f"metrics of epoch {epoch}: {', '.join(map(without_numbers, names))}"
         averages = runtime.get_communicator().allreduce(values, op=Average, name=label)
         logs.update(zip(names, averages.tolist(), strict=True))
+
+
+def _place(name: str) -> tuple[str, list[int]]:
+    """Where a metric stands in the order that all ranks have: they may number metrics of one kind differently, but each
+    does so in the order in which they were made."""
+    return without_numbers(name), [int(number) for number in re.findall(r"\d+", name)]

@@ -46,7 +46,7 @@ class GradientAggregation:
         Both are called while a graph is built, each for its branch. Returns the operation in a v1 graph.
         """
         pairs = list(pairs)
-        due = self.add([gradient for gradient, _ in pairs])
+        due = self.add([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
         def last() -> Any:
             totals = self.take([gradient is not None for gradient, _ in pairs])
@@ -56,9 +56,10 @@ class GradientAggregation:
 
         return tf.cond(due, last, lambda: _after(skip()))
 
-    def add(self, gradients: Sequence[Any]) -> Any:
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
         """Adds one pass's gradients; returns whether it completes an update (bool, a scalar tensor)."""
-        dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+        pairs = zip(gradients, variables, strict=True)
+        dense = [_dense(gradient, variable) for gradient, variable in pairs if gradient is not None]
         self._make_variables(dense)
         added = [total.assign_add(gradient) for total, gradient in zip(self._sums, dense, strict=True)]
         with tf.control_dependencies([operation for operation in added if operation is not None]):
@@ -89,6 +90,13 @@ class GradientAggregation:
                 )
         self._counter = _variable(tf.TensorShape([]), tf.int64, "tfcollective_passes")
         self._sums = [_variable(gradient.shape, gradient.dtype, "tfcollective_sum") for gradient in gradients]
+
+
+def _dense(gradient: Any, variable: Any) -> Any:
+    """A tensor of the variable's shape, of which a trace with an unknown batch need not know all of."""
+    tensor = tf.convert_to_tensor(gradient)
+    tensor.set_shape(variable.shape)
+    return tensor
 
 
 def _after(done: object) -> Any:

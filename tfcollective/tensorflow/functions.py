@@ -92,14 +92,16 @@ def _adasum(tensor: Any, compression: Any, prescale: float, postscale: float, na
     return compression.decompress(scaled(adasum(wire, name, members), postscale), context)
 
 
-def allreduce_slices(slices: Any, op: Op, prescale: float, postscale: float, name: str, members: Members) -> Any:
+def allreduce_slices(
+    slices: Any, op: Op, prescale: float, postscale: float, name: str, members: Members, label: str = ""
+) -> Any:
     """Sum or average of IndexedSlices: all members' values and indices, one after the other."""
     if op not in (Average, Sum) or prescale != 1.0 or postscale != 1.0:
         raise UnsupportedError("IndexedSlices: only Sum and Average without scale factors; use sparse_as_dense=True")
     if members.size == 1:
         return slices
-    values = ops.allgather(slices.values, name=f"{name}/values", world=members.world)
-    indices = ops.allgather(slices.indices, name=f"{name}/indices", world=members.world)
+    values = ops.allgather(slices.values, name=f"{name}/values", label=label, world=members.world)
+    indices = ops.allgather(slices.indices, name=f"{name}/indices", label=label, world=members.world)
     if op == Average:
         values = values / tf.cast(members.size, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -19,7 +19,7 @@ from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes, sizes_for_network
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices
-from tfcollective.tensorflow.names import plan_names
+from tfcollective.tensorflow.names import plan_names, step_names
 from tfcollective.tensorflow.plan import (
     MAX_NATIVE_PLANS,
     BucketPlan,
@@ -122,7 +122,8 @@ def _warn_of_adasum() -> None:
 
 
 def variable_name(variable: Any, index: int) -> str:
-    """A variable's name for messages and matching: Keras's path, TensorFlow's name, or its place."""
+    """A variable's name for messages: Keras's path, TensorFlow's name, or its place. Ranks may have other names, as
+    Keras numbers them."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"gradient_{index}")
 
 
@@ -168,13 +169,13 @@ def reduce_gradients(
     names = [variable_name(variable, index) for index, variable in enumerate(variables)]
     for index in dense:
         reduced[index] = tf.convert_to_tensor(gradients[index])
+    step = step_names(members.world).name(scope, "\n".join(names))
     if options.adasum:
-        return _adasum(reduced, dense, sparse, [f"{scope}/{index}/{name}" for index, name in enumerate(names)], members)
+        return _adasum(reduced, dense, sparse, step, names, members)
     order = _order([gradients[index] for index in dense])
     pending = _start_dense(reduced, dense, names, variables, order, scope, options, members)
     for index in sparse:
-        slices = f"{scope}/{index}/{names[index]}"
-        reduced[index] = _reduce_slices(gradients[index], slices, options, members)
+        reduced[index] = _reduce_slices(gradients[index], f"{step}/{index}", names[index], options, members)
     if pending is not None:
         for index, result in pending.finish():
             reduced[index] = result
@@ -182,12 +183,12 @@ def reduce_gradients(
 
 
 def _adasum(
-    gradients: list[Any], dense: Sequence[int], sparse: Sequence[int], names: Sequence[str], members: Members
+    gradients: list[Any], dense: Sequence[int], sparse: Sequence[int], step: str, names: Sequence[str], members: Members
 ) -> list[Any]:
     if sparse:
         raise UnsupportedError(f"op=Adasum: {names[sparse[0]]} has IndexedSlices: use sparse_as_dense=True")
     for index in dense:
-        gradients[index] = adasum(gradients[index], names[index], members)
+        gradients[index] = adasum(gradients[index], f"{step}/{index}", members)
     return gradients
 
 
@@ -200,10 +201,10 @@ def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:
     return gradient / tf.cast(size, gradient.dtype)
 
 
-def _reduce_slices(slices: Any, name: str, options: GradientOptions, members: Members) -> Any:
+def _reduce_slices(slices: Any, name: str, label: str, options: GradientOptions, members: Members) -> Any:
     wire, context = options.compression.compress(slices.values)
     sent = tf.IndexedSlices(wire, slices.indices, slices.dense_shape)
-    result = allreduce_slices(sent, options.op, 1.0, 1.0, name, members)
+    result = allreduce_slices(sent, options.op, 1.0, 1.0, name, members, label)
     return tf.IndexedSlices(options.compression.decompress(result.values, context), result.indices, result.dense_shape)
 
 
@@ -262,7 +263,7 @@ def _start_dense(
     if not indices:
         return None
     wires, contexts = zip(*(options.compression.compress(tensors[index]) for index in indices), strict=True)
-    specs = [_spec(names[index], wire) for index, wire in zip(indices, wires, strict=True)]
+    specs = [_spec(index, names[index], variables[index], wire) for index, wire in zip(indices, wires, strict=True)]
     specs = _grouped(specs, [variables[index] for index in indices], options)
     pending = _Pending(_plan(specs, order, scope, options, members), indices, options.compression)
     for number, bucket in enumerate(pending._plan.buckets):
@@ -270,9 +271,10 @@ def _start_dense(
     return pending
 
 
-def _spec(name: str, wire: Any) -> GradientSpec:
-    shape = tuple(wire.shape.as_list()) if wire.shape.rank is not None else (None,)
-    return GradientSpec(name, shape, wire.dtype.name, wire.dtype.size)
+def _spec(position: int, name: str, variable: Any, wire: Any) -> GradientSpec:
+    known = tf.TensorShape(getattr(variable, "shape", None))
+    shape = tuple(known.as_list()) if known.rank is not None else (None,)
+    return GradientSpec(position, name, shape, wire.dtype.name, wire.dtype.size)
 
 
 def _order(gradients: Sequence[Any]) -> list[int] | None:

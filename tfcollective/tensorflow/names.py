@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,13 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.tensorflow.plan import PlanNames
 
-__all__ = ["operation_name", "plan_names"]
+__all__ = ["operation_name", "plan_names", "step_names", "without_numbers"]
+
+_NUMBER = re.compile(r"_\d+(?=[/:]|$)")
 
 # By the number of the process set: a rank takes part in what its sets do, and in nothing else.
 _plan_names: defaultdict[int, PlanNames] = defaultdict(PlanNames)
+_step_names: defaultdict[int, PlanNames] = defaultdict(PlanNames)
 _eager_counts: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
 
 
@@ -24,13 +28,24 @@ def plan_names(world: int) -> PlanNames:
     return _plan_names[world]
 
 
+def step_names(world: int) -> PlanNames:
+    """The names of what the steps of a process set do with single gradients."""
+    return _step_names[world]
+
+
+def without_numbers(name: str) -> str:
+    """`name` without the numbers that Keras and TensorFlow add to names that are taken: they count what this process
+    has made before, and other ranks may have made other things."""
+    return _NUMBER.sub("", name)
+
+
 def operation_name(name: str | None, world: int = 0, ignore_name_scope: bool = False) -> str:
     """`name`, or one made from the place of the call.
 
-    Inside a function it is the outermost function's name, the name scope (unless `ignore_name_scope`) and a count
-    within the graph: tracing again, on one rank only, gives the same names. Eagerly it is a count of calls. All kinds
-    of operation share the counts, so that ranks which call different things at the same place are told so. Process
-    sets count each on their own: `world` is the set's number.
+    Inside a function it is the outermost function's name, the name scope without numbers (unless `ignore_name_scope`)
+    and a count within the graph: tracing again, on one rank only, gives the same names. Eagerly it is a count of calls.
+    All kinds of operation share the counts, so that ranks which call different things at the same place get an error.
+    Process sets count each on their own: `world` is the set's number.
     """
     if name is not None:
         return name
@@ -38,8 +53,8 @@ def operation_name(name: str | None, world: int = 0, ignore_name_scope: bool = F
         return f"eager/{next(_eager_counts[world])}"
     graph = tf.compat.v1.get_default_graph()
     base = "collective" if world == 0 else f"collective_of_set_{world}"
-    if not ignore_name_scope:
-        return f"{_outermost_name(graph)}/{graph.unique_name(base, mark_as_used=True)}"
+    scope = "" if ignore_name_scope else without_numbers(graph.get_name_scope() or "")
+    base = f"{scope}/{base}" if scope else base
     with graph.name_scope(None):
         return f"{_outermost_name(graph)}/{graph.unique_name(base, mark_as_used=True)}"
 

@@ -136,16 +136,16 @@ def grouped_allreduce(
     return _with_shapes(results, tensors)
 
 
-def allgather(tensor: Any, *, name: str, world: int = 0) -> Any:
-    """All ranks' rows, in rank order."""
-    result = load().tfcollective_allgather(tensor, tensor_name=name, world=world)
+def allgather(tensor: Any, *, name: str, label: str = "", world: int = 0) -> Any:
+    """All ranks' rows, in rank order. `label` is shown in messages and may differ from rank to rank."""
+    result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), world=world)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result
 
 
-def broadcast(tensor: Any, *, root: int, name: str, world: int = 0) -> Any:
-    """The root's tensor."""
-    result = load().tfcollective_broadcast(tensor, root_rank=root, tensor_name=name, world=world)
+def broadcast(tensor: Any, *, root: int, name: str, label: str = "", world: int = 0) -> Any:
+    """The root's tensor. `label` is shown in messages and may differ from rank to rank."""
+    result = load().tfcollective_broadcast(tensor, root_rank=root, tensor_name=_labelled(name, label), world=world)
     result.set_shape(tensor.shape)
     return result
 
@@ -192,6 +192,11 @@ def bucket_done(started: Any, tensors: Sequence[Any]) -> list[Any]:
     """Waits for a bucket and gives its results, shaped like `tensors`."""
     results = load().tfcollective_bucket_done(started, T=tensors[0].dtype, N=len(tensors))
     return _with_shapes(results, tensors)
+
+
+def _labelled(name: str, label: str) -> str:
+    """See ``tfc_request`` in the C header. Other engines match all of a name."""
+    return f"{name}\t{label}" if label and runtime.settings().engine == "native" else name
 
 
 def _with_shapes(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:

@@ -156,7 +156,7 @@ class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # Ten
             return reduce(gradients)
         present = [gradient is not None for gradient in gradients]
         like = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
-        self._due = aggregation.add(gradients)
+        self._due = aggregation.add(gradients, variables)
 
         def last() -> list[Any]:
             reduced = reduce(aggregation.take(present))

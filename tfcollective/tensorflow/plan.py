@@ -25,13 +25,16 @@ class GradientSpec:
     """What the plan has to know of one gradient.
 
     Attributes:
-        name: of its variable, the same on all ranks.
-        shape: None stands for a dimension that is not known before the step runs.
+        position: of its variable among those of the step, the same on all ranks.
+        name: of its variable, for messages: Keras numbers names, so ranks may have others.
+        shape: of its variable; that of a gradient depends on what the trace knows of the batch. None stands for a
+            dimension that is not known before the step runs.
         dtype: name of the element type as it is sent.
         itemsize: bytes of one element.
         group: gradients of one group (>= 0) share a bucket whatever its size; None: planned by size.
     """
 
+    position: int
     name: str
     shape: tuple[int | None, ...]
     dtype: str
@@ -75,7 +78,7 @@ class BucketPlan:
 
     Attributes:
         name: matched between ranks.
-        signature: what ranks must agree on, one line a gradient.
+        signature: see :func:`signature`.
         buckets: in the order in which they are started.
         reduction: the same for all buckets.
         negotiated: this process has so many plans that this one's buckets are matched one by one.
@@ -138,20 +141,24 @@ class _Planner:
 
 
 def signature(gradients: Sequence[GradientSpec], buckets: Sequence[Bucket], reduction: Reduction) -> str:
-    """What ranks must agree on before they run a plan: one line a gradient, in bucket order."""
+    """What ranks must agree on before they run a plan: one line a gradient, in bucket order. What follows a tab, the
+    variable's name, is shown where they do not, but is not compared."""
     scales = f"{reduction.op.name.lower()} prescale={reduction.prescale!r} postscale={reduction.postscale!r}"
     lines = []
     for number, bucket in enumerate(buckets):
         for index in bucket.members:
             gradient = gradients[index]
             shape = ",".join("?" if dimension is None else str(dimension) for dimension in gradient.shape)
-            lines.append(f"bucket {number}: {gradient.name} [{shape}] {gradient.dtype} {scales}")
+            lines.append(
+                f"bucket {number}: variable {gradient.position} [{shape}] {gradient.dtype} {scales}\t({gradient.name})"
+            )
     return "\n".join(lines)
 
 
 class PlanNames:
     """Names plans so that all ranks give a plan the same name without talking: scope, and the ordinal of its content
-    among the distinct contents that this scope has seen. Tracing a function again finds the name again."""
+    among the distinct contents that this scope has seen. Tracing a function again finds the name again. Contents are
+    compared within this process only, so they may hold variables' names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

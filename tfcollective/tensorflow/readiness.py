@@ -3,6 +3,10 @@
 TensorFlow starts an op when its inputs are there, so a tensor is ready after the longest chain of ops that leads to it.
 In a traced function that chain is known before the first step, and it is the same on all ranks, because they trace the
 same program: no rank has to tell the others, and no step has to be traced again.
+
+What a trace does not know of shapes is computed by ops in the step, and ranks need not know the same: one whose last
+batch is smaller traces for any size. So ops that deal with shapes do not count, nor do those that only move or repeat
+elements where a shape asks for it.
 """
 
 from __future__ import annotations
@@ -15,6 +19,10 @@ import tensorflow as tf
 __all__ = ["ready_order"]
 
 _UNDER_WAY = -1
+_SHAPING = frozenset(
+    {"BroadcastTo", "Cast", "ExpandDims", "Fill", "Identity", "IdentityN", "PreventGradient", "Reshape", "Snapshot"}
+    | {"Squeeze", "StopGradient", "Sum", "Tile", "Transpose"}
+)
 
 
 def ready_order(gradients: Sequence[Any]) -> list[int]:
@@ -40,8 +48,8 @@ def _op(gradient: Any) -> Any:
 
 
 def _chains(ops: Sequence[Any]) -> dict[Any, int]:
-    """Length of the longest chain of ops that ends in each of `ops` and in all before them. A loop of a v1 graph counts
-    as if it ran once."""
+    """Length of the longest chain of ops that ends in each of `ops` and in all before them; see :func:`_counts`. A loop
+    of a v1 graph counts as if it ran once."""
     lengths: dict[Any, int] = {}
     stack = list(ops)
     while stack:
@@ -55,6 +63,11 @@ def _chains(ops: Sequence[Any]) -> dict[Any, int]:
         if missing:
             stack.extend(missing)
             continue
-        lengths[op] = 1 + max((lengths[source] for source in sources), default=0)
+        lengths[op] = _counts(op) + max((lengths[source] for source in sources), default=0)
         stack.pop()
     return lengths
+
+
+def _counts(op: Any) -> bool:
+    """Whether all traces of a program have this op, whatever they know of shapes."""
+    return op.type not in _SHAPING and any(output.dtype.is_floating or output.dtype.is_complex for output in op.outputs)

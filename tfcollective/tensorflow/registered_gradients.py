@@ -34,7 +34,8 @@ def _factor(op: Any, name: str) -> float:
 
 def _name(op: Any) -> str:
     text: bytes = op.get_attr("tensor_name")
-    return f"{tf.compat.as_text(text)}/gradient"
+    name, _, _label = tf.compat.as_text(text).partition("\t")
+    return f"{name}/gradient"
 
 
 def _members(op: Any) -> Members:

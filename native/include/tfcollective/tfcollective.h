@@ -199,7 +199,7 @@ typedef struct tfc_request {
   double prescale;    /* factor applied to the inputs ... */
   double postscale;   /* ... and to the result; both 1.0 for none */
   double timeout_s;
-  const char* name; /* for matching (tfc_submit) and messages; copied */
+  const char* name; /* for matching (tfc_submit) and messages; copied. What follows a tab is for messages only */
   /* all-reduce, broadcast: any number of spans.
    * all-gather, all-to-all: one span; `output` is ignored, `allocate` gives it.
    * reduce-scatter: one span with the whole input; `output` holds this rank's rows: rows/size of
@@ -238,7 +238,8 @@ TFC_EXPORT tfc_code tfc_join(tfc_communicator* communicator, double timeout_s, i
 typedef struct tfc_plan_options {
   size_t struct_size;
   const char* name;      /* matched between ranks */
-  const char* signature; /* what the ranks must agree on, one line a tensor; shown on a mismatch */
+  const char* signature; /* what the ranks must agree on, one line a tensor; shown on a mismatch. What follows a tab
+                          * in a line is shown, too, but may differ from rank to rank: the tensor's name, say */
   int32_t num_buckets;
   int32_t op; /* tfc_op */
   double prescale;
@@ -312,7 +313,7 @@ typedef struct tfc_device_call {
    * same on all ranks. */
   int32_t through_host;
   uint64_t agreement;         /* by_name: what else the ranks must agree on, as a number; 0: nothing ... */
-  const char* agreement_text; /* ... and for people, shown on a mismatch; may be NULL */
+  const char* agreement_text; /* ... and for people, shown on a mismatch, tabs as in a signature; may be NULL */
 } tfc_device_call;
 
 /* Runs one collective on device memory, after what `stream` holds so far. Every pointer of the request (and what

@@ -57,6 +57,13 @@ TEST(NegotiationTest, DisagreementShowsEveryView) {
             "the ranks disagree on 'w': ranks 0 and 2: allreduce 'w' float32[3]; rank 1: allreduce 'w' float32[4]");
 }
 
+TEST(NegotiationTest, LabelsAreShownAndNotCompared) {
+  EXPECT_EQ(WithoutLabels("a\tdense\nb"), WithoutLabels("a\tdense_1\nb"));
+  EXPECT_NE(WithoutLabels("a\tdense\nb"), WithoutLabels("a\tdense\nc"));
+  EXPECT_EQ(CompareViews({{0, "[3]\tdense/bias\n[4]\tdense/kernel"}, {1, "[3]\tdense_1/bias\n[5]\tdense_1/kernel"}}),
+            "rank 0: line 2: [4] dense/kernel; rank 1: line 2: [5] dense_1/kernel");
+}
+
 TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
   NegotiationTable table(1, 3, 2);
   Request plan = Ask("p");

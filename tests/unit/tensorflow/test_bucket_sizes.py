@@ -52,7 +52,7 @@ def test_what_nobody_has_measured_is_taken_for_shared_memory(link: tuple[float, 
 
 def perceptron(width: int, latency: float, rate: float) -> list[tuple[int, ...]]:
     shapes = [(784, width), (width,), (width, width), (width,), (width, 10), (10,)]
-    gradients = [GradientSpec(f"v{i}", shape, "float32", 4) for i, shape in enumerate(shapes)]
+    gradients = [GradientSpec(i, f"v{i}", shape, "float32", 4) for i, shape in enumerate(shapes)]
     return [bucket.members for bucket in plan_buckets(gradients, sizes_for_network(4, latency, rate))]
 
 

@@ -11,6 +11,7 @@ from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.tensorflow.aggregation import GradientAggregation
 
 pytestmark = pytest.mark.tensorflow
 
@@ -39,7 +40,7 @@ def test_all_buckets_start_in_reverse_order_before_the_first_is_awaited(traced: 
         "start0", "start1", "start2", "done0", "done1", "done2",
     ]  # fmt: skip
     lines = next(iter(ops.signatures.values())).splitlines()
-    assert [line.split()[2] for line in lines] == [f"v{i}:0" for i in reversed(range(6))]
+    assert [line.partition("\t")[2] for line in lines] == [f"(v{i}:0)" for i in reversed(range(6))]
     for index, gradient in enumerate(got):
         np.testing.assert_array_equal(gradient, np.full(8, 2.0 * (index + 1), np.float32))
 
@@ -203,6 +204,37 @@ def test_replicas_are_compared_after_the_first_update_of_the_third_call_on(trace
                 source.assign_sub(0.1)
     # The third call finds that nothing has changed; so does the third after a pause find that something has.
     assert [number for number, count in enumerate(compared) if count] == [2, 25, 30, 37]
+
+
+def test_a_plan_holds_the_shapes_of_variables_whatever_the_trace_knows_of_the_batch() -> None:
+    """A rank whose last batch is smaller traces for batches of any size."""
+    kernel, bias = tf.Variable(tf.ones([3, 2]), name="kernel"), tf.Variable(tf.ones([2]), name="bias")
+
+    def step(batch: object) -> list:
+        with tfc.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(tf.reshape(batch, [-1, 3]) @ kernel + tf.reshape(bias, tf.shape(bias)))
+        return tape.gradient(loss, [kernel, bias])
+
+    signatures = []
+    for rows in (4, None):
+        with fake_world(bucket_bytes=8) as ops:
+            tf.function(step).get_concrete_function(tf.TensorSpec([rows, 3]))
+        signatures.append(ops.signatures)
+    assert signatures[0] == signatures[1]
+    assert [line.split(" ", 4)[4].split()[0] for line in signatures[1]["tape#0"].splitlines()] == ["[2]", "[3,2]"]
+
+
+def test_passes_are_added_up_where_the_trace_does_not_know_all_of_a_gradient() -> None:
+    variable = tf.Variable([1.0, 2.0])
+    sums = GradientAggregation(2, average=False)
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def add(gradient: object) -> object:
+        return sums.add([gradient], [variable])
+
+    assert not add(tf.constant([1.0, 1.0]))
+    assert add(tf.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(sums.take([True])[0], [2.0, 3.0])
 
 
 def test_beyond_the_native_plans_buckets_are_negotiated(monkeypatch: pytest.MonkeyPatch) -> None:

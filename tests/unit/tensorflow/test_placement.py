@@ -22,7 +22,7 @@ def test_traced_steps_run_and_compare_replicas() -> None:
     path = os.pathsep.join([str(HIDDEN), str(Path(second_device.__file__).parent)])
     done = subprocess.run(
         [sys.executable, second_device.__file__, str(script)],
-        env={**os.environ, **QUIET, "PYTHONPATH": path, second_device.VARIABLE: "scope"},
+        env={**os.environ, **QUIET, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=within(120),

@@ -16,7 +16,7 @@ KIB = 1 << 10
 
 
 def specs(*kib: int, dtype: str = "float32", group: int | None = None) -> list[GradientSpec]:
-    return [GradientSpec(f"v{i}", (size * KIB // 4,), dtype, 4, group) for i, size in enumerate(kib)]
+    return [GradientSpec(i, f"v{i}", (size * KIB // 4,), dtype, 4, group) for i, size in enumerate(kib)]
 
 
 def members(*args: object, **kwargs: object) -> list[tuple[int, ...]]:
@@ -38,7 +38,7 @@ def test_buckets_are_filled_in_the_order_that_is_given() -> None:
 
 
 def test_with_an_order_of_its_own_a_bucket_still_starts_when_its_last_member_is_ready() -> None:
-    mixed = [GradientSpec(f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b"])]
+    mixed = [GradientSpec(i, f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b"])]
     assert plan_buckets(mixed, fixed_sizes(KIB), [1, 0, 2, 3]) == (Bucket("a", (0, 2)), Bucket("b", (1, 3)))
 
 
@@ -58,7 +58,7 @@ def test_every_gradient_is_in_exactly_one_bucket() -> None:
 
 
 def test_one_dtype_a_bucket_started_when_the_last_member_is_ready() -> None:
-    mixed = [GradientSpec(f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b", "a"])]
+    mixed = [GradientSpec(i, f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b", "a"])]
     assert plan_buckets(mixed, fixed_sizes(KIB)) == (Bucket("b", (3, 1)), Bucket("a", (4, 2, 0)))
 
 
@@ -67,15 +67,16 @@ def test_groups_are_kept_together_whatever_their_size() -> None:
 
 
 def test_unknown_dimensions_do_not_count() -> None:
-    assert GradientSpec("v", (None, 3), "float32", 4).nbytes == 12
+    assert GradientSpec(0, "v", (None, 3), "float32", 4).nbytes == 12
 
 
 def test_signature_has_a_line_a_gradient() -> None:
-    gradients = [GradientSpec("dense/kernel", (None, 3), "float32", 4), GradientSpec("dense/bias", (), "float16", 2)]
+    kernel = GradientSpec(0, "dense/kernel", (None, 3), "float32", 4)
+    gradients = [kernel, GradientSpec(2, "dense/bias", (), "float16", 2)]
     buckets = plan_buckets(gradients, fixed_sizes(KIB))
     assert signature(gradients, buckets, Reduction(Average, 0.5, 2.0)).splitlines() == [
-        "bucket 0: dense/bias [] float16 average prescale=0.5 postscale=2.0",
-        "bucket 1: dense/kernel [?,3] float32 average prescale=0.5 postscale=2.0",
+        "bucket 0: variable 2 [] float16 average prescale=0.5 postscale=2.0\t(dense/bias)",
+        "bucket 1: variable 0 [?,3] float32 average prescale=0.5 postscale=2.0\t(dense/kernel)",
     ]
 
 

@@ -71,6 +71,25 @@ def test_sparse_gradients_have_their_place() -> None:
     assert order.index(2) < order.index(1)
 
 
+def test_the_order_is_that_of_a_trace_that_knows_the_batch() -> None:
+    """Unknown sizes are computed in the step, by ops that make some chains longer and others not."""
+    layers = tf.keras.layers
+    inputs = layers.Input((4, 8))
+    once = layers.Dense(16, activation="relu")(inputs)
+    joined = layers.Add()([layers.Dense(8)(once), inputs])
+    model = tf.keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.LayerNormalization()(joined))))
+    orders = []
+
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        orders.append(ready_order(tape.gradient(loss, model.trainable_variables)))
+
+    for rows in (32, None):
+        tf.function(step).get_concrete_function(tf.TensorSpec([rows, 4, 8]))
+    assert orders[0] == orders[1]
+
+
 def test_outside_of_a_graph_it_is_the_reverse() -> None:
     assert ready_order([tf.constant(1.0), tf.constant(2.0), tf.constant(3.0)]) == [2, 1, 0]
 
