@@ -27,27 +27,31 @@ namespace {
 
 // Views of bucket plans with thousands of tensors are the longest messages.
 constexpr uint32_t kMaxMessage = 16u << 20;
-constexpr size_t kHeader = sizeof(uint32_t) + sizeof(uint8_t);
+constexpr size_t kTypeAt = sizeof(uint32_t);  // behind the size of the payload
+constexpr size_t kHeader = kTypeAt + sizeof(uint8_t);
 constexpr int kAcceptorKey = -1;
 constexpr int kWakeKey = -2;
+
+// With its header. A message to many ranks exists once.
+using SharedFrame = std::shared_ptr<const std::string>;
 
 // One end of a connection of the star. What has come in is the monitor's; the rest stands under the mutex of the links.
 struct Link {
   UniqueFd fd;
   std::string incoming;
-  std::deque<std::string> outgoing;  // what the kernel has not taken yet
+  std::deque<SharedFrame> outgoing;  // what the kernel has not taken yet
   size_t sent_of_front = 0;
   bool write_closed = false;
   bool unanswered = false;  // the peer's host may not have acknowledged what was sent
   AckWatch acks;            // the monitor's
 };
 
-std::string Frame(uint8_t type, const std::string& payload) {
+SharedFrame Frame(uint8_t type, const std::string& payload) {
   std::string frame(kHeader, '\0');
   const auto size = static_cast<uint32_t>(payload.size());
   std::memcpy(frame.data(), &size, sizeof(size));
   frame[sizeof(size)] = static_cast<char>(type);
-  return frame + payload;
+  return std::make_shared<const std::string>(frame + payload);
 }
 
 }  // namespace
@@ -76,6 +80,7 @@ struct Star::Impl {
   Status lost;  // the first connection that ended, and why
   bool stopping = false;
   Deadline stop_deadline = Deadline::After(0);
+  bool ending = false;  // the monitor's: links end when they have sent everything
 
   bool is_root() const { return options.self.rank == 0; }
 
@@ -109,6 +114,7 @@ struct Star::Impl {
       std::lock_guard<std::mutex> lock(links_mutex);
       links[rank].fd = std::move(fd);
     }
+    if (ending) EndWriting(&links[rank]);
     {
       std::lock_guard<std::mutex> lock(mutex);
       connected.insert(rank);
@@ -137,9 +143,11 @@ struct Star::Impl {
 
   // On the caller's thread as far as the kernel takes it: waking the monitor costs more than most messages. The rest,
   // and errors, are the monitor's.
-  void Send(int to, uint8_t type, std::string payload) {
+  void Send(int to, const SharedFrame& frame) {
     if (to == options.self.rank) {
-      PostTask([this, to, type, payload = std::move(payload)] { handler->OnMessage(to, type, payload); });
+      PostTask([this, to, frame] {
+        handler->OnMessage(to, static_cast<uint8_t>((*frame)[kTypeAt]), frame->substr(kHeader));
+      });
       return;
     }
     Status status;
@@ -148,7 +156,7 @@ struct Star::Impl {
       const auto found = links.find(to);
       if (found == links.end() || found->second.write_closed) return;  // gone: OnClosed has said so
       Link& link = found->second;
-      link.outgoing.push_back(Frame(type, payload));
+      link.outgoing.push_back(frame);
       if (link.outgoing.size() > 1) return;  // the monitor is at what is before it
       status = Write(&link, to);
       if (status.ok() && link.outgoing.empty()) return KeepLooking();
@@ -196,7 +204,7 @@ struct Star::Impl {
   // Sends what the kernel takes now. With the mutex of the links.
   static Status Write(Link* link, int rank) {
     while (!link->outgoing.empty()) {
-      const std::string& front = link->outgoing.front();
+      const std::string& front = *link->outgoing.front();
       const ssize_t sent = ::send(link->fd.get(), front.data() + link->sent_of_front,
                                   front.size() - link->sent_of_front, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
@@ -225,6 +233,7 @@ struct Star::Impl {
     }
     if (!status.ok()) return LoseLink(rank, status);
     KeepLooking();
+    if (ending) EndWriting(&found->second);
     const Status watched = Watch(found->second.fd.get(), rank, events, EPOLL_CTL_MOD);
     if (!watched.ok()) CloseLink(rank, watched);
   }
@@ -311,16 +320,17 @@ struct Star::Impl {
     if (!stopping || !tasks.empty()) return false;
     if (stop_deadline.Passed()) return true;
     lock.unlock();
-    bool idle = true;
-    std::lock_guard<std::mutex> links_lock(links_mutex);
-    for (auto& [rank, link] : links) {
-      idle = false;
-      if (link.outgoing.empty() && !link.write_closed) {
-        ::shutdown(link.fd.get(), SHUT_WR);
-        link.write_closed = true;
-      }
-    }
-    return idle;
+    if (!std::exchange(ending, true))
+      for (auto& [rank, link] : links) EndWriting(&link);
+    return links.empty();
+  }
+
+  // Says end-of-stream once everything has been sent. Monitor thread only.
+  void EndWriting(Link* link) {
+    std::lock_guard<std::mutex> lock(links_mutex);
+    if (!link->outgoing.empty() || link->write_closed) return;
+    ::shutdown(link->fd.get(), SHUT_WR);
+    link->write_closed = true;
   }
 
   void Loop() {
@@ -419,11 +429,17 @@ Status Star::Start(Deadline deadline) {
 
 bool Star::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }
 
-void Star::Send(int to, uint8_t type, std::string payload) { impl_->Send(to, type, std::move(payload)); }
+void Star::Send(int to, uint8_t type, const std::string& payload) { impl_->Send(to, Frame(type, payload)); }
+
+void Star::Send(const std::vector<int>& to, uint8_t type, const std::string& payload) {
+  const SharedFrame frame = Frame(type, payload);
+  for (const int rank : to) impl_->Send(rank, frame);
+}
 
 void Star::SendToAll(uint8_t type, const std::string& payload) {
+  const SharedFrame frame = Frame(type, payload);
   std::lock_guard<std::mutex> lock(impl_->all_mutex);
-  for (int rank = 0; rank < impl_->options.self.size; ++rank) impl_->Send(rank, type, payload);
+  for (int rank = 0; rank < impl_->options.self.size; ++rank) impl_->Send(rank, frame);
 }
 
 void Star::Post(std::function<void()> task) { impl_->PostTask(std::move(task)); }

@@ -1,5 +1,5 @@
 // The control star: one connection of every rank to rank 0 for small messages (abort, leave, views,
-// negotiation), and the monitor thread that owns it, the listener and the handshakes of strangers.
+// negotiation), and the monitor thread that owns it, the listener and the handshakes of those who connect.
 //
 // The monitor sleeps in epoll: an idle star costs nothing. Messages between a rank and rank 0 arrive
 // in the order sent. Bulk data never travels here.
@@ -61,7 +61,9 @@ class Star {
 
   // Sends or queues a message; any thread, never blocks. Ranks other than 0 can send to 0 only. A message to
   // the own rank is delivered by the monitor like any other.
-  void Send(int to, uint8_t type, std::string payload);
+  void Send(int to, uint8_t type, const std::string& payload);
+  // Rank 0: the same message to several ranks.
+  void Send(const std::vector<int>& to, uint8_t type, const std::string& payload);
   // Rank 0: to every rank, itself included.
   void SendToAll(uint8_t type, const std::string& payload);
   // Runs `task` on the monitor thread, soon.

@@ -15,9 +15,8 @@ namespace tfc {
 namespace {
 
 // A broken connection is often the consequence of a failure that is on its way to us: its cause is
-// worth a short wait. A roll call takes rank 0 half a second when a rank does not answer.
+// worth a short wait.
 constexpr double kCauseSeconds = 0.3;
-constexpr double kRollCallSeconds = 0.8;
 // After a failure nobody has a reason to stay.
 constexpr double kFailedLingerSeconds = 1.0;
 

@@ -105,8 +105,8 @@ class Engine final : public StarHandler {
   // To rank 0, and from rank 0 to every rank; in the order sent. Not in a world of one.
   void SendNote(const std::string& payload);
   void SendNoteToAll(const std::string& payload);
-  // At rank 0, on the monitor thread: what ranks that wait for an operation by name ask for.
-  std::map<int, std::string> WaitingFor(const std::string& name) const { return table_.Views(name); }
+  // At rank 0, on the monitor thread: the operations by name that ranks wait for.
+  const NegotiationTable& negotiation() const { return table_; }
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
   // Whether the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.
@@ -150,10 +150,14 @@ class Engine final : public StarHandler {
     Status timeout;                      // Ok: a mismatch
     std::map<int, std::string> views;    // empty: alive, but not come to it
     std::map<int, std::string> instead;  // of those: what they wait in
+    int to_come = 0;                     // how many those are
     Deadline::Clock::time_point until;
   };
 
   class CallerWaiter;
+
+  // A roll call takes rank 0 half a second when a rank does not answer.
+  static constexpr double kRollCallSeconds = 0.8;
 
   bool is_root() const { return options_.topology.rank == 0; }
   // The operation's deadline from now on; gives it the default timeout if it has none.
@@ -199,6 +203,8 @@ class Engine final : public StarHandler {
   void OnMissing(int from, const std::string& payload);
   void OnStandIn(const std::string& payload);
   void OnAllJoined(const std::string& payload);
+  void OnJoinTimeout(int from, const std::string& payload);
+  void AnnounceJoins();
   void Order(const std::vector<JoinDesk::Order>& orders);
   void Protocol(const Status& malformed, int from);
 
@@ -218,6 +224,7 @@ class Engine final : public StarHandler {
   Status WhoIsMissing(const RollCall& call) const;
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
   void CheckDeparted(int rank, const Progress& progress);
+  void LookAtWaiting(Deadline::Clock::time_point now);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now);
   void TickPending();
@@ -264,9 +271,11 @@ class Engine final : public StarHandler {
   NegotiationTable table_;             // rank 0
   JoinDesk join_desk_;                 // rank 0
   Status gathered_objection_;          // rank 0: of those who are ready
+  Frontier departures_;                // rank 0: of the ranks whose leaving all have heard of
   std::optional<RollCall> roll_call_;  // rank 0
   bool told_all_ = false;              // rank 0: of a failure
   Deadline::Clock::time_point last_busy_{};
+  Deadline::Clock::time_point next_look_{};  // at what waits
 };
 
 }  // namespace tfc

@@ -145,14 +145,20 @@ Status Engine::WaitUntilNothingRuns() {
 
 Result<int> Engine::StandInUntilAllJoin(double timeout_s) {
   Deadline deadline = Deadline::After(timeout_s);
+  bool asked = false;  // rank 0, who alone knows of all joins
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     const bool woken = changed_.wait_until(lock, deadline.when(),
                                            [this] { return failure_.failed() || all_joined_ || !stand_ins_.empty(); });
     if (failure_.failed()) return failure_.Get();
+    if (!woken && !std::exchange(asked, true)) {
+      star_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
+      deadline = Deadline::After(kRollCallSeconds);
+      continue;
+    }
     if (!woken) {
       lock.unlock();
-      FailAll(NotAllJoined(timeout_s));
+      FailAll(Status(Code::kDeadlineExceeded, "join timed out: rank 0 does not answer", 0));
       return failure_.Get();
     }
     if (stand_ins_.empty()) {
@@ -168,6 +174,7 @@ Result<int> Engine::StandInUntilAllJoin(double timeout_s) {
     Take(stand_in);
     lock.lock();
     deadline = Deadline::After(timeout_s);
+    asked = false;
   }
 }
 
@@ -216,11 +223,9 @@ Status Engine::LeftWithoutJoining() const {
 }
 
 Status Engine::NotAllJoined(double timeout_s) const {
-  const std::vector<int> joined = joined_.ranks();
   std::vector<int> others;
   for (int rank = 0; rank < options_.topology.size; ++rank)
-    if (std::find(joined.begin(), joined.end(), rank) == joined.end()) others.push_back(rank);
-  if (others.empty()) return Status(Code::kDeadlineExceeded, "join timed out: rank 0 does not answer", 0);
+    if (!join_desk_.joined(rank)) others.push_back(rank);
   return Status(Code::kDeadlineExceeded,
                 "join timed out after " + std::to_string(static_cast<int>(timeout_s + 0.5)) +
                     " s: " + RankList(others) + (others.size() == 1 ? " has" : " have") +
@@ -235,24 +240,36 @@ void Engine::OnJoin(int from, const std::string& payload) {
   const Status decoded = Decode(payload, &progress);
   if (!decoded.ok()) return Protocol(decoded, from);
   if (join_desk_.joined(from)) return Protocol(Status(Code::kProtocol, "joined twice"), from);
-  const bool all = join_desk_.Join(from, progress);
-  star_->SendToAll(static_cast<uint8_t>(Message::kJoined), EncodeLeft(from, progress));
-  if (all) {
-    // Nobody runs anything that somebody is missing from.
+  if (join_desk_.Join(from, progress)) {
+    // No rank runs anything that another one is missing from.
     join_desk_.Clear();
     table_.Return();
     return star_->SendToAll(static_cast<uint8_t>(Message::kAllJoined), EncodeRank(from));
   }
+  AnnounceJoins();
   for (const Verdict& verdict : table_.Join(from))
     star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(verdict));
 }
 
+void Engine::AnnounceJoins() {
+  if (!join_desk_.due()) return;
+  const Joins joins = join_desk_.TakeAnnouncement(Deadline::Clock::now());
+  if (!joins.empty()) star_->SendToAll(static_cast<uint8_t>(Message::kJoined), Encode(joins));
+}
+
+// The desk has let go of everything if all have joined meanwhile: then the rank hears of that.
+void Engine::OnJoinTimeout(int from, const std::string& payload) {
+  double seconds = 0;
+  const Status decoded = DecodeSeconds(payload, &seconds);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  if (join_desk_.joined(from)) FailAll(NotAllJoined(seconds));
+}
+
 void Engine::OnJoined(const std::string& payload) {
-  int rank = 0;
-  Progress progress;
-  const Status decoded = DecodeLeft(payload, &rank, &progress);
+  Joins joins;
+  const Status decoded = Decode(payload, &joins);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  joined_.Add(rank, progress);
+  for (const auto& [rank, progress] : joins) joined_.Add(rank, progress);
   std::vector<StandIn> missing;
   Status refusal;
   watch_.VisitRunning([&](uint32_t channel, uint64_t sequence, const Operation& operation) {
@@ -270,11 +287,12 @@ void Engine::OnMissing(int from, const std::string& payload) {
   const Status decoded = Decode(payload, &stand_in);
   if (!decoded.ok()) return Protocol(decoded, from);
   Order(join_desk_.Ask(std::move(stand_in)));
+  AnnounceJoins();
 }
 
 void Engine::Order(const std::vector<JoinDesk::Order>& orders) {
-  for (const auto& [rank, stand_in] : orders)
-    star_->Send(rank, static_cast<uint8_t>(Message::kStandIn), Encode(stand_in));
+  for (const JoinDesk::Order& order : orders)
+    star_->Send(order.ranks, static_cast<uint8_t>(Message::kStandIn), Encode(order.stand_in));
 }
 
 void Engine::OnStandIn(const std::string& payload) {

@@ -47,13 +47,16 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
     case Message::kJoined:
       return OnJoined(payload);
     case Message::kNoted:
-      return Order(join_desk_.Acknowledge());
+      Order(join_desk_.Acknowledge());
+      return AnnounceJoins();
     case Message::kMissing:
       return OnMissing(from, payload);
     case Message::kStandIn:
       return OnStandIn(payload);
     case Message::kAllJoined:
       return OnAllJoined(payload);
+    case Message::kJoinTimeout:
+      return OnJoinTimeout(from, payload);
     case Message::kNote:
       if (options_.on_note) return options_.on_note(from, payload);
       break;
@@ -97,9 +100,10 @@ void Engine::OnRequest(int from, const std::string& payload) {
   Request request;
   const Status decoded = Decode(payload, &request);
   if (!decoded.ok()) return Protocol(decoded, from);
-  const auto verdict = table_.Arrive(from, request, Deadline::Clock::now());
+  const std::string name = request.is_plan ? "" : request.name;
+  const auto verdict = table_.Arrive(from, std::move(request), Deadline::Clock::now());
   if (verdict) return star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
-  if (!request.is_plan && options_.on_wait) options_.on_wait(request.name);
+  if (!name.empty() && options_.on_wait) options_.on_wait(name);
 }
 
 void Engine::OnVerdict(const std::string& payload) {
@@ -182,7 +186,11 @@ void Engine::OnTimeout(int from, const std::string& payload) {
 
 void Engine::StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout) {
   if (roll_call_ || failure_.failed()) return;
-  roll_call_ = RollCall{channel, sequence, timeout, {}, {}, Deadline::Clock::now() + Deadline::Seconds(kViewSeconds)};
+  roll_call_ = RollCall{};
+  roll_call_->channel = channel;
+  roll_call_->sequence = sequence;
+  roll_call_->timeout = timeout;
+  roll_call_->until = Deadline::Clock::now() + Deadline::Seconds(kViewSeconds);
   star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), EncodePlace(channel, sequence));
 }
 
@@ -210,13 +218,14 @@ void Engine::OnView(int from, const std::string& payload) {
   const Status decoded = DecodeView(payload, &channel, &sequence, &view, &instead);
   if (!decoded.ok()) return Protocol(decoded, from);
   if (!roll_call_ || roll_call_->channel != channel || roll_call_->sequence != sequence) return;
-  roll_call_->views[from] = view;
+  const auto [known, is_new] = roll_call_->views.try_emplace(from);
+  if (!is_new && known->second.empty()) --roll_call_->to_come;
+  if (view.empty()) ++roll_call_->to_come;
+  known->second = view;
   roll_call_->instead[from] = instead;
   const bool all_answered = static_cast<int>(roll_call_->views.size()) == options_.topology.size;
-  // A rank that will come to the operation soon shows what it does there; after a timeout nobody waits.
-  const bool some_to_come = std::any_of(roll_call_->views.begin(), roll_call_->views.end(),
-                                        [](const auto& entry) { return entry.second.empty(); });
-  if (all_answered && (!some_to_come || !roll_call_->timeout.ok())) FinishRollCall();
+  // A rank that will come to the operation soon shows what it does there; after a timeout there is no wait for that.
+  if (all_answered && (roll_call_->to_come == 0 || !roll_call_->timeout.ok())) FinishRollCall();
 }
 
 void Engine::FinishRollCall() {
@@ -238,7 +247,7 @@ Status Engine::WhoIsMissing(const RollCall& call) const {
     const auto view = call.views.find(rank);
     if (view == call.views.end()) {
       silent.push_back(rank);
-    } else if (view->second.empty()) {
+    } else if (view->second.empty() && !join_desk_.joined(rank)) {
       elsewhere.push_back(rank);
     }
   }
@@ -267,11 +276,19 @@ void Engine::OnLeave(int from, const std::string& payload) {
   const Status decoded = Decode(payload, &progress);
   if (!decoded.ok()) return Protocol(decoded, from);
   {
-    // At once: its connection may end before our own copy of the news is delivered.
+    // At once: its connection may end before this rank's own copy of the news is delivered.
     std::lock_guard<std::mutex> lock(mutex_);
     departed_.insert(from);
   }
-  star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
+  // Most ranks leave after the same operations, and the first of them says it all: a thousand that leave must not cost
+  // a million messages. That rank 0 leaves is always news, because its connections end with it.
+  if (departures_.Add(progress) || from == 0)
+    return star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gone_.insert(from);
+  }
+  changed_.notify_all();
 }
 
 void Engine::OnLeft(const std::string& payload) {
@@ -337,9 +354,20 @@ void Engine::KeepTicking() {
 }
 
 std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {
-  ticking_.store(false);  // before looking: whoever comes later wakes us again
-  if (is_root()) TickNegotiation(now);
   if (roll_call_ && now >= roll_call_->until) FinishRollCall();
+  // The monitor asks after each batch of messages: what waits is not gone through for each of them.
+  if (!ticking_.load() || now >= next_look_) LookAtWaiting(now);
+  AnnounceJoins();
+  std::optional<Deadline::Clock::time_point> next = join_desk_.due();
+  const auto consider = [&next](Deadline::Clock::time_point when) { next = next ? std::min(*next, when) : when; };
+  if (ticking_.load()) consider(next_look_);
+  if (roll_call_) consider(roll_call_->until);
+  return next;
+}
+
+void Engine::LookAtWaiting(Deadline::Clock::time_point now) {
+  ticking_.store(false);  // before looking: an operation that comes later wakes the monitor again
+  if (is_root()) TickNegotiation(now);
   TickPending();
   for (const std::string& title : watch_.Stalled(now, options_.stall_warning_s))
     options_.log.Warning(title + " has been running for more than " +
@@ -348,10 +376,9 @@ std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_
   const bool busy = watch_.active() > 0 || roll_call_ || !OldestPending().ok() || table_.waiting() > 0;
   if (busy) last_busy_ = now;
   // Operations follow each other closely: going on for one more tick spares the next ones that wake-up.
-  if (now - last_busy_ > Deadline::Seconds(kTickSeconds)) return std::nullopt;
+  if (now - last_busy_ > Deadline::Seconds(kTickSeconds)) return;
   ticking_.store(true);
-  const auto next = now + Deadline::Seconds(kTickSeconds);
-  return roll_call_ ? std::min(next, roll_call_->until) : next;
+  next_look_ = now + Deadline::Seconds(kTickSeconds);
 }
 
 void Engine::TickNegotiation(Deadline::Clock::time_point now) {

@@ -1,19 +1,12 @@
 #include "engine/joining.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/span.h"
 
 namespace tfc {
-namespace {
-
-uint64_t CountOf(const Progress& progress, uint32_t channel) {
-  const auto found = progress.find(channel);
-  return found == progress.end() ? 0 : found->second;
-}
-
-}  // namespace
-
 StandIn StandInOf(uint32_t channel, uint64_t sequence, const Operation& operation) {
   StandIn stand_in;
   stand_in.channel = channel;
@@ -68,41 +61,86 @@ JoinedRanks::Contributors JoinedRanks::ContributorsOf(uint32_t channel, uint64_t
   return contributors;
 }
 
+namespace {
+
+// An announcement costs rank 0 a message to and one from each rank, some microseconds each: most of its time is left.
+constexpr std::chrono::microseconds kPauseForEachRank(50);
+
+}  // namespace
+
 bool JoinDesk::Join(int rank, const Progress& progress) {
-  next_[rank] = progress;
-  unacknowledged_ += size_;
-  return static_cast<int>(next_.size()) == size_;
+  unannounced_[rank] = progress;
+  unannounced_frontier_.Add(progress);
+  announce_ |= frontier_.Add(progress) || MissesWhatWasAskedFor(progress);
+  return static_cast<int>(known_.size() + unannounced_.size()) == size_;
+}
+
+bool JoinDesk::MissesWhatWasAskedFor(const Progress& progress) const {
+  return std::any_of(asked_.begin(), asked_.end(),
+                     [&](const auto& asked) { return CountOf(progress, asked.first) < asked.second; });
+}
+
+std::optional<JoinDesk::Time> JoinDesk::due() const {
+  return announce_ && unacknowledged_ == 0 ? std::optional<Time>(announce_from_) : std::nullopt;
+}
+
+Joins JoinDesk::TakeAnnouncement(Time now) {
+  if (!due() || now < announce_from_) return {};
+  announce_ = false;
+  announce_from_ = now + size_ * kPauseForEachRank;
+  unacknowledged_ = size_;
+  ordered_.clear();
+  unannounced_frontier_.Clear();
+  for (const auto& [rank, progress] : unannounced_) known_[rank] = progress;
+  return std::exchange(unannounced_, {});
 }
 
 std::vector<JoinDesk::Order> JoinDesk::Acknowledge() {
   std::vector<Order> orders;
   if (unacknowledged_ > 0) --unacknowledged_;
   if (unacknowledged_ > 0) return orders;
-  for (const StandIn& stand_in : held_)
-    for (Order& order : OrdersFor(stand_in)) orders.push_back(std::move(order));
-  held_.clear();
+  held_places_.clear();
+  for (StandIn& stand_in : std::exchange(held_, {})) OrderInto(std::move(stand_in), &orders);
   return orders;
 }
 
 std::vector<JoinDesk::Order> JoinDesk::Ask(StandIn stand_in) {
-  if (unacknowledged_ == 0) return OrdersFor(stand_in);
-  held_.push_back(std::move(stand_in));
-  return {};
-}
-
-std::vector<JoinDesk::Order> JoinDesk::OrdersFor(const StandIn& stand_in) {
+  announce_ |= unannounced_frontier_.Misses(stand_in.channel, stand_in.sequence);
+  uint64_t& asked = asked_[stand_in.channel];
+  asked = std::max(asked, stand_in.sequence + 1);
   std::vector<Order> orders;
-  for (auto& [rank, next] : next_) {
-    if (CountOf(next, stand_in.channel) > stand_in.sequence) continue;
-    next[stand_in.channel] = stand_in.sequence + 1;
-    orders.emplace_back(rank, stand_in);
+  if (unacknowledged_ > 0) {
+    if (held_places_.emplace(stand_in.channel, stand_in.sequence).second) held_.push_back(std::move(stand_in));
+  } else {
+    OrderInto(std::move(stand_in), &orders);
   }
   return orders;
 }
 
+void JoinDesk::OrderInto(StandIn stand_in, std::vector<Order>* orders) {
+  uint64_t& ordered = ordered_[stand_in.channel];
+  if (stand_in.sequence < ordered) return;  // another rank has asked already
+  ordered = stand_in.sequence + 1;
+  std::vector<int> ranks;
+  for (auto& [rank, next] : known_) {
+    if (CountOf(next, stand_in.channel) > stand_in.sequence) continue;
+    next[stand_in.channel] = stand_in.sequence + 1;
+    ranks.push_back(rank);
+  }
+  if (!ranks.empty()) orders->push_back(Order{std::move(stand_in), std::move(ranks)});
+}
+
+// Acknowledgements that are still on their way count on.
 void JoinDesk::Clear() {
-  next_.clear();
+  unannounced_.clear();
+  unannounced_frontier_.Clear();
+  announce_ = false;
+  frontier_.Clear();
   held_.clear();
+  held_places_.clear();
+  asked_.clear();
+  ordered_.clear();
+  known_.clear();
 }
 
 }  // namespace tfc

@@ -12,12 +12,15 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/status.h"
 #include "communicator/operation.h"
-#include "engine/watch.h"
+#include "engine/frontier.h"
 
 namespace tfc {
 
@@ -65,30 +68,59 @@ class JoinedRanks {
   std::map<int, Progress> joined_;
 };
 
-// Rank 0's desk: who hears of which stand-in, and when. Not thread-safe.
+// Ranks that have joined, by what each had completed.
+using Joins = std::map<int, Progress>;
+
+// Rank 0's desk: which joins all ranks hear of, and who hears of which stand-in, and when. No clock. Not thread-safe.
+//
+// A join is announced only when it matters: when the rank is missing from an operation that other ranks run, or when no
+// announced join makes them ask here for the operations that it is missing from. And joins are announced together: not
+// before all ranks have acknowledged the last announcement, nor before a pause that grows with the number of ranks. So
+// a thousand ranks that join cost each rank a few messages, not a thousand. What a message costs here does not depend
+// on how many ranks there are, but for orders and announcements, which are messages themselves.
 class JoinDesk {
  public:
-  using Order = std::pair<int, StandIn>;  // a joined rank, and what it shall do
+  using Time = Deadline::Clock::time_point;
+
+  // A stand-in, and the joined ranks that shall take part in it.
+  struct Order {
+    StandIn stand_in;
+    std::vector<int> ranks;
+  };
 
   explicit JoinDesk(int size) : size_(size) {}
 
-  // True if all ranks have joined now.
+  // `rank` has joined. True if all have now.
   bool Join(int rank, const Progress& progress);
-  bool joined(int rank) const { return next_.count(rank) != 0; }
-  // A rank knows of one more joined rank. What may be ordered now.
+  bool joined(int rank) const { return known_.count(rank) + unannounced_.count(rank) != 0; }
+  // When there is something to announce; nothing: perhaps after other calls.
+  std::optional<Time> due() const;
+  // What all ranks must be told now, each of which then acknowledges it once. Empty: nothing yet.
+  Joins TakeAnnouncement(Time now);
+  // A rank knows what was announced. What may be ordered now.
   std::vector<Order> Acknowledge();
-  // A rank runs an operation that joined ranks are missing from. What may be ordered now.
+  // A rank runs an operation that joined ranks are missing from. What may be ordered now. It asks again whenever joins
+  // are announced while it does.
   std::vector<Order> Ask(StandIn stand_in);
   void Clear();
 
  private:
-  std::vector<Order> OrdersFor(const StandIn& stand_in);
+  using Place = std::pair<uint32_t, uint64_t>;  // channel, sequence
+  bool MissesWhatWasAskedFor(const Progress& progress) const;
+  void OrderInto(StandIn stand_in, std::vector<Order>* orders);
 
   const int size_;
+  Joins unannounced_;
+  Frontier unannounced_frontier_;
+  bool announce_ = false;
+  Time announce_from_{};  // not before that
   int unacknowledged_ = 0;
-  std::vector<StandIn> held_;
-  // Of each joined rank: the first operation of each channel that it was not told of.
-  std::map<int, Progress> next_;
+  Frontier frontier_;          // of the announced ones
+  std::vector<StandIn> held_;  // until all ranks have acknowledged, each once
+  std::set<Place> held_places_;
+  Progress asked_;    // of each channel: the first operation that no rank has asked for
+  Progress ordered_;  // the same, of what all announced ranks have been told
+  Joins known_;       // announced: of each rank the first operation of each channel that it was not told of
 };
 
 }  // namespace tfc

@@ -1,5 +1,8 @@
 #include "engine/messages.h"
 
+#include <map>
+#include <vector>
+
 #include "control/wire.h"
 
 namespace tfc {
@@ -189,6 +192,40 @@ Status DecodeLeft(const std::string& bytes, int* rank, Progress* progress) {
   *rank = reader.Number<int32_t>();
   Read(&reader, progress);
   return reader.Finish("departure");
+}
+
+// Most ranks have done the same when they join: each progress is written once.
+std::string Encode(const Joins& joins) {
+  std::map<Progress, std::vector<int32_t>> ranks_by_progress;
+  for (const auto& [rank, progress] : joins) ranks_by_progress[progress].push_back(rank);
+  WireWriter writer;
+  writer.Number(static_cast<uint32_t>(ranks_by_progress.size()));
+  for (const auto& [progress, ranks] : ranks_by_progress) {
+    Write(&writer, progress);
+    writer.Number(static_cast<uint32_t>(ranks.size()));
+    for (const int32_t rank : ranks) writer.Number(rank);
+  }
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Joins* joins) {
+  WireReader reader(bytes);
+  const auto groups = reader.Number<uint32_t>();
+  for (uint32_t i = 0; i < groups && reader.ok(); ++i) {
+    Progress progress;
+    Read(&reader, &progress);
+    const auto ranks = reader.Number<uint32_t>();
+    for (uint32_t j = 0; j < ranks && reader.ok(); ++j) (*joins)[reader.Number<int32_t>()] = progress;
+  }
+  return reader.Finish("joins");
+}
+
+std::string EncodeSeconds(double seconds) { return WireWriter().Number(seconds).Take(); }
+
+Status DecodeSeconds(const std::string& bytes, double* seconds) {
+  WireReader reader(bytes);
+  *seconds = reader.Number<double>();
+  return reader.Finish("seconds");
 }
 
 }  // namespace tfc

@@ -1,10 +1,13 @@
 #include "engine/negotiation.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 namespace tfc {
 namespace {
+
+constexpr size_t kMostViews = 16;  // in a message, which goes to every rank
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;
@@ -70,18 +73,17 @@ std::string RankList(const std::vector<int>& ranks) {
 
 std::string CompareViews(const std::map<int, std::string>& views) {
   if (views.empty()) return "";
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (const auto& [rank, view] : OnlyFirstDifference(views)) {
-    const auto same =
-        std::find_if(groups.begin(), groups.end(), [&v = view](const auto& group) { return group.first == v; });
-    if (same == groups.end()) {
-      groups.push_back({view, {rank}});
-    } else {
-      same->second.push_back(rank);
-    }
+  std::vector<std::pair<std::string, std::vector<int>>> groups;  // by their first rank
+  std::unordered_map<std::string, size_t> group_of;
+  for (auto& [rank, view] : OnlyFirstDifference(views)) {
+    const auto [group, is_new] = group_of.emplace(view, groups.size());
+    if (is_new) groups.emplace_back(view, std::vector<int>());
+    groups[group->second].second.push_back(rank);
   }
   std::string text;
-  for (const auto& [view, ranks] : groups) text += (text.empty() ? "" : "; ") + RankList(ranks) + ": " + view;
+  for (size_t i = 0; i < groups.size() && i < kMostViews; ++i)
+    text += (text.empty() ? "" : "; ") + RankList(groups[i].second) + ": " + groups[i].first;
+  if (groups.size() > kMostViews) text += "; and " + std::to_string(groups.size() - kMostViews) + " other views";
   return text;
 }
 
@@ -96,7 +98,7 @@ Status Unjoinable(const std::string& what, const std::vector<int>& joined) {
 NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans)
     : world_size_(world_size), first_plan_channel_(first_plan_channel), max_plans_(max_plans) {}
 
-std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request, Deadline::Clock::time_point now) {
+std::optional<Verdict> NegotiationTable::Arrive(int rank, Request request, Deadline::Clock::time_point now) {
   if (request.is_plan) {
     if (auto verdict = JoinPlan(rank, request)) return verdict;
   }
@@ -105,16 +107,22 @@ std::optional<Verdict> NegotiationTable::Arrive(int rank, const Request& request
   auto round =
       std::find_if(rounds.begin(), rounds.end(), [&](const Entry& entry) { return entry.requests.count(rank) == 0; });
   if (round == rounds.end()) {
-    rounds.push_back(Entry{{}, now, false});
+    rounds.push_back(Entry{{}, now, joined_.size(), false});
     round = std::prev(rounds.end());
   }
-  round->requests.emplace(rank, request);
+  round->absent -= joined_.count(rank);
+  round->requests.emplace(rank, std::move(request));
   // A rank asks for rounds in order, so only the first round can be complete.
   if (!Complete(rounds.front())) return std::nullopt;
   Verdict verdict = Decide(key, rounds.front());
   rounds.pop_front();
   if (rounds.empty()) entries_.erase(key);
   return verdict;
+}
+
+bool NegotiationTable::Waits(const std::string& name, int rank) const {
+  const auto found = entries_.find(Key{false, name});
+  return found != entries_.end() && found->second.front().requests.count(rank) != 0;
 }
 
 std::map<int, std::string> NegotiationTable::Views(const std::string& name) const {
@@ -126,16 +134,15 @@ std::map<int, std::string> NegotiationTable::Views(const std::string& name) cons
 }
 
 bool NegotiationTable::Complete(const Entry& entry) const {
-  size_t absent = 0;
-  for (int rank : joined_) absent += 1 - entry.requests.count(rank);
-  return entry.requests.size() + absent == static_cast<size_t>(world_size_);
+  return entry.requests.size() + entry.absent == static_cast<size_t>(world_size_);
 }
 
 std::vector<Verdict> NegotiationTable::Join(int rank) {
-  joined_.insert(rank);
   std::vector<Verdict> verdicts;
+  if (!joined_.insert(rank).second) return verdicts;
   for (auto found = entries_.begin(); found != entries_.end();) {
     auto& rounds = found->second;
+    for (Entry& entry : rounds) entry.absent += 1 - entry.requests.count(rank);
     while (!rounds.empty() && Complete(rounds.front())) {
       verdicts.push_back(Decide(found->first, rounds.front()));
       rounds.pop_front();
@@ -143,6 +150,12 @@ std::vector<Verdict> NegotiationTable::Join(int rank) {
     found = rounds.empty() ? entries_.erase(found) : std::next(found);
   }
   return verdicts;
+}
+
+void NegotiationTable::Return() {
+  joined_.clear();
+  for (auto& [key, rounds] : entries_)
+    for (Entry& entry : rounds) entry.absent = 0;
 }
 
 // A rank that had joined while the others agreed on a plan agrees later, alone.

@@ -40,7 +40,7 @@ class NegotiationTable {
   NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans);
 
   // The verdict, if `rank` was the last one missing for this name.
-  std::optional<Verdict> Arrive(int rank, const Request& request, Deadline::Clock::time_point now);
+  std::optional<Verdict> Arrive(int rank, Request request, Deadline::Clock::time_point now);
 
   // The entry that has waited longest beyond its timeout: DEADLINE_EXCEEDED naming the missing
   // ranks. Ok if there is none.
@@ -50,9 +50,12 @@ class NegotiationTable {
 
   // `rank` asks for nothing more until Return: what only it was missing from is decided now.
   std::vector<Verdict> Join(int rank);
-  void Return() { joined_.clear(); }
+  void Return();
 
-  // What the ranks that wait for the operation of this name ask for; empty if none does.
+  // Whether a rank, or this one, waits for the operation of this name.
+  bool Waits(const std::string& name) const { return entries_.count(Key{false, name}) != 0; }
+  bool Waits(const std::string& name, int rank) const;
+  // What the ranks that wait for it ask for; empty if none does.
   std::map<int, std::string> Views(const std::string& name) const;
 
   size_t waiting() const { return entries_.size(); }
@@ -61,6 +64,7 @@ class NegotiationTable {
   struct Entry {
     std::map<int, Request> requests;
     Deadline::Clock::time_point since;
+    size_t absent = 0;  // joined ranks that have not asked
     bool reported = false;
   };
   using Key = std::pair<bool, std::string>;
@@ -95,6 +99,7 @@ std::string WithoutLabels(const std::string& text);
 std::string RankList(const std::vector<int>& ranks);
 
 // "rank 0: <view>; rank 1: <view>; ..." with equal views put together: "ranks 0 and 2: <view>".
+// Of many different views some are shown and the others counted.
 std::string CompareViews(const std::map<int, std::string>& views);
 
 // The refusal of an operation in which zeros of the ranks that have joined would make no sense.

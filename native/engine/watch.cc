@@ -12,11 +12,6 @@ uint64_t Total(const Progress& progress) {
   return total;
 }
 
-uint64_t CountOf(const Progress& progress, uint32_t channel) {
-  const auto found = progress.find(channel);
-  return found == progress.end() ? 0 : found->second;
-}
-
 }  // namespace
 
 Status WatchList::Gone(int rank, const Progress& progress, const std::string& title) const {

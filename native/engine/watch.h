@@ -15,11 +15,9 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "communicator/operation.h"
+#include "engine/frontier.h"
 
 namespace tfc {
-
-// Operations that a rank has completed, by channel.
-using Progress = std::map<uint32_t, uint64_t>;
 
 class WatchList {
  public:

@@ -470,17 +470,18 @@ void DeviceCommunicator::NoteDetours(const RoundEntry& entry) {
 // The same name, by some ranks on GPUs and by others in the host's memory: both would wait for ever. Who has asked for
 // both is not meant, nor are ranks whose calls go on from the GPU through the host's memory.
 void DeviceCommunicator::OnWait(const std::string& name) {
-  std::map<int, std::string> views = engine_->WaitingFor(name);
+  const NegotiationTable& on_host = engine_->negotiation();
   std::map<int, std::string> on_gpu;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (detours_) return;
-    on_gpu = table_.Views(kNamePrefix + name);
+    const std::string key = kNamePrefix + name;
+    if (detours_ || !table_.Waits(key) || !on_host.Waits(name)) return;
+    if (table_.AnyWaits(key, [&](int rank) { return on_host.Waits(name, rank); })) return;
+    on_gpu = table_.Views(key);
   }
-  if (views.empty() || on_gpu.empty()) return;
+  std::map<int, std::string> views = on_host.Views(name);
   for (auto& [rank, view] : views) view += " in the host's memory";
-  for (const auto& [rank, view] : on_gpu)
-    if (!views.emplace(rank, view + " on a GPU").second) return;
+  for (const auto& [rank, view] : on_gpu) views.emplace(rank, view + " on a GPU");
   engine_->FailEverywhere(
       Status(Code::kMismatch, "the ranks do not agree on where '" + name + "' lies: " + CompareViews(views)));
 }

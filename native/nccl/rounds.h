@@ -3,6 +3,8 @@
 #ifndef TFCOLLECTIVE_NCCL_ROUNDS_H_
 #define TFCOLLECTIVE_NCCL_ROUNDS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -44,13 +46,23 @@ class RoundTable {
   bool HasLeft(int rank) const { return left_.count(rank) != 0; }
   // PEER_LOST if one who has left is missing for `key`.
   Status Deserted(const std::string& key) const;
-  // What those who wait for the others at `key` ask for; empty where nobody waits.
+  // Whether a rank waits for the others at `key`.
+  bool Waits(const std::string& key) const { return rounds_.count(key) != 0; }
+  // Whether a rank that waits for the others at `key` fulfils `condition`, bool(int rank). Asked again and again while
+  // ranks arrive, it looks first at the one that it found before, and so not at all of them each time.
+  template <typename Condition>
+  bool AnyWaits(const std::string& key, const Condition& condition);
+  // What those who wait for the others at `key` ask for; empty where no rank waits.
   std::map<int, std::string> Views(const std::string& key) const;
-  // Who has not come to `key` while others wait; empty where nobody waits.
+  // Who has not come to `key` while others wait; empty where no rank waits.
   std::vector<int> Missing(const std::string& key) const;
 
  private:
-  using Round = std::map<int, RoundEntry>;
+  struct Round {
+    std::map<int, RoundEntry> entries;
+    size_t left = 0;      // of them, from ranks that have left since
+    int found = kNoPeer;  // by AnyWaits
+  };
   std::vector<int> MissingIn(const Round& round) const;
   Status DesertedIn(const std::string& key, const Round& round) const;
   RoundVerdict Decide(const std::string& key, const Round& round) const;
@@ -61,6 +73,18 @@ class RoundTable {
   // A name can be used again before all ranks have used it once: one round a use.
   std::map<std::string, std::deque<Round>> rounds_;
 };
+
+template <typename Condition>
+bool RoundTable::AnyWaits(const std::string& key, const Condition& condition) {
+  const auto queue = rounds_.find(key);
+  if (queue == rounds_.end()) return false;
+  Round& round = queue->second.front();
+  if (round.found != kNoPeer && condition(round.found)) return true;
+  const auto found = std::find_if(round.entries.begin(), round.entries.end(),
+                                  [&condition](const auto& entry) { return condition(entry.first); });
+  round.found = found == round.entries.end() ? kNoPeer : found->first;
+  return round.found != kNoPeer;
+}
 
 // The notes in which all this travels.
 struct Note {

@@ -29,6 +29,21 @@ TEST(MessagesTest, SurviveTheWire) {
   ASSERT_TRUE(DecodeLeft(EncodeLeft(4, progress), &rank, &progress_back).ok());
   EXPECT_EQ(rank, 4);
   EXPECT_EQ(progress_back, progress);
+
+  const Joins joins{{1, {{0, 5}}}, {2, {{0, 5}}}, {7, {{0, 5}, {3, 1}}}};
+  Joins joins_back;
+  ASSERT_TRUE(Decode(Encode(joins), &joins_back).ok());
+  EXPECT_EQ(joins_back, joins);
+  double seconds = 0;
+  ASSERT_TRUE(DecodeSeconds(EncodeSeconds(2.5), &seconds).ok());
+  EXPECT_EQ(seconds, 2.5);
+}
+
+TEST(MessagesTest, RanksThatHaveDoneTheSameAreWrittenTogether) {
+  Joins joins;
+  const Progress progress{{0, 5}, {1, 6}, {2, 7}, {3, 8}};
+  for (int rank = 0; rank < 1000; ++rank) joins[rank] = progress;
+  EXPECT_LT(Encode(joins).size(), 5000u);
 }
 
 TEST(MessagesTest, AStandInSurvivesTheWireAndItsCutsDoNot) {
@@ -67,6 +82,10 @@ TEST(MessagesTest, GarbageIsRefused) {
             Code::kProtocol);
   Progress progress;
   EXPECT_EQ(Decode(std::string("\xff\xff\xff\xff", 4), &progress).code(), Code::kProtocol);
+  const std::string joins = Encode(Joins{{1, {{0, 5}}}, {2, {{0, 7}}}});
+  Joins joins_back;
+  for (size_t size = 0; size < joins.size(); ++size)
+    EXPECT_EQ(Decode(joins.substr(0, size), &joins_back).code(), Code::kProtocol) << size;
 }
 
 }  // namespace

@@ -95,6 +95,37 @@ TEST(NegotiationTest, AStallIsReportedOnce) {
   EXPECT_TRUE(table.Stalled(At(3), 2).empty());
 }
 
+TEST(NegotiationTest, SaysWhoWaits) {
+  NegotiationTable table(2, 3, 64);
+  EXPECT_FALSE(table.Waits("a"));
+  EXPECT_FALSE(table.Arrive(1, Ask("a"), At(0)));
+  EXPECT_TRUE(table.Waits("a"));
+  EXPECT_TRUE(table.Waits("a", 1));
+  EXPECT_FALSE(table.Waits("a", 0));
+  EXPECT_TRUE(table.Arrive(0, Ask("a"), At(0)));
+  EXPECT_FALSE(table.Waits("a"));
+}
+
+TEST(NegotiationTest, ARankMayJoinBetweenItsRounds) {
+  NegotiationTable table(3, 3, 64);
+  Request request = Ask("a");
+  request.takes_stand_ins = true;
+  EXPECT_FALSE(table.Arrive(2, request, At(0)));
+  for (int round = 0; round < 2; ++round) EXPECT_FALSE(table.Arrive(0, request, At(0)));
+  EXPECT_TRUE(table.Join(2).empty());
+  EXPECT_TRUE(table.Arrive(1, request, At(0)));  // the first round: with rank 2
+  EXPECT_TRUE(table.Arrive(1, request, At(0)));  // the second one: without
+  EXPECT_EQ(table.waiting(), 0u);
+}
+
+TEST(CompareViewsTest, OfManyDifferentViewsSomeAreShown) {
+  std::map<int, std::string> views;
+  for (int rank = 0; rank < 1000; ++rank) views[rank] = "view " + std::to_string(rank);
+  const std::string text = CompareViews(views);
+  EXPECT_EQ(text.rfind("rank 0: view 0; rank 1: view 1; ", 0), 0u) << text;
+  EXPECT_NE(text.find("; and 984 other views"), std::string::npos) << text;
+}
+
 TEST(CompareViewsTest, CutsLongViewsToTheFirstDifference) {
   EXPECT_EQ(CompareViews({{0, "a\nb\nc"}, {1, "a\nx\nc"}}), "rank 0: line 2: b; rank 1: line 2: x");
   EXPECT_EQ(CompareViews({{0, "a\nb"}, {1, "a"}}), "rank 0: line 2: b; rank 1: ends after line 1");

@@ -51,6 +51,38 @@ TEST(RoundTableTest, WhoHasLeftIsNotWaitedFor) {
   EXPECT_EQ(other.Deserted("b").peer(), 1);
 }
 
+TEST(RoundTableTest, WhoLeavesAfterItHasComeIsNotMissed) {
+  RoundTable table(3);
+  table.Arrive(1, Entry("a", 1));
+  EXPECT_TRUE(table.Leave(1).ok());
+  table.Arrive(0, Entry("a", 1));
+  EXPECT_TRUE(table.Deserted("a").ok());
+  EXPECT_TRUE(table.Arrive(2, Entry("a", 1)));
+  table.Arrive(0, Entry("a", 1));
+  EXPECT_EQ(table.Deserted("a").peer(), 1);
+}
+
+// Rank 0 asks at each arrival: over all of them, it may look at each rank a few times only.
+size_t LooksWhileAllArrive(int size, int in_both) {
+  RoundTable table(size);
+  size_t looks = 0;
+  for (int rank = 0; rank + 1 < size; ++rank) {
+    table.Arrive((rank + in_both) % size, Entry("a", 1));
+    EXPECT_TRUE(table.AnyWaits("a", [&](int other) { return ++looks, other == in_both; }));
+  }
+  return looks;
+}
+
+TEST(RoundTableTest, LookingForARankCostsNoMoreWithMoreRanks) {
+  for (const int size : {64, 256, 1024})
+    for (const int in_both : {0, size / 2, size - 1})
+      EXPECT_LE(LooksWhileAllArrive(size, in_both), static_cast<size_t>(3 * size)) << in_both;
+  RoundTable table(2);
+  EXPECT_FALSE(table.AnyWaits("a", [](int) { return true; }));
+  table.Arrive(0, Entry("a", 1));
+  EXPECT_FALSE(table.AnyWaits("a", [](int rank) { return rank == 1; }));
+}
+
 TEST(RoundTableTest, NobodyIsMissedInWhatIsClosed) {
   RoundTable table(2);
   table.Arrive(0, Entry("#1", 1));
@@ -71,6 +103,10 @@ TEST(NotesTest, SurviveTheWire) {
   EXPECT_EQ(note.entry.blob, "blob");
   ASSERT_TRUE(DecodeNote(EncodeVerdict(RoundVerdict{"k", Status::Ok(), {"x", "y"}}), 2, &note).ok());
   EXPECT_EQ(note.verdict.blobs, (std::vector<std::string>{"x", "y"}));
+  const std::string none = EncodeVerdict(RoundVerdict{"k", Status::Ok(), std::vector<std::string>(1000)});
+  EXPECT_LT(none.size(), 100u) << "every rank gets it";
+  ASSERT_TRUE(DecodeNote(none, 1000, &note).ok());
+  EXPECT_EQ(note.verdict.blobs, std::vector<std::string>(1000));
   ASSERT_TRUE(DecodeNote(EncodeVerdict(RoundVerdict{"k", Status(Code::kMismatch, "no"), {}}), 2, &note).ok());
   EXPECT_EQ(note.verdict.refusal.code(), Code::kMismatch);
   ASSERT_TRUE(DecodeNote(EncodeOverdue("k", Status(Code::kDeadlineExceeded, "late")), 2, &note).ok());
