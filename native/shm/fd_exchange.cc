@@ -15,8 +15,13 @@
 namespace tfc {
 namespace {
 
-constexpr double kClientSeconds = 5.0;  // a stranger may keep a descriptor that long
-constexpr size_t kMaxWaiting = 256;     // a newcomer beyond them takes the place of the oldest
+// How long a process may take to prove the key, and how long while as many as may wait do: those beyond them stay in
+// the kernel's queue.
+constexpr double kClientSeconds = 5.0;
+constexpr double kCrowdedSeconds = 0.5;
+constexpr size_t kMaxWaiting = 256;
+constexpr double kRetrySeconds = 0.02;  // after the server's queue was full
+constexpr double kPauseSeconds = 0.1;   // after accept failed for want of descriptors or memory
 constexpr char kPrefix[] = "tfcollective-";
 constexpr size_t kFdsPerMessage = 250;  // the kernel takes 253
 
@@ -112,10 +117,14 @@ Status ReceiveWithFds(int socket, Digest* digest, std::vector<UniqueFd>* fds) {
 // One that has connected and has not proved the key yet.
 struct Client {
   UniqueFd socket;
-  Deadline deadline;
+  Deadline::Clock::time_point since;
   Proof proof{};
   size_t received = 0;
 };
+
+Deadline LimitOf(const Client& client, bool crowded) {
+  return Deadline::After(crowded ? kCrowdedSeconds : kClientSeconds, client.since);
+}
 
 enum class Answer { kLater, kServed, kTurnedAway };
 
@@ -133,20 +142,23 @@ Answer ServeOne(Client* client, const std::vector<int>& fds, const std::string& 
   const Digest digest = MakeDigest(key, "server", proof.nonce, name);
   for (size_t at = 0; at < fds.size(); at += kFdsPerMessage) {
     const size_t count = std::min(kFdsPerMessage, fds.size() - at);
-    const Status sent = SendWithFds(client->socket.get(), digest, &fds[at], count, client->deadline);
+    const Status sent = SendWithFds(client->socket.get(), digest, &fds[at], count, LimitOf(*client, false));
     if (!sent.ok()) return Answer::kTurnedAway;
   }
   return Answer::kServed;
 }
 
-// Waits for a newcomer, for one of `waiting`, or until the first deadline. The result has the
-// listening socket, the cancel descriptor and the clients, in this order.
+// Accept may succeed later.
+bool IsShortage(int err) { return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM; }
+
+// Waits for another client (not with a `listening` of -1), for one of `waiting`, or until the first deadline. The
+// result has the listening socket, the cancel descriptor and the clients, in this order.
 Result<std::vector<pollfd>> Watch(int listening, int cancel_fd, const std::vector<Client>& waiting, Deadline deadline) {
   std::vector<pollfd> watched{{listening, POLLIN, 0}, {cancel_fd, POLLIN, 0}};  // poll ignores negative descriptors
   for (const Client& client : waiting) {
     watched.push_back({client.socket.get(), POLLIN, 0});
-    deadline = deadline.Earlier(client.deadline);
   }
+  if (!waiting.empty()) deadline = deadline.Earlier(LimitOf(waiting.front(), waiting.size() >= kMaxWaiting));
   if (::poll(watched.data(), watched.size(), deadline.LeftMillis(1 << 30)) < 0 && errno != EINTR)
     return Status::FromErrno("poll", errno);
   return watched;
@@ -167,45 +179,62 @@ Result<FdServer> FdServer::Create() {
   sockaddr_un address;
   const socklen_t size = AbstractAddress(name, &address);
   if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) return Status::FromErrno("bind", errno);
-  if (::listen(socket.get(), 1024) != 0) return Status::FromErrno("listen", errno);
+  if (::listen(socket.get(), 4096) != 0) return Status::FromErrno("listen", errno);
   return FdServer(std::move(socket), std::move(name));
 }
 
 Status FdServer::Serve(const std::vector<int>& fds, int clients, const ExchangeKey& key, int cancel_fd,
                        Deadline deadline) {
-  std::vector<Client> waiting;  // oldest first; a stranger who says nothing keeps nobody else waiting
+  std::vector<Client> waiting;  // oldest first; one that says nothing keeps no other waiting
+  Deadline resume = Deadline::After(0);
   for (int served = 0; served < clients;) {
-    const auto watched = Watch(socket_.get(), cancel_fd, waiting, deadline);
+    const bool crowded = waiting.size() >= kMaxWaiting;
+    const bool paused = !resume.Passed();
+    const auto watched =
+        Watch(crowded || paused ? -1 : socket_.get(), cancel_fd, waiting, paused ? deadline.Earlier(resume) : deadline);
     if (!watched.ok()) return watched.status();
     if (watched.value()[1].revents != 0) return Status(Code::kCancelled, "cancelled");
     if (deadline.Passed())
       return Status(Code::kDeadlineExceeded, "only " + std::to_string(served) + " of " + std::to_string(clients) +
                                                  " ranks of this node fetched the shared memory");
     for (size_t i = waiting.size(); i-- > 0;) {
-      Answer answer = waiting[i].deadline.Passed() ? Answer::kTurnedAway : Answer::kLater;
+      Answer answer = LimitOf(waiting[i], crowded).Passed() ? Answer::kTurnedAway : Answer::kLater;
       if (watched.value()[i + 2].revents != 0) answer = ServeOne(&waiting[i], fds, name_, key);
       if (answer == Answer::kServed) ++served;
       if (answer != Answer::kLater) waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
     }
     if (watched.value()[0].revents == 0) continue;
     UniqueFd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client.valid() && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+    if (!client.valid() && IsShortage(errno)) resume = Deadline::After(kPauseSeconds);
+    if (!client.valid() && !IsShortage(errno) && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
       return Status::FromErrno("accept", errno);
     if (!client.valid() || !SameUser(client.get())) continue;
-    if (waiting.size() >= kMaxWaiting) waiting.erase(waiting.begin());
-    waiting.push_back(Client{std::move(client), Deadline::After(kClientSeconds)});
+    waiting.push_back(Client{std::move(client), Deadline::Clock::now()});
   }
   return Status::Ok();
 }
 
-Result<std::vector<UniqueFd>> FetchFds(const std::string& name, size_t count, const ExchangeKey& key, int cancel_fd,
-                                       Deadline deadline) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.valid()) return Status::FromErrno("socket", errno);
+namespace {
+
+// The kernel's queue may be full: then it is tried again.
+Status ConnectTo(int socket, const std::string& name, int cancel_fd, Deadline deadline) {
   sockaddr_un address;
   const socklen_t size = AbstractAddress(name, &address);
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0)
-    return Status::FromErrno("connect to the node's leader", errno);
+  while (::connect(socket, reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    if (errno != EAGAIN && errno != EINTR) return Status::FromErrno("connect to the node's leader", errno);
+    const Status paused = WaitReady(-1, 0, cancel_fd, deadline.Earlier(Deadline::After(kRetrySeconds)));
+    if (paused.code() != Code::kDeadlineExceeded || deadline.Passed()) return paused;
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> FetchFds(const std::string& name, size_t count, const ExchangeKey& key, int cancel_fd,
+                                       Deadline deadline) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return Status::FromErrno("socket", errno);
+  TFC_RETURN_IF_ERROR(ConnectTo(socket.get(), name, cancel_fd, deadline));
   if (!SameUser(socket.get())) return Status(Code::kProtocol, "the node's leader belongs to another user");
   Proof proof{};
   TFC_RETURN_IF_ERROR(FillRandom(proof.nonce.data(), proof.nonce.size()));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/event_fd.h"
+#include "testing/crowd.h"
 
 namespace tfc {
 namespace {
@@ -103,6 +104,39 @@ TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
   EXPECT_TRUE(fetched.ok()) << fetched.status().message();
   EXPECT_TRUE(serving.get().ok());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+}
+
+TEST_F(FdExchangeTest, ManySilentProcessesKeepNoClientWaiting) {
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 300; ++i) crowd.push_back(Stranger(server_.name()));
+  auto serving = Serve(1, 60);
+  const auto fetched = FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(60));
+  EXPECT_TRUE(fetched.ok()) << fetched.status().message();
+  EXPECT_TRUE(serving.get().ok());
+}
+
+// The kernel's queue takes 4096 at most; a client beyond it waits as long as it may, and not longer.
+TEST_F(FdExchangeTest, AFullQueueIsWaitedForUntilTheDeadline) {
+  if (!AllowDescriptors(5000)) GTEST_SKIP() << "too few descriptors";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, server_.name().data(), server_.name().size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server_.name().size());
+  std::vector<UniqueFd> queue;
+  bool full = false;
+  while (!full && queue.size() < 4500) {
+    queue.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    full = ::connect(queue.back().get(), reinterpret_cast<sockaddr*>(&address), size) != 0;
+  }
+  if (!full) GTEST_SKIP() << "this kernel's queue is longer";
+  EXPECT_EQ(FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(0.1)).status().code(), Code::kDeadlineExceeded);
+  const EventFd cancel = EventFd::Create().Take();
+  cancel.Signal();
+  EXPECT_EQ(FetchFd(server_.name(), kKey, cancel.fd(), Deadline::After(60)).status().code(), Code::kCancelled);
+  queue.clear();
+  auto serving = Serve(1, 60);
+  EXPECT_TRUE(FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(60)).ok());
+  EXPECT_TRUE(serving.get().ok());
 }
 
 TEST_F(FdExchangeTest, AnotherKeyGetsNothingAndDoesNotCount) {
