@@ -1,4 +1,4 @@
-"""Strangers may connect, but not stay: ends connections that do not prove the job key soon."""
+"""Limits connections that have not authenticated: ends those that do not prove the job key soon."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from typing import Protocol
 
 __all__ = ["Connection", "Doorkeeper"]
+
+_CROWDED_S = 0.5
 
 
 class Connection(Protocol):
@@ -18,45 +20,47 @@ class Doorkeeper:
     """Watches connections from their beginning to their first proved request. Lives on the event loop's thread.
 
     A connection that sends nothing, or a header byte by byte, never becomes a request that could be refused: without
-    this it would hold a descriptor for as long as it likes.
+    this it would hold a descriptor for as long as it likes. None is ended because others come before it had time to
+    ask for something: it may be that of a rank.
 
     Args:
         patience: how long (s) a connection may take to prove the key.
-        most: how many may be unproved at one time; when there are more, the oldest has to go.
+        most: how many may take that long at one time; of more, the oldest have ``crowded`` seconds.
+        crowded: that time, from when the connection came.
     """
 
-    def __init__(self, patience: float, most: int) -> None:
+    def __init__(self, patience: float, most: int, crowded: float = _CROWDED_S) -> None:
         self._patience = patience
         self._most = most
+        self._crowded = crowded
         self._unproved: dict[Connection, asyncio.TimerHandle] = {}  # oldest first
+        self._hurried: dict[Connection, asyncio.TimerHandle] = {}
 
     def came(self, connection: Connection) -> None:
         """A connection is about to open."""
         loop = asyncio.get_running_loop()
         self._unproved[connection] = loop.call_later(self._patience, self._end, connection)
         if len(self._unproved) > self._most:
-            self._end(next(iter(self._unproved)))
+            self._hurry(next(iter(self._unproved)))
 
     def proved(self, connection: Connection) -> None:
         """A request on it has proved the key: it may stay."""
-        timer = self._unproved.pop(connection, None)
+        timer = self._unproved.pop(connection, None) or self._hurried.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def close(self) -> None:
         """Forgets all connections."""
-        for connection in list(self._unproved):
+        for connection in [*self._unproved, *self._hurried]:
             self.proved(connection)
+
+    def _hurry(self, connection: Connection) -> None:
+        timer = self._unproved.pop(connection)
+        timer.cancel()
+        came_at = timer.when() - self._patience
+        self._hurried[connection] = asyncio.get_running_loop().call_at(came_at + self._crowded, self._end, connection)
 
     def _end(self, connection: Connection) -> None:
         self.proved(connection)
-        if connection.transport is None:
-            # Many come in one turn of the loop, and the oldest of them is not open yet: it is in the next one.
-            asyncio.get_running_loop().call_soon(_abort, connection)
-        else:
-            _abort(connection)
-
-
-def _abort(connection: Connection) -> None:
-    if connection.transport is not None:
-        connection.transport.abort()
+        if connection.transport is not None:
+            connection.transport.abort()
