@@ -225,6 +225,15 @@ tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc
 
 void tfc_plan_release(tfc_plan* plan) { delete plan; }
 
+tfc_code tfc_plan_forget(tfc_communicator* communicator, const char* name, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (communicator == nullptr || name == nullptr)
+      return Status(Code::kInvalidArgument, "the communicator or the name of the plan is missing");
+    communicator->session->engine().ForgetPlan(name);
+    return Status::Ok();
+  });
+}
+
 tfc_code tfc_timeline_start(tfc_communicator* communicator, size_t capacity, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");

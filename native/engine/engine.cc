@@ -308,14 +308,9 @@ Status Engine::Submit(Operation operation, Done done) {
     return Status::Ok();
   }
   if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
-  Request request;
-  request.name = operation.name;
-  request.signature = operation.Signature();
-  request.view = operation.Describe();
-  request.takes_stand_ins = TakesStandIns(operation);
   const Deadline deadline = Start(&operation);
   AllocateOutside(&operation);
-  request.timeout_s = operation.timeout_s;
+  const Request request = RequestFor(operation);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
@@ -325,6 +320,16 @@ Status Engine::Submit(Operation operation, Done done) {
   }
   Ask(request);
   return Status::Ok();
+}
+
+Request Engine::RequestFor(const Operation& operation) const {
+  Request request;
+  request.name = operation.name;
+  request.signature = operation.Signature();
+  request.view = operation.Describe();
+  request.takes_stand_ins = TakesStandIns(operation);
+  request.timeout_s = operation.timeout_s;
+  return request;
 }
 
 void Engine::Ask(const Request& request) {
@@ -342,8 +347,32 @@ Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
   return plan;
 }
 
-Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done) {
-  const PlanSpec& spec = plan->spec();
+void Engine::ForgetPlan(const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = plans_.find(name);
+  if (found == plans_.end()) return;
+  const std::shared_ptr<Plan> plan = found->second;
+  plan->forgotten = true;
+  DropIfForgotten(plan);
+}
+
+// Under the mutex. The channel's counters stay as they are, and are the same on all ranks: each has done all runs.
+void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
+  if (!plan->forgotten || plan->unfinished > 0) return;
+  plans_.erase(plan->spec().name);
+  if (plan->asked && !failure_.failed()) star_->Send(0, static_cast<uint8_t>(Message::kForget), plan->spec().name);
+  plan->StartAnew();
+}
+
+void Engine::EndRun(const std::shared_ptr<Plan>& plan) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  --plan->unfinished;
+  DropIfForgotten(plan);
+}
+
+Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done) {
+  std::shared_ptr<Plan> plan = given;
+  const PlanSpec& spec = given->spec();
   if (bucket >= spec.num_buckets)
     return Status(Code::kInvalidArgument,
                   "bucket " + std::to_string(bucket) + " of a plan of " + std::to_string(spec.num_buckets));
@@ -362,16 +391,20 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
   }
   const Deadline deadline = Start(&operation);
   bool ask = false;
-  bool agreed = false;
+  std::optional<uint32_t> agreed;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     TFC_RETURN_IF_ERROR(Admit());
+    // It may have been forgotten since it was acquired, and another one of its name may be in its place.
+    plan = plans_.emplace(spec.name, plan).first->second;
     // Once the ranks have agreed, the run itself finds out whether it needs somebody who has left.
-    if (!plan->channel) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
+    if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
+      TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
     plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});
     ++plan->waiting;
+    ++plan->unfinished;
     ask = !std::exchange(plan->asked, true);
-    agreed = plan->channel.has_value();
+    agreed = plan->channel;
   }
   if (ask) {
     Request request;
@@ -383,14 +416,15 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Ope
     request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
     Ask(request);
   }
-  if (agreed) RunBuckets(plan);
+  if (agreed) RunBuckets(plan, *agreed);
   KeepTicking();
   return Status::Ok();
 }
 
 // Runs the buckets whose turn it is on the plan's channel.
-void Engine::RunBuckets(const std::shared_ptr<Plan>& plan) {
-  scheduler_->Submit(*plan->channel, [this, plan](const Resources& resources, Channel* channel) {
+void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
+  if (plan_channel == kNoPlanChannel) return NegotiateBuckets(plan);
+  scheduler_->Submit(plan_channel, [this, plan](const Resources& resources, Channel* channel) {
     while (true) {
       std::optional<Plan::Run> run;
       {
@@ -402,6 +436,7 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan) {
       }
       const Status status = RunWatched(run->operation, resources, run->deadline, channel);
       scheduler_->CallOutside([&] { run->done(status); });
+      EndRun(plan);
     }
   });
 }
@@ -414,6 +449,25 @@ void Engine::AllocateOutside(Operation* operation) {
     scheduler_->CallOutside([&] { memory = allocate(rows); });
     return memory;
   };
+}
+
+// More plans are in use than there are channels: each bucket is an operation that is matched by name.
+void Engine::NegotiateBuckets(const std::shared_ptr<Plan>& plan) {
+  std::vector<Request> requests;
+  {
+    // Runs of one bucket keep their order.
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Plan::Run& run : plan->order().TakeAll()) {
+      const Done done = [this, plan, done = std::move(run.done)](const Status& status) {
+        done(status);
+        EndRun(plan);
+      };
+      requests.push_back(RequestFor(run.operation));
+      pending_[run.operation.name].push_back(Pending{std::move(run.operation), done, run.deadline});
+    }
+    plan->waiting = 0;
+  }
+  for (const Request& request : requests) Ask(request);
 }
 
 void Engine::Fail(const Status& status) {

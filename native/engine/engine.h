@@ -89,7 +89,10 @@ class Engine final : public StarHandler {
   Status RunPrepared(const Prepared& prepared);
   Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
-  Status StartBucket(const std::shared_ptr<Plan>& plan, size_t bucket, Operation operation, Done done);
+  Status StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done);
+  // This process needs the plan of that name no more, as far as is known: gives its channel back once its runs are done
+  // and all ranks have said so. A plan that is started again nevertheless is agreed on again.
+  void ForgetPlan(const std::string& name);
 
   // This rank has no more data: takes part with zeros in what the others all-reduce until they have
   // joined too. Gives the rank that joined last. DEADLINE_EXCEEDED when for `timeout_s` (0: the
@@ -181,13 +184,19 @@ class Engine final : public StarHandler {
   Status ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel,
                            const Prepared* prepared = nullptr);
   Status CallJoined(const Operation& operation, uint32_t channel, uint64_t sequence);
-  void RunBuckets(const std::shared_ptr<Plan>& plan);
   void AllocateOutside(Operation* operation);
+  void RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
+  void NegotiateBuckets(const std::shared_ptr<Plan>& plan);
+  void EndRun(const std::shared_ptr<Plan>& plan);
+  void DropIfForgotten(const std::shared_ptr<Plan>& plan);
+  Request RequestFor(const Operation& operation) const;
   void Ask(const Request& request);
 
   // Messages (monitor thread).
   void OnRequest(int from, const std::string& payload);
   void OnVerdict(const std::string& payload);
+  void OnForget(int from, const std::string& payload);
+  void OnFreed(const std::string& payload);
   void OnAbort(int from, const std::string& payload);
   void OnFailed(const std::string& payload);
   void OnDispute(int from, const std::string& payload);

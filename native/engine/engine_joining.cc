@@ -125,7 +125,7 @@ Status Engine::WaitUntilNothingRuns() {
       return failure_.failed() || (pending_.empty() && !plans_wait);
     });
     for (const auto& [name, plan] : plans_)
-      if (plan->channel) channels.push_back(*plan->channel);
+      if (plan->channel && *plan->channel != kNoPlanChannel) channels.push_back(*plan->channel);
   }
   std::mutex mutex;
   std::condition_variable passed;

@@ -57,6 +57,10 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnAllJoined(payload);
     case Message::kJoinTimeout:
       return OnJoinTimeout(from, payload);
+    case Message::kForget:
+      return OnForget(from, payload);
+    case Message::kFreed:
+      return OnFreed(payload);
     case Message::kNote:
       if (options_.on_note) return options_.on_note(from, payload);
       break;
@@ -102,8 +106,26 @@ void Engine::OnRequest(int from, const std::string& payload) {
   if (!decoded.ok()) return Protocol(decoded, from);
   const std::string name = request.is_plan ? "" : request.name;
   const auto verdict = table_.Arrive(from, std::move(request), Deadline::Clock::now());
+  if (verdict && verdict->only_rank != kNoPeer)
+    return star_->Send(verdict->only_rank, static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
   if (verdict) return star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
   if (!name.empty() && options_.on_wait) options_.on_wait(name);
+}
+
+void Engine::OnForget(int from, const std::string& payload) {
+  const auto freed = table_.Forget(from, payload);
+  if (freed) star_->SendToAll(static_cast<uint8_t>(Message::kFreed), EncodeChannel(*freed));
+}
+
+// The verdict that gives the channel to another plan comes after this, on all ranks.
+void Engine::OnFreed(const std::string& payload) {
+  uint32_t channel = 0;
+  Status decoded = DecodeChannel(payload, &channel);
+  if (decoded.ok() && (channel < kFirstPlanChannel || channel >= kFirstPlanChannel + kMaxPlans))
+    decoded = Status(Code::kProtocol, "freed the channel " + std::to_string(channel) + ", which is no plan's");
+  if (!decoded.ok()) return Protocol(decoded, 0);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (arena_ != nullptr) arena_->Release(channel);
 }
 
 void Engine::OnVerdict(const std::string& payload) {
@@ -115,17 +137,18 @@ void Engine::OnVerdict(const std::string& payload) {
 
 void Engine::StartVerdict(const Verdict& verdict) {
   if (verdict.is_plan) {
+    // Gradients that cannot be reduced leave the replicas apart for good: that ends the communicator.
+    if (!verdict.refusal.ok()) return Fail(verdict.refusal);
     std::shared_ptr<Plan> plan;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = plans_.find(verdict.name);
-      if (found == plans_.end()) return;  // failed meanwhile
+      // Failed meanwhile, or the others agreed while this rank had joined: it will ask for itself.
+      if (found == plans_.end() || !found->second->asked) return;
       plan = found->second;
-      if (verdict.refusal.ok()) plan->channel = verdict.channel;
+      plan->channel = verdict.channel;
     }
-    // Gradients that cannot be reduced leave the replicas apart for good: that ends the communicator.
-    if (!verdict.refusal.ok()) return Fail(verdict.refusal);
-    return RunBuckets(plan);
+    return RunBuckets(plan, verdict.channel);
   }
   std::shared_ptr<Pending> next;
   {

@@ -135,6 +135,18 @@ Status Decode(const std::string& bytes, StandIn* stand_in) {
   return reader.Finish("stand-in");
 }
 
+std::string EncodeChannel(uint32_t channel) {
+  WireWriter writer;
+  writer.Number(channel);
+  return writer.Take();
+}
+
+Status DecodeChannel(const std::string& bytes, uint32_t* channel) {
+  WireReader reader(bytes);
+  *channel = reader.Number<uint32_t>();
+  return reader.Finish("channel");
+}
+
 std::string EncodeRank(int rank) { return WireWriter().Number(static_cast<int32_t>(rank)).Take(); }
 
 Status DecodeRank(const std::string& bytes, int* rank) {

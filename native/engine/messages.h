@@ -33,6 +33,8 @@ enum class Message : uint8_t {
   kAllJoined = 18,    // 0 -> all: the rank that joined last
   kNote = 19,         // what a room above the engine tells itself on other ranks; see NoteHandler
   kJoinTimeout = 20,  // -> 0: seconds: my join has timed out; who has not joined?
+  kForget = 21,       // -> 0: name of a plan that I no longer need
+  kFreed = 22,        // 0 -> all: a channel that no plan uses any longer
 };
 
 // That all ranks have come to a point of the set-up.
@@ -52,6 +54,7 @@ std::string EncodePlace(uint32_t channel, uint64_t sequence);
 std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead = "");
 std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status);
 std::string EncodeRank(int rank);
+std::string EncodeChannel(uint32_t channel);
 std::string EncodeLeft(int rank, const Progress& progress);
 std::string Encode(const Joins& joins);
 std::string EncodeSeconds(double seconds);
@@ -64,6 +67,7 @@ Status Decode(const std::string& bytes, Status* status);
 Status Decode(const std::string& bytes, Progress* progress);
 Status Decode(const std::string& bytes, StandIn* stand_in);
 Status DecodeRank(const std::string& bytes, int* rank);
+Status DecodeChannel(const std::string& bytes, uint32_t* channel);
 Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence);
 Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
                   std::string* instead);

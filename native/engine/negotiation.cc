@@ -96,7 +96,9 @@ Status Unjoinable(const std::string& what, const std::vector<int>& joined) {
 }
 
 NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans)
-    : world_size_(world_size), first_plan_channel_(first_plan_channel), max_plans_(max_plans) {}
+    : world_size_(world_size) {
+  for (uint32_t plan = 0; plan < max_plans; ++plan) free_channels_.insert(first_plan_channel + plan);
+}
 
 std::optional<Verdict> NegotiationTable::Arrive(int rank, Request request, Deadline::Clock::time_point now) {
   if (request.is_plan) {
@@ -169,10 +171,25 @@ std::optional<Verdict> NegotiationTable::JoinPlan(int rank, const Request& reque
   verdict.is_plan = true;
   verdict.name = request.name;
   verdict.channel = agreed.channel;
-  if (agreed.request.signature != request.signature)
+  if (agreed.request.signature == request.signature) {
+    verdict.only_rank = rank;
+  } else {
     verdict.refusal = Status(Code::kMismatch, "the ranks disagree on the bucket plan '" + request.name + "': " +
                                                   CompareViews({{other, agreed.request.view}, {rank, request.view}}));
+  }
   return verdict;
+}
+
+std::optional<uint32_t> NegotiationTable::Forget(int rank, const std::string& plan) {
+  const auto found = agreed_.find(plan);
+  if (found == agreed_.end()) return std::nullopt;
+  found->second.ranks.erase(rank);
+  if (!found->second.ranks.empty()) return std::nullopt;
+  const uint32_t channel = found->second.channel;
+  agreed_.erase(found);
+  if (channel == kNoPlanChannel) return std::nullopt;
+  free_channels_.insert(channel);
+  return channel;
 }
 
 Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
@@ -196,14 +213,8 @@ Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
     return verdict;
   }
   if (!verdict.is_plan) return verdict;
-  if (plans_ >= max_plans_) {
-    verdict.refusal =
-        Status(Code::kResourceExhausted,
-               "more than " + std::to_string(max_plans_) +
-                   " bucket plans in one communicator; keep the traced functions, do not trace new ones each step");
-    return verdict;
-  }
-  verdict.channel = first_plan_channel_ + plans_++;
+  verdict.channel = free_channels_.empty() ? kNoPlanChannel : *free_channels_.begin();
+  free_channels_.erase(verdict.channel);
   Agreed& agreed = agreed_[key.second];
   agreed.request = first;
   agreed.channel = verdict.channel;

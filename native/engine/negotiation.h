@@ -26,12 +26,17 @@ struct Request {
   bool takes_stand_ins = false;  // joined ranks may be missing
 };
 
+inline constexpr uint32_t kNoPlanChannel = 0;
+
 // What all ranks do now.
 struct Verdict {
   std::string name;
   bool is_plan = false;
-  uint32_t channel = 0;  // of a plan that begins
+  uint32_t channel = 0;  // of a plan that begins; kNoPlanChannel: none is free, its buckets are matched by name
   Status refusal;        // Ok: run it
+  // Not kNoPeer: the one rank that the verdict is for. Another one that has forgotten the plan, and asks for it again,
+  // may not take it for its own: the channel may be free before it is heard.
+  int only_rank = kNoPeer;
 };
 
 class NegotiationTable {
@@ -47,6 +52,10 @@ class NegotiationTable {
   Status Overdue(Deadline::Clock::time_point now) const;
   // Texts about entries that have waited for `seconds` and were not reported before.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
+
+  // `rank` has no use for the plan any more; it may ask for it again. The channel that is free now, if the plan had one
+  // and no other rank holds it.
+  std::optional<uint32_t> Forget(int rank, const std::string& plan);
 
   // `rank` asks for nothing more until Return: what only it was missing from is decided now.
   std::vector<Verdict> Join(int rank);
@@ -73,7 +82,7 @@ class NegotiationTable {
   struct Agreed {
     Request request;
     uint32_t channel = 0;
-    std::set<int> ranks;  // that have asked for it
+    std::set<int> ranks;  // that have asked for it and not forgotten it
   };
 
   bool Complete(const Entry& entry) const;
@@ -83,9 +92,7 @@ class NegotiationTable {
   int FirstMissing(const Entry& entry) const;
 
   const int world_size_;
-  const uint32_t first_plan_channel_;
-  const uint32_t max_plans_;
-  uint32_t plans_ = 0;  // that have got a channel
+  std::set<uint32_t> free_channels_;
   std::set<int> joined_;
   std::map<std::string, Agreed> agreed_;
   // A name can be asked for again before all ranks have asked once: one entry a round.

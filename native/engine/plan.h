@@ -25,9 +25,18 @@ class Plan {
   const PlanSpec& spec() const { return spec_; }
   BucketOrder<Run>& order() { return order_; }
 
+  // The next run asks the ranks to agree again, as the first one did.
+  void StartAnew() {
+    asked = false;
+    channel.reset();
+    forgotten = false;
+  }
+
   bool asked = false;               // the ranks are being asked to agree
-  std::optional<uint32_t> channel;  // once they have
+  std::optional<uint32_t> channel;  // once they have; may be kNoPlanChannel
   size_t waiting = 0;               // runs in order()
+  size_t unfinished = 0;            // runs that were started and are not done
+  bool forgotten = false;           // this process needs it no more once no run is unfinished
 
  private:
   const PlanSpec spec_;

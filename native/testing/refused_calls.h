@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tfc::testing {
+namespace tfc {
 
 // From now on the call gives `error` on this thread and on the threads that it starts; there is no way back. With
 // `at_zero_too` false, calls whose third argument is zero go on working. False if the system has no seccomp.
@@ -28,6 +28,6 @@ inline bool RefuseCall(int number, int error, bool at_zero_too = true) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-}  // namespace tfc::testing
+}  // namespace tfc
 
 #endif  // TFCOLLECTIVE_TESTING_REFUSED_CALLS_H_

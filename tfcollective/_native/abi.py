@@ -346,6 +346,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_plan_acquire": (_code, (_handle, POINTER(PlanOptions), _handle_out, _error_out)),
     "tfc_plan_start": (_code, (_handle, c_int32, c_int32, POINTER(Span), c_size_t, DoneFn, c_void_p, _error_out)),
     "tfc_plan_release": (None, (_handle,)),
+    "tfc_plan_forget": (_code, (_handle, c_char_p, _error_out)),
     "tfc_device_find": (_code, (POINTER(DeviceOptions), POINTER(DeviceLibraries), _error_out)),
     "tfc_device_describe": (_code, (POINTER(DeviceOptions), c_int32, POINTER(DeviceInfo), _error_out)),
     "tfc_device_configure": (_code, (_handle, POINTER(DeviceOptions), _error_out)),

@@ -487,6 +487,68 @@ TEST_P(WorldTest, TwoPlansReadyInDifferentOrderDoNotDeadlock) {
   });
 }
 
+void RunOnce(tfc_plan* plan, int size) {
+  PlanRun run;
+  std::vector<float> a(5000, 1), b(10, 2);
+  ASSERT_EQ(StartBucket(plan, 0, &a, &run), TFC_OK);
+  ASSERT_EQ(StartBucket(plan, 1, &b, &run), TFC_OK);
+  WaitFor(&run, 2);
+  ASSERT_EQ(run.codes, std::vector<int>(2, TFC_OK));
+  ASSERT_EQ(a.back(), static_cast<float>(size));
+  ASSERT_EQ(b.back(), static_cast<float>(2 * size));
+}
+
+uint32_t HighestChannel(tfc_communicator* communicator) {
+  uint32_t highest = 0;
+  const auto look = [](void* user, const tfc_timeline_event* event) {
+    auto* seen = static_cast<uint32_t*>(user);
+    *seen = std::max(*seen, event->channel);
+  };
+  EXPECT_EQ(tfc_timeline_stop(communicator, look, &highest, nullptr, nullptr), TFC_OK);
+  return highest;
+}
+
+TEST_P(WorldTest, ChannelsOfForgottenPlansAreUsedAgain) {
+  EveryRank([this](int, tfc_communicator* communicator) {
+    ASSERT_EQ(tfc_timeline_start(communicator, 10000, nullptr), TFC_OK);
+    for (int number = 0; number < 200; ++number) {
+      const std::string name = "step#" + std::to_string(number);
+      tfc_plan* plan = Acquire(communicator, name.c_str(), 2);
+      for (int step = 0; step < 3; ++step) RunOnce(plan, size());
+      EXPECT_EQ(tfc_plan_forget(communicator, name.c_str(), nullptr), TFC_OK);
+      tfc_plan_release(plan);
+    }
+    EXPECT_LT(HighestChannel(communicator), 10u);
+  });
+}
+
+// Forgetting is known to nobody else, may come at any time and again and again.
+TEST_P(WorldTest, RanksForgetPlansWhenTheyLike) {
+  EveryRank([this](int rank, tfc_communicator* communicator) {
+    tfc_plan* plans[3] = {Acquire(communicator, "a", 2), Acquire(communicator, "b", 2), Acquire(communicator, "c", 2)};
+    const char* names[3] = {"a", "b", "c"};
+    for (int step = 0; step < 300; ++step) {
+      RunOnce(plans[step % 3], size());
+      if (step % (rank + 2) == 0) {
+        EXPECT_EQ(tfc_plan_forget(communicator, names[step * 7 % 3], nullptr), TFC_OK);
+        EXPECT_EQ(tfc_plan_forget(communicator, "unknown", nullptr), TFC_OK);
+      }
+    }
+    for (tfc_plan* plan : plans) tfc_plan_release(plan);
+  });
+}
+
+TEST_P(WorldTest, MorePlansThanChannelsRunAllTheSame) {
+  EveryRank([this](int, tfc_communicator* communicator) {
+    std::vector<tfc_plan*> plans;
+    for (int number = 0; number < 70; ++number)
+      plans.push_back(Acquire(communicator, ("step#" + std::to_string(number)).c_str(), 2));
+    for (int step = 0; step < 2; ++step)
+      for (tfc_plan* plan : plans) RunOnce(plan, size());
+    for (tfc_plan* plan : plans) tfc_plan_release(plan);
+  });
+}
+
 TEST_P(WorldTest, PlansThatDifferAreAMismatchThatNamesTheFirstDifference) {
   if (size() == 1) GTEST_SKIP() << "a world of one cannot disagree";
   EveryRank([](int rank, tfc_communicator* communicator) {

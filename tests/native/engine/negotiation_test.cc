@@ -72,9 +72,40 @@ TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
   plan.name = "q";
   EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 4u);
   plan.name = "r";
-  const Status refusal = table.Arrive(0, plan, At(0))->refusal;
-  EXPECT_EQ(refusal.code(), Code::kResourceExhausted);
-  EXPECT_EQ(refusal.message().rfind("more than 2 bucket plans", 0), 0u);
+  const auto third = table.Arrive(0, plan, At(0));
+  EXPECT_TRUE(third->refusal.ok());
+  EXPECT_EQ(third->channel, kNoPlanChannel);
+  EXPECT_FALSE(table.Forget(0, "r"));
+  EXPECT_EQ(table.Forget(0, "p"), 3u);
+  EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
+}
+
+TEST(NegotiationTest, AChannelIsFreeWhenAllRanksHaveForgottenItsPlan) {
+  NegotiationTable table(3, 3, 64);
+  Request plan = Ask("p");
+  plan.is_plan = true;
+  for (int rank = 0; rank < 3; ++rank) table.Arrive(rank, plan, At(0));
+  EXPECT_FALSE(table.Forget(0, "p"));
+  EXPECT_FALSE(table.Forget(0, "p"));
+  EXPECT_FALSE(table.Forget(2, "p"));
+  EXPECT_FALSE(table.Forget(1, "q"));
+  EXPECT_EQ(table.Forget(1, "p"), 3u);
+  EXPECT_FALSE(table.Forget(1, "p"));
+  EXPECT_FALSE(table.Arrive(0, plan, At(0))) << "all ranks have to agree again";
+}
+
+TEST(NegotiationTest, ARankThatForgotAPlanTooSoonGetsItBackAlone) {
+  NegotiationTable table(2, 3, 64);
+  Request plan = Ask("p");
+  plan.is_plan = true;
+  table.Arrive(0, plan, At(0));
+  table.Arrive(1, plan, At(0));
+  EXPECT_FALSE(table.Forget(0, "p"));
+  const auto again = table.Arrive(0, plan, At(0));
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->channel, 3u);
+  EXPECT_EQ(again->only_rank, 0);
+  EXPECT_FALSE(table.Forget(1, "p")) << "rank 0 holds it";
 }
 
 TEST(NegotiationTest, OverdueNamesTheMissingRanks) {

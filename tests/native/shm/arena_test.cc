@@ -83,7 +83,7 @@ TEST(ArenaShapeTest, RefusesWhatNoWorldHas) {
 template <typename Body>
 void Without(int call, int error, const Body& body) {
   std::thread([&] {
-    ASSERT_TRUE(testing::RefuseCall(call, error)) << "this system has no seccomp";
+    ASSERT_TRUE(RefuseCall(call, error)) << "this system has no seccomp";
     body();
   }).join();
 }

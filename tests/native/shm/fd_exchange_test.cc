@@ -110,7 +110,7 @@ TEST_F(FdExchangeTest, ManySilentProcessesKeepNoClientWaiting) {
   std::vector<UniqueFd> crowd;
   for (int i = 0; i < 300; ++i) crowd.push_back(Stranger(server_.name()));
   auto serving = Serve(1, 60);
-  const auto fetched = FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(60));
+  const auto fetched = FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(60));
   EXPECT_TRUE(fetched.ok()) << fetched.status().message();
   EXPECT_TRUE(serving.get().ok());
 }
@@ -129,13 +129,13 @@ TEST_F(FdExchangeTest, AFullQueueIsWaitedForUntilTheDeadline) {
     full = ::connect(queue.back().get(), reinterpret_cast<sockaddr*>(&address), size) != 0;
   }
   if (!full) GTEST_SKIP() << "this kernel's queue is longer";
-  EXPECT_EQ(FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(0.1)).status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(0.1)).status().code(), Code::kDeadlineExceeded);
   const EventFd cancel = EventFd::Create().Take();
   cancel.Signal();
-  EXPECT_EQ(FetchFd(server_.name(), kKey, cancel.fd(), Deadline::After(60)).status().code(), Code::kCancelled);
+  EXPECT_EQ(FetchFds(server_.name(), 1, kKey, cancel.fd(), Deadline::After(60)).status().code(), Code::kCancelled);
   queue.clear();
   auto serving = Serve(1, 60);
-  EXPECT_TRUE(FetchFd(server_.name(), kKey, kNoCancel, Deadline::After(60)).ok());
+  EXPECT_TRUE(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(60)).ok());
   EXPECT_TRUE(serving.get().ok());
 }
 
