@@ -1,8 +1,5 @@
 """What can be read between hosts: every packet of a job whose processes start as everywhere."""
 
-import sys
-
-import cloudpickle
 import pytest
 from control_wire import Sniffer, keys_in, with_base64
 
@@ -38,8 +35,7 @@ def marked(value):
 
 @pytest.fixture
 def over_ssh(hosts, monkeypatch):
-    """The options with which functions run on two of the hosts. They find no module of the tests there."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    """The options with which functions run on two of the hosts."""
     options, identity = hosts.options()[1], hosts.options()[3]
     platform = {"options": tuple(options.split()), "identity_file": identity}
     monkeypatch.setenv("TFCOLLECTIVE_START_TIMEOUT", "60")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -232,15 +233,13 @@ class CoordinatorClient:
     def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
         timeout = wait + self._reply_timeout
         try:
-            idle = self._take_idle()
-            if idle is not None:
-                try:
-                    return self._ask(idle, path, data, timeout)
-                except (http.client.HTTPException, ConnectionError) as error:
-                    if isinstance(error, CoordinatorError):
-                        raise
-                    # The other end has closed it while it was idle: a fresh one tells the truth.
-            return self._ask(Connection.open(self._access, self._reply_timeout), path, data, timeout)
+            try:
+                return self._ask(self._take_idle() or self._open(timeout), path, data, timeout)
+            except CoordinatorError:
+                raise
+            except (http.client.HTTPException, ConnectionResetError, BrokenPipeError, ssl.SSLError):
+                # The other end may have closed it while it was idle: a fresh one tells the truth.
+                return self._ask(self._open(timeout), path, data, timeout)
         except CoordinatorError:
             raise  # is an OSError too, and says it better
         except (http.client.HTTPException, OSError) as error:
@@ -258,6 +257,9 @@ class CoordinatorClient:
         if not keep:
             connection.close()
         return answer
+
+    def _open(self, timeout: float) -> Connection:
+        return Connection.open(self._access, timeout)
 
     def _take_idle(self) -> Connection | None:
         """The one that was used last: it is the least likely to have been closed."""

@@ -28,6 +28,7 @@ from tfcollective.coordinator.store import Store
 from tfcollective.errors import CoordinatorError
 from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
+from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
@@ -192,11 +193,7 @@ class CoordinatorServer:
             app, access_log=None, shutdown_timeout=0.2, lingering_time=_LINGER_S, logger=self._refusals.as_logger()
         )
         await self._runner.setup()
-        if self._options.encryption == "on" or not is_loopback(self._options.bind_host):
-            # Not sooner: it takes a moment to import, which jobs on this host alone do not need to wait for.
-            from tfcollective.coordinator.certificate import Certificate
-
-            self._certificate = Certificate.make()
+        self._certificate = _certificate_for(self._options)
         self._server = await loop.create_server(
             self._admit, self._options.bind_host, self._options.bind_port, backlog=_BACKLOG
         )
@@ -308,6 +305,23 @@ class CoordinatorServer:
         response = web.Response(status=status, text="refused\n")
         response.force_close()
         return response
+
+
+def _certificate_for(options: ServerOptions) -> Certificate | None:
+    """The certificate of a coordinator that other hosts may reach; a setting of ``off`` does not need one. Raises
+    CoordinatorError when it cannot be made."""
+    if options.encryption != "on" and is_loopback(options.bind_host):
+        return None
+    try:
+        from tfcollective.coordinator.certificate import Certificate  # not sooner: it takes a moment
+    except ImportError as error:
+        if options.encryption == "off":
+            return None
+        raise CoordinatorError(
+            f"connections to the coordinator cannot be encrypted: {error}. Install the package cryptography; in a "
+            f"network where you trust all hosts, {variable('encryption')}=off on all of them does without"
+        ) from error
+    return Certificate.make()
 
 
 async def _call(function: Callable[..., _T], *arguments: object) -> _T:

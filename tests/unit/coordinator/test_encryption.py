@@ -4,6 +4,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import sys
 import threading
 
 import psutil
@@ -289,6 +290,25 @@ def test_a_request_that_comes_in_one_piece_with_the_end_of_the_handshake(encrypt
             with contextlib.suppress(ssl.SSLWantReadError):
                 answer += tls.read(1 << 16)
     assert answer.startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("encryption", ["on", "off"])
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_connection_that_was_ended_while_it_was_idle_is_replaced(encryption, end):
+    with serve(encryption) as running, client_of(running.endpoint, encryption) as client:
+        for number in range(1, 4):
+            assert client.put("k", number) == number
+            for door in list(running._doors.values()):
+                running._loop.call_soon_threadsafe(getattr(door.transport, end))
+            until(lambda: not running._doors)
+
+
+def test_without_the_package_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tfcollective.coordinator.certificate", None)
+    with pytest.raises(CoordinatorError, match=r"Install the package cryptography.*TFCOLLECTIVE_ENCRYPTION=off"):
+        serve("on").start()
+    with serve("off", bind_host="0.0.0.0") as plain, client_of(plain.endpoint, "off") as client:
+        client.put("k", 1)
 
 
 def test_closing_ends_connections_that_have_said_nothing():
