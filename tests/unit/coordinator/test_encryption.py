@@ -295,6 +295,8 @@ def test_a_request_that_comes_in_one_piece_with_the_end_of_the_handshake(encrypt
 @pytest.mark.parametrize("encryption", ["on", "off"])
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_a_connection_that_was_ended_while_it_was_idle_is_replaced(encryption, end):
+    if (encryption, end) == ("on", "close") and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 leaves it to the client to end TLS")
     with serve(encryption) as running, client_of(running.endpoint, encryption) as client:
         for number in range(1, 4):
             assert client.put("k", number) == number
