@@ -11,6 +11,10 @@ from by_hand import TRAIN, free_port, ranks, tf_config
 from launching import gone, until
 from patience import within
 
+from tfcollective.coordinator.protocol import is_loopback
+from tfcollective.launch.system.network import interface_addresses
+from tfcollective.launch.system.ports import free_ports
+
 pytestmark = pytest.mark.multiprocess
 KEY = {"TFCOLLECTIVE_KEY": "ab" * 32}
 ONLY_INIT = "import tfcollective; tfcollective.init()"
@@ -81,6 +85,47 @@ def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
         assert "wrong key" in errors[0]
         for err in errors:
             assert "RendezvousError: 2 of 3 tasks joined within 10 s; missing: worker:0" in err
+
+
+def test_two_jobs_with_one_key_and_one_address_do_not_form_one_world(tmp_path):
+    """As two jobs of one Secret, of which the second finds the first at its address."""
+    port = free_port()
+    with ranks(tmp_path) as group:
+        stray = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), **KEY, "TFCOLLECTIVE_JOB_ID": "second"})
+        ours = {**KEY, "TFCOLLECTIVE_JOB_ID": "first"}
+        places = [("worker", 0), ("worker", 1), ("chief", 0)]
+        first = [group.start(TRAIN, {**tf_config(port, *place), **ours}) for place in places]
+        _, err = stray.communicate(timeout=within(60))
+        assert "OtherJobError" in err
+        assert "is the coordinator of the job 'first', which has the same key" in err
+        assert "belongs to the job 'second'" in err
+        for process in first:
+            out, err = process.communicate(timeout=within(60))
+            assert process.returncode == 0, err
+            assert json.loads(out)[-1] == [6.0, 6.0]
+
+
+def test_ranks_meet_encrypted_at_an_address_that_others_reach(tmp_path):
+    addresses = [one for found in interface_addresses().values() for one in found if "." in one]
+    reachable = [one for one in addresses if not is_loopback(one)]
+    if not reachable:
+        pytest.skip("this machine has the loopback interface only")
+    port, host = free_ports(reachable[0], 1)[0], reachable[0]
+    program = f"""{TRAIN}
+import ssl
+from tfcollective.coordinator import connection
+print(isinstance(connection._context(), ssl.SSLContext), connection._context.cache_info().hits > 0)
+"""
+    with ranks(tmp_path) as group:
+        places = [("worker", 0), ("worker", 1), ("chief", 0)]
+        started = [group.start(program, {**tf_config(port, *place, host=host), **KEY}) for place in places]
+        for process in started[:2]:
+            out, err = process.communicate(timeout=within(60))
+            assert process.returncode == 0, err
+            results, encrypted = out.splitlines()
+            assert json.loads(results)[-1] == [6.0, 6.0]
+            assert encrypted == "True True"
+        assert started[2].wait(within(60)) == 0
 
 
 def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, KeySource, key_source
-from tfcollective.runtime import meeting
+from tfcollective.runtime import meeting, session
 from tfcollective.runtime.meeting import arrange, choose_bind_host, choose_listening_host
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey, workers
@@ -94,3 +94,11 @@ def test_a_key_of_ones_own_differs_from_job_to_job(tmp_path):
     settings = Settings(runtime_dir=str(tmp_path / "jobs"))
     keys = {meeting._job_key(settings, Identity(**{**vars(identity()), "job_id": name})) for name in ("a", "b", "a")}
     assert len(keys) == 2
+
+
+def test_the_connections_of_ranks_are_bound_to_their_job():
+    """Two jobs that were given one key have different ones there."""
+    one, other = (Identity(**{**vars(identity(key=KEY)), "job_id": name}) for name in ("a", "b"))
+    assert session._rank_key(one) != session._rank_key(other)
+    assert KEY not in (session._rank_key(one), session._rank_key(other))
+    assert session._rank_key(one) == session._rank_key(one)
