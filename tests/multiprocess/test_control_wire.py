@@ -1,11 +1,15 @@
 """Every byte between the processes of a job and its coordinators: no key is among them, and nothing that can be read
 where the connections are encrypted."""
 
+import subprocess
+import sys
 import threading
 
 import psutil
 import pytest
 from control_wire import Recorder, keys_in, with_base64
+from launching import JOIN, Run
+from patience import within
 
 import tfcollective
 from tfcollective import clusters
@@ -97,6 +101,24 @@ def test_a_cluster(wire, monkeypatch, encryption):
     assert len(wire.jobs) == 2  # the job's, and the cluster's own
     assert holds_no_key(wire)
     assert (MARK.encode() in with_base64(wire.said)) is (encryption == "off")
+
+
+@pytest.mark.parametrize("encryption", ["off", "on"])
+def test_agents_that_join(tmp_path, monkeypatch, encryption):
+    monkeypatch.setenv("TFCOLLECTIVE_ENCRYPTION", encryption)
+    key_file = tmp_path / "key"
+    program = f"{JOIN}\njoin(); print('mine is', os.environ['MINE'])"
+    arguments = ("-np", "2", "--wait-for-agents", "1", "--key-file", str(key_file), "--network-interface", "lo")
+    with Run((*arguments, "--env", f"MINE={MARK}", "python", "-c", program)) as one:
+        words = next(line for line in one.process.stderr if "agent --join" in line).split()
+        key = bytes.fromhex(key_file.read_text())
+        with Recorder(Endpoint.parse(words[3])) as wire:
+            words[3] = f"{wire.host}:{wire.port}"
+            agent = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=within(60))
+            assert one.finish()[0] == 0
+    assert agent.stdout.count(f"mine is {MARK}") == 2
+    assert keys_in(wire.recorded, {"": key}) == []
+    assert (MARK.encode() in wire.recorded) is (encryption == "off")
 
 
 def test_no_key_in_command_lines_environments_and_logs(wire, monkeypatch, capfd):

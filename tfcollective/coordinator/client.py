@@ -235,8 +235,6 @@ class CoordinatorClient:
         try:
             try:
                 return self._ask(self._take_idle() or self._open(timeout), path, data, timeout)
-            except CoordinatorError:
-                raise
             except (http.client.HTTPException, ConnectionResetError, BrokenPipeError, ssl.SSLError):
                 # The other end may have closed it while it was idle: a fresh one tells the truth.
                 return self._ask(self._open(timeout), path, data, timeout)

@@ -245,7 +245,9 @@ class CoordinatorServer:
 
     async def _serve(self, request: web.Request) -> web.Response:
         try:
-            door = self._doors[request.protocol]
+            door = self._doors.get(request.protocol)
+            if door is None:
+                raise Unauthenticated("the connection has ended")
             if request.path == HELLO_PATH:
                 return self._greet(request, door)
             if door.session is None:

@@ -12,7 +12,7 @@ __all__ = ["SOURCE", "STEP_SIZE"]
 _RANK = "SLURM_PROCID"
 STEP_SIZE = "SLURM_STEP_NUM_TASKS"
 _STEP_HOSTS = "SLURM_STEP_NODELIST"
-_JOB, _STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
+_JOB, _STEP, _RESTARTS = "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"
 _LOOPBACK = "127.0.0.1"
 
 
@@ -26,6 +26,9 @@ def _parse(facts: Facts) -> Claim:
     if len(hosts) == 1:
         hosts = [_LOOPBACK]  # all ranks are on one node, whatever it is called
     name = f"slurm-{facts.environ.get(_JOB, '')}-{facts.environ.get(_STEP, '')}"
+    again = facts.environ.get(_RESTARTS, "0")
+    if again != "0":  # a job that was queued again keeps its number: what is left of its last start is not of its world
+        name = f"{name}-{again}"
     return claim_by_rank(facts, rank, size, name, host=hosts[0] if hosts else None, hosts=hosts)
 
 
