@@ -37,9 +37,9 @@ def published(parent, one):
     return job
 
 
-def owned_elsewhere(parent, name, *options):
+def owned_elsewhere(parent, name, *options, within=()):
     """A process that owns the directory of a job."""
-    command = [sys.executable, "-c", OWNER, str(parent), name, *options]
+    command = [*within, sys.executable, "-c", OWNER, str(parent), name, *options]
     owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"made\n"
     return owner
@@ -95,6 +95,19 @@ def test_a_directory_whose_owner_has_not_taken_its_lock_yet_stays(tmp_path):
     (tmp_path / "starting").mkdir()
     JobDirectory.create(tmp_path, "next").close()
     assert names(tmp_path) == ["starting"]
+
+
+def test_a_job_in_a_container_keeps_its_directory(tmp_path):
+    """With a PID namespace of its own and this directory in it."""
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no PID namespaces here for this user")
+    with owned_elsewhere(tmp_path, "inside", within=command) as inside:
+        JobDirectory.create(tmp_path, "outside").close()
+        assert names(tmp_path) == ["inside"]
+        inside.communicate()
+    JobDirectory.create(tmp_path, "outside").close()
+    assert names(tmp_path) == []
 
 
 def test_two_jobs_of_one_name_are_refused(tmp_path):
