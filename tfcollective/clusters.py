@@ -148,7 +148,7 @@ class Cluster:
         except BaseException:
             self.close()
             raise
-        self._client.put_blob(name, b"")  # nobody needs it any more
+        self._client.remove_blob(name)
         answers = [payload.loads(found[task]) for task in self._tasks]
         self._broken = any(answer.failure is not None for answer in answers)
         if self._broken:
@@ -164,7 +164,7 @@ class Cluster:
             data = self._client.get_blob(f"{name}/{missing[0]}", timeout=_LOOK_S)
             if data is not None:
                 found[missing[0]] = data
-                self._client.put_blob(f"{name}/{missing[0]}", b"")
+                self._client.remove_blob(f"{name}/{missing[0]}")
             elif self._job is None or not self._job.is_alive():
                 raise self._error or StateError("the cluster's processes have ended")
             elif deadline is not None and deadline.expired():

@@ -238,6 +238,13 @@ VARIABLES: tuple[Variable, ...] = (
         "How long processes have between SIGTERM and SIGKILL when a person or a platform ends the job.",
     ),
     Variable(
+        "host_timeout",
+        "seconds",
+        _positive,
+        15.0,
+        "How long a host may be silent before a launcher takes it for lost; 5 or more.",
+    ),
+    Variable(
         "stall_warning",
         "seconds",
         _not_negative,
@@ -345,6 +352,7 @@ class Settings:
     op_timeout: float = 300.0
     start_timeout: float = 120.0
     grace: float = 10.0
+    host_timeout: float = 15.0
     stall_warning: float = 60.0
     transport: str = "auto"
     link_probe: bool = True

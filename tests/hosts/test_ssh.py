@@ -362,11 +362,11 @@ def test_a_cable_that_is_cut_ends_all_ranks_and_is_named(hosts):
         try:
             ranks = [p for p in one.processes() if environment_of(p).get("TFCOLLECTIVE_TASK")]
             assert len(ranks) == 4
-            until(lambda: all(map(gone, ranks)), 20)
-            assert time.monotonic() - cut_at < within(15)
+            until(lambda: all(map(gone, ranks)), 30)
+            assert time.monotonic() - cut_at < within(23)
             code, _, err = one.finish(20)
             assert code == 75
-            assert f"the host {hosts.addresses[2]} ({hosts.addresses[2]}) has not answered for 7 s" in err
+            assert f"the host {hosts.addresses[2]} ({hosts.addresses[2]}) has not answered for 15 s" in err
             one.wait_until_gone(10.0)
         finally:
             hosts.mend(3)

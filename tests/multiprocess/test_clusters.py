@@ -69,6 +69,15 @@ def test_the_same_processes_make_one_call_after_the_other():
         kept.run(total, 1)
 
 
+def test_nothing_of_a_call_stays_in_the_store():
+    with cluster(np=2) as processes:
+        for number in range(1, 3):
+            assert [len(data) for data in processes.run(bytes, 3 << 20)] == [3 << 20] * 2
+            stored = [f"call/{number}", *(f"result/{number}/worker:{rank}" for rank in range(2)), "ready/worker:0"]
+            keys = [f"{name}/{part}" for name in stored for part in ("segments", 0, 1, 2, 3)]
+            assert {key for key in keys if processes._client.get(key) is not None} == set()
+
+
 def test_several_threads_get_the_results_of_their_own_calls():
     with cluster(np=1) as kept:
         found = {}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -226,3 +227,20 @@ def test_tf_config_is_ours_or_none(tmp_path):
     rank, _, config = out.strip().partition(" ")
     assert rank == "0"
     assert json.loads(config)["task"] == {"type": "worker", "index": 0}
+
+
+def test_a_rank_has_the_users_limit_of_descriptors_until_init():
+    program = (
+        "import resource, tfcollective as t; l = lambda: resource.getrlimit(7); print(l()[0]); t.init(); print(l())"
+    )
+    command = [sys.executable, "-m", "tfcollective", "run", "-np", "2", "--no-prefix", "python", "-c", program]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=within(60),
+        check=True,
+    )
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+    assert sorted(done.stdout.split("\n")) == ["", f"({most}, {hard})", f"({most}, {hard})", "256", "256"]

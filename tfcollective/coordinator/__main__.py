@@ -14,6 +14,7 @@ from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.coordinator.process import CoordinatorConfig
 from tfcollective.coordinator.records import JobDirectory, JobRecord
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.descriptors import raise_limit
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord
@@ -33,6 +34,7 @@ def main() -> int:
         _answer("error", str(error))
         return ExitCode.USAGE
     log.configure(config.log_level)
+    raise_limit()
     # Its own end is decided by the owner's: ranks that are told to stop still need somebody to tell it to.
     signal.signal(signal.SIGTERM, _end)
     try:

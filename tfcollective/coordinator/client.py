@@ -196,6 +196,10 @@ class CoordinatorClient:
         segments = [self.get(blobs.segment_key(name, index)) for index in range(_number(count.value))]
         return b"".join(blobs.decode(segment.value if segment else None) for segment in segments)
 
+    def remove_blob(self, name: str) -> None:
+        """Has the bytes under ``name`` forgotten; nothing if there are none."""
+        self._call("/v1/remove", {"name": name})
+
     # ---- output ----------------------------------------------------------------------------------------------------
 
     def show(self, piece: OutputPiece) -> None:

@@ -76,6 +76,7 @@ class JobService:
         self._on_silent = on_silent
         self._on_trained = on_trained
         self._changed = asyncio.Event()
+        self._put_to: dict[str, asyncio.Event] = {}  # one for each key that is waited for: a put wakes no others
         self._shown = asyncio.Event()  # one of its own: output comes often, and most who wait do not wait for it
         self._closing = False
         self._told: tuple[World, Reply] | None = None
@@ -95,6 +96,7 @@ class JobService:
             "/v1/enroll": self._enroll,
             "/v1/put": self._put,
             "/v1/get": self._get,
+            "/v1/remove": self._remove,
             "/v1/show": self._show,
             "/v1/read": self._read,
         }
@@ -107,6 +109,8 @@ class JobService:
         """Ends all waits; those who wait hear that the job has ended."""
         self._closing = True
         self._notify()
+        for key in tuple(self._put_to):
+            self._notify_of(key)
         self._notify_readers()
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
@@ -131,7 +135,7 @@ class JobService:
         if task in self._began:
             self._durations.setdefault(task, self._clock.monotonic() - self._began[task])
         if self._membership.training_ended and self._store.get(TRAINING_ENDED) is None:
-            self._store.put(TRAINING_ENDED, True)
+            self.put(TRAINING_ENDED, True)
             if self._on_trained is not None:
                 self._on_trained()
         self._notify()
@@ -139,7 +143,7 @@ class JobService:
     def put(self, key: str, value: object) -> int:
         """Stores a value for the tasks; returns its version."""
         version = self._store.put(key, value)
-        self._notify()
+        self._notify_of(key)
         return version
 
     def segments(self, name: str) -> list[object] | None:
@@ -180,9 +184,15 @@ class JobService:
             self._notify()
 
     def _notify(self) -> None:
-        """Wakes every waiting request; each looks whether its own condition holds."""
+        """Wakes every request that waits for the world; each looks whether its own condition holds."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _notify_of(self, key: str) -> None:
+        """Wakes those who wait for this key."""
+        event = self._put_to.pop(key, None)
+        if event is not None:
+            event.set()
 
     def _notify_readers(self) -> None:
         """The same for those who wait for output."""
@@ -266,8 +276,21 @@ class JobService:
 
     async def _get(self, body: Body) -> Reply:
         key, version = body.text("key"), body.integer("version")
-        entry = await self._until(lambda: self._store.newer(key, version), body.number("timeout"))
+        entry = await self._until(
+            lambda: self._store.newer(key, version),
+            body.number("timeout"),
+            lambda: self._put_to.setdefault(key, asyncio.Event()),
+        )
         return _entry_reply(entry)
+
+    async def _remove(self, body: Body) -> Reply:
+        """Forgets the bytes under a name: the number of their segments first, so that no reader finds half of them."""
+        name = body.text("name")
+        count = len(self.segments(name) or ())
+        self._store.remove(blobs.count_key(name))
+        for index in range(count):
+            self._store.remove(blobs.segment_key(name, index))
+        return {}
 
     async def _enroll(self, body: Body) -> Reply:
         """An agent that was not started by the launcher itself says that it is there. Repeating it changes nothing."""

@@ -44,6 +44,11 @@ class Store:
         self._used = used
         return version
 
+    def remove(self, key: str) -> None:
+        """Forgets the key; its versions start again. Nothing if there is none."""
+        self._entries.pop(key, None)
+        self._used -= self._sizes.pop(key, 0)
+
     def get(self, key: str) -> Entry | None:
         """The newest value, or None."""
         return self._entries.get(key)

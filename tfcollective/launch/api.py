@@ -32,7 +32,16 @@ __all__ = ["Results", "function_job", "results_of", "run", "run_function_job"]
 _PATHS = {"cwd", "log_dir"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
-_FROM_SETTINGS = ("start_timeout", "op_timeout", "grace", "stall_warning", "transport", "engine", "log_level")
+_FROM_SETTINGS = (
+    "start_timeout",
+    "op_timeout",
+    "grace",
+    "host_timeout",
+    "stall_warning",
+    "transport",
+    "engine",
+    "log_level",
+)
 
 
 class Results(list[Any]):
@@ -86,7 +95,8 @@ def run(
             come again (a wrong argument, a module that is not found) and Ctrl-C end the job at once. The ranks go on
             from their checkpoints: see ``tfcollective.keras.BackupAndRestore``; a ``KerasExperiment`` does so itself.
         **options: fields of :class:`~tfcollective.launch.plan.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
-            ``op_timeout``, ``grace``, ``stall_warning`` (seconds), ``transport``, ``timeline``, ``emit_tf_config``,
+            ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
+            ``emit_tf_config``,
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
             (seconds), ``max_restarts``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come

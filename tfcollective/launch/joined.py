@@ -23,7 +23,7 @@ from tfcollective.launch.nodes.launcher_side import (
     run_on_nodes,
     version_problem,
 )
-from tfcollective.launch.nodes.protocol import LOST_S, beat_key, refusal_line
+from tfcollective.launch.nodes.protocol import beat_key, refusal_line
 from tfcollective.launch.plan.hosts import Host, Share, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
@@ -83,7 +83,7 @@ class JoinedLauncher(Launcher):
                 _tell(job, options, key_file)
                 with client_of(job, options.agents) as client:
                     refused: set[int] = set()
-                    found = _gather(client, options.agents, spec.start_timeout, refused)
+                    found = _gather(client, options.agents, spec.start_timeout, refused, spec.host_timeout)
                     _turn_away(client, refused | {one.number for one in found})
                     facts = sorted(found, key=lambda one: one.host)
                     nodes = _name(facts, client)
@@ -117,9 +117,13 @@ def _tell(job: Job, options: _Options, key_file: str) -> None:
 
 
 class Attendance:
-    """Which agents are still there, by their signs of life: pure; times are those of one monotonic clock in seconds."""
+    """Which agents are still there, by their signs of life: pure; times are those of one monotonic clock in seconds.
 
-    def __init__(self) -> None:
+    ``limit`` is how long one may be silent.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
         self._moved: dict[int, tuple[int, float]] = {}
         self._ended: set[int] = set()
 
@@ -134,20 +138,22 @@ class Attendance:
 
     def here(self, number: int, now: float) -> bool:
         """Whether it lives, as far as one can know."""
-        return number not in self._ended and now - self._moved[number][1] < LOST_S
+        return number not in self._ended and now - self._moved[number][1] < self._limit
 
     def knows(self, number: int) -> bool:
         """Whether anything has been noted of it."""
         return number in self._moved
 
 
-def _gather(client: CoordinatorClient, count: int, timeout: float, refused: set[int]) -> tuple[Facts, ...]:
+def _gather(
+    client: CoordinatorClient, count: int, timeout: float, refused: set[int], host_timeout: float
+) -> tuple[Facts, ...]:
     """The agents, once there are enough that can take part and still live; adds to ``refused`` whom it has told to go.
     Raises RendezvousError."""
     deadline = time.monotonic() + timeout
     tell_at = time.monotonic() + _TELL_S
     have = 0
-    attendance, looked = Attendance(), time.monotonic()
+    attendance, looked = Attendance(host_timeout), time.monotonic()
     while True:
         found = enrolled(client, _POLL_S, have)
         have = len(found)

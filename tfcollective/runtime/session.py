@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorInfo, CommunicatorOptions, Listener
+from tfcollective.descriptors import raise_limit
 from tfcollective.errors import (
     CollectiveAbortedError,
     CollectiveError,
@@ -351,6 +352,7 @@ def _open_beside(settings: Settings, identity: Identity) -> Session:
 
 
 def _join_world(settings: Settings, identity: Identity) -> Session:
+    raise_limit()  # a rank may hold several connections to every other one
     client = _client(settings, identity)
     try:
         if identity.world_size == 1:

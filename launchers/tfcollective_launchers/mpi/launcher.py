@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.nodes.launcher_side import Facts, Mailbox, Node, client_of, gather, version_problem
@@ -159,6 +160,7 @@ def _mpirun(command: Sequence[str], job: Job) -> Iterator[subprocess.Popen[bytes
         process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True)
     except OSError as error:
         raise LaunchError(f"cannot run {command[0]}: {error}") from error
+    give_usual_limit(process.pid)
     well = False
     try:
         yield process

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.launch.running.line_writer import LineWriter
 
@@ -31,6 +32,7 @@ class NodeProcess:
             process = subprocess.Popen(list(command), stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
         except OSError as error:
             raise LaunchError(f"cannot run {command[0]}: {error}") from error
+        give_usual_limit(process.pid)
         return cls(process)
 
     @property

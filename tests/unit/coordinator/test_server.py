@@ -1,5 +1,6 @@
 """The server over real sockets: what it does for its own, and how little it does for strangers."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -13,11 +14,16 @@ from control_wire import ByHand
 from launching import until
 from patience import within
 
+from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.coordinator.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers, new_key
 from tfcollective.coordinator.client import CoordinatorClient, OtherJobError
 from tfcollective.coordinator.output_log import OutputPiece
 from tfcollective.coordinator.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
+from tfcollective.coordinator.requests import Body
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.coordinator.service import JobService
+from tfcollective.coordinator.state import Membership
+from tfcollective.coordinator.store import Store
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey, workers
@@ -152,6 +158,40 @@ def test_blobs_both_ways(server, client):
     assert client.get_blob("down", timeout=1) == data
     assert client.get_blob("none", timeout=0.01) is None
     assert server.get_blob("none") is None
+
+
+def test_bytes_that_are_removed_are_forgotten_in_full(server, client):
+    for _ in range(3):
+        client.put_blob("big", bytes(3 << 20))
+        client.remove_blob("big")
+        client.remove_blob("big")
+        assert client.get_blob("big", timeout=0.0) is None
+        assert [client.get(f"big/{index}") for index in range(3)] == [None] * 3
+
+
+def test_a_value_wakes_only_those_that_wait_for_it():
+    """Else each sign of life of one of n nodes costs the coordinator n wake-ups."""
+
+    async def look():
+        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK)
+        looks = []
+
+        def newer(key, version, of=service._store.newer):
+            looks.append(key)
+            return of(key, version)
+
+        service._store.newer = newer
+        bodies = [Body({"key": f"k{number}", "version": 0, "timeout": 20.0}) for number in range(5)]
+        waiting = [asyncio.create_task(service._get(body)) for body in bodies]
+        await asyncio.sleep(0.05)
+        looks.clear()
+        service.put("k3", 1)
+        assert (await asyncio.wait_for(waiting[3], within(20)))["value"] == 1
+        assert looks == ["k3"]
+        service.close()
+        assert [reply["version"] for reply in await asyncio.gather(*waiting)] == [0, 0, 0, 1, 0]
+
+    asyncio.run(look())
 
 
 def test_a_value_that_is_too_large_is_refused_before_it_is_sent(client):

@@ -43,3 +43,14 @@ def test_blobs_round_trip(length):
 def test_other_values_are_no_segments(value):
     with pytest.raises(ValueError, match=r"not a segment|ASCII"):
         blobs.decode(value)
+
+
+def test_what_is_removed_takes_no_room_and_begins_again():
+    store = Store(40)
+    assert store.put("a", "x" * 30) == 1
+    store.remove("a")
+    store.remove("a")
+    assert store.get("a") is None
+    assert store.put("b", "x" * 30) == 1
+    store.remove("b")
+    assert store.put("a", 1) == 1

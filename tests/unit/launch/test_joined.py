@@ -44,7 +44,7 @@ def test_agents_that_take_too_few():
 
 
 def test_who_gives_no_sign_of_life_is_not_there():
-    attendance = Attendance()
+    attendance = Attendance(7.0)
     assert not attendance.knows(0)
     for number in (0, 1, 2):
         attendance.note(number, None, 100.0)
@@ -78,29 +78,27 @@ def refusal(client, number):
 
 
 def test_agents_that_have_died_do_not_count(client, monkeypatch):
-    monkeypatch.setattr(joined, "LOST_S", 0.0)  # no silence is short enough, however fast this machine looks
     monkeypatch.setattr(joined, "_LOOK_S", 0.05)
     monkeypatch.setattr(joined, "_POLL_S", 0.05)
     come(client, "a")
     with pytest.raises(RendezvousError, match=r"0 of 2 agents came within 0\.3 s: none; gone again: a"):
-        joined._gather(client, 2, 0.3, set())
-    monkeypatch.setattr(joined, "LOST_S", 60.0)
+        joined._gather(client, 2, 0.3, set(), 0.0)  # no silence is short enough, however fast this machine looks
     come(client, "b")
-    assert [one.host for one in joined._gather(client, 2, 60.0, set())] == ["a", "b"]  # all are new to a new wait
+    assert [one.host for one in joined._gather(client, 2, 60.0, set(), 60.0)] == ["a", "b"]  # all are new to a new wait
 
 
 def test_agents_of_another_version_are_refused(client):
     come(client, "a", version="0")
     come(client, "b")
     refused = set()
-    assert [one.host for one in joined._gather(client, 1, 60.0, refused)] == ["b"]
+    assert [one.host for one in joined._gather(client, 1, 60.0, refused, 60.0)] == ["b"]
     assert refused == {0}
     assert "has tfcollective 0" in refusal(client, 0)
 
 
 def test_agents_that_come_too_late_are_told(client):
     come(client, "a", "b")
-    (first,) = joined._gather(client, 1, 60.0, set())
+    (first,) = joined._gather(client, 1, 60.0, set(), 60.0)
     assert first.host == "a"
     joined._turn_away(client, {first.number})
     assert "this one is not needed" in refusal(client, 1)

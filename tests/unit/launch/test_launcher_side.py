@@ -31,10 +31,11 @@ class Client:
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.keys = []
+        self.keys, self.timeouts = [], []
 
     def wait(self, key, *, timeout, newer_than):
         self.keys.append((key, newer_than))
+        self.timeouts.append(timeout)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -73,7 +74,7 @@ def test_of_several_failures_of_nodes_that_of_the_first_one_counts():
 def test_a_node_that_is_silent_is_lost_and_cut_off():
     one = node(beat(1), None)
     failure = one.wait()
-    assert "the host h2 (10.0.0.2) has not answered for 7 s" in failure.message
+    assert "the host h2 (10.0.0.2) has not answered for 15 s" in failure.message
     assert failure.at == one.heard
     assert one.lost
     assert one.closed
@@ -87,6 +88,7 @@ def given_work(one, finished):
             agent_config=lambda workers, scratch_dir: AgentConfig("job", "", "", (), ""),
             watch=lambda workers, send: None,
             grace=10.0,
+            host_timeout=60.0,
         ),
         (),
         "python",
@@ -116,6 +118,13 @@ def test_a_node_that_is_ended_after_its_work_was_not_taken_away(finished):
     one = given_work(node(Entry({"ended": True, "failure": None, "signal": "SIGTERM"}, 1)), finished)
     assert one.wait() is None
     assert one.ended_by == (None if finished else "SIGTERM")
+
+
+def test_a_node_is_given_as_long_as_the_job_says():
+    one = given_work(node(beat(1), None), finished=False)
+    assert "has not answered for 60 s" in one.wait().message
+    assert one._client.timeouts == [60.0, 60.0]
+    assert AgentConfig.from_line(one.lines[0]).lost_after == 60.0
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):
@@ -212,7 +221,7 @@ def test_a_lost_node_of_side_tasks_stops_nobody_and_is_named():
     assert agents.wait(lambda: False) is None
     assert other.lines == silent.lines == []
     assert list(agents.side_failures) == [1]
-    assert "has not answered for 7 s" in agents.side_failures[1]
+    assert "has not answered for 15 s" in agents.side_failures[1]
 
 
 def test_a_refusal_is_an_order():

@@ -142,6 +142,7 @@ class Node:
         self._write = write
         self._close = close
         self._grace = DEFAULT_GRACE_S
+        self._host_timeout = LOST_S
         self._stop_limit = 0.0
         self._stop_by: float | None = None
         self._finished: Callable[[], bool] = lambda: False
@@ -156,10 +157,11 @@ class Node:
         """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
         tasks = tuple(worker.task for worker in workers)
         self._finished = lambda: job.has_finished(tasks)
-        self._grace = job.grace
+        self._grace, self._host_timeout = job.grace, job.host_timeout
         theirs = [self._localised(worker, launcher_python) for worker in workers]
         # It has the key already, and orders may pass where others can listen.
-        self._write(replace(job.agent_config(theirs, scratch_dir=""), key="").to_line())
+        config = replace(job.agent_config(theirs, scratch_dir=""), key="", lost_after=job.host_timeout)
+        self._write(config.to_line())
         job.watch(workers, self.send)
 
     def _localised(self, worker: WorkerPlan, launcher_python: str) -> WorkerPlan:
@@ -189,7 +191,7 @@ class Node:
         version = 0
         while True:
             try:
-                entry = self._client.wait(beat_key(self._facts.number), timeout=LOST_S, newer_than=version)
+                entry = self._client.wait(beat_key(self._facts.number), timeout=self._host_timeout, newer_than=version)
             except CoordinatorError as error:
                 return AgentFailure(f"{self._facts.name}: {error}", time.monotonic())
             late = self._stop_by is not None and time.monotonic() > self._stop_by
@@ -221,8 +223,8 @@ class Node:
         if late:
             return f"{where} has not ended its ranks within {self._stop_limit:g} s of being asked to"
         return (
-            f"{where} has not answered for {LOST_S:g} s: it is down, or the network between it and the launcher is; "
-            "its ranks end by themselves"
+            f"{where} has not answered for {self._host_timeout:g} s: it is down, or the network between it and the "
+            "launcher is; its ranks end by themselves"
         )
 
 

@@ -56,7 +56,7 @@ __all__ = ["serve", "serve_stdin", "wait_for_key"]
 _LOG = log.get_logger(__name__)
 _REPLY_S = 3.0
 _RETRY_S = 0.5
-_AGENT_LOST_S = LOST_S + 2.0  # this process finds out first, unless it was stopped
+_AGENT_LATER_S = 2.0  # this process finds out first that the launcher is gone, unless it was stopped
 _POLL_S = 20.0
 _STDIN = 0
 _READ_BYTES = 1 << 16
@@ -132,7 +132,9 @@ def _serve(
     if first is None:
         raise CoordinatorError("the launcher is gone")
     try:
-        end = _run(_accepted(first), settings, address, number, orders)
+        config = _accepted(first)
+        pulse.limit = config.lost_after or LOST_S
+        end = _run(config, settings, address, number, orders)
     except Exception as error:
         pulse.end(_End(str(error) or repr(error)))  # else the launcher learns of our silence only, not of its reason
         raise
@@ -169,7 +171,7 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
                 coordinator=settings.coordinator,
                 key=settings.key,
                 scratch_dir=str(directory.path),
-                lost_after=_AGENT_LOST_S,
+                lost_after=(config.lost_after or LOST_S) + _AGENT_LATER_S,
                 workers=tuple(_placed(worker, config, address, settings.mpi) for worker in config.workers),
             )
         )
@@ -255,6 +257,8 @@ class _Pulse:
         self._client = client
         self._key = beat_key(number)
         self._on_lost = on_lost
+        self.limit = LOST_S
+        """How long (s) the coordinator may be silent; the first order says it."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -279,7 +283,7 @@ class _Pulse:
                 heard = time.monotonic()
             except CoordinatorError as error:
                 _LOG.info("node: %s", error)
-                if time.monotonic() - heard >= LOST_S:
+                if time.monotonic() - heard >= self.limit:
                     _LOG.error("%s has not answered for %.0f s: ending the ranks", error, time.monotonic() - heard)
                     self._on_lost()
                     return

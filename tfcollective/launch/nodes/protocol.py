@@ -9,8 +9,8 @@ from tfcollective.errors import ConfigError
 
 __all__ = ["BEAT_S", "LOST_S", "NodeSettings", "beat_key", "orders_key", "refusal_line"]
 
-# All ranks end within 15 s of the moment in which a host is cut off: 7 s until both sides know, the rest for ending.
-LOST_S = 7.0
+# Until a node knows what its job allows. All ranks end within 8 s more of the moment in which a host is cut off.
+LOST_S = 15.0
 BEAT_S = 1.5
 
 

@@ -14,7 +14,9 @@ from tfcollective.settings import ENGINES, TRANSPORTS
 from tfcollective.task_specs import TaskSpec, side_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
 
-__all__ = ["FunctionCall", "JobSpec"]
+__all__ = ["MIN_HOST_TIMEOUT_S", "FunctionCall", "JobSpec"]
+
+MIN_HOST_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class JobSpec:
         task_specs: what each role needs, for platforms that give it out; its side tasks run beside the world.
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
         grace: how long (s) the processes have between SIGTERM and SIGKILL when a person or a platform asks for the end.
+        host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
         max_restarts: how often all ranks are started again when one fails.
         restarts: how often they have been.
         first_generation: the number of the first world.
@@ -91,6 +94,7 @@ class JobSpec:
     task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
     evaluator_grace: float = 3600.0
     grace: float = 10.0
+    host_timeout: float = 15.0
     max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1
@@ -115,8 +119,13 @@ class JobSpec:
             raise ConfigError(f"max_restarts: how often to start again, 0 or more, not {self.max_restarts!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
-        for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace", "grace"):
+        for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace", "grace", "host_timeout"):
             _check_seconds(name, getattr(self, name), above_zero=name not in ("stall_warning", "grace"))
+        if self.host_timeout < MIN_HOST_TIMEOUT_S:
+            raise ConfigError(
+                f"the host timeout is {MIN_HOST_TIMEOUT_S:g} s or more, not {self.host_timeout:g}: hosts give a sign "
+                "of life every 1.5 s, and one may be late"
+            )
         check_side_tasks(self.task_specs, is_function=self.call is not None)
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")

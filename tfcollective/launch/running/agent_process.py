@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
 from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
+from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.running.agents import AgentFailure
@@ -79,6 +80,7 @@ class AgentProcess:
             raise LaunchError(f"cannot start the agent: {error}") from error
         finally:
             theirs.close()
+        give_usual_limit(process.pid)  # before it knows of anything to start
         agent = cls(process, ours, config.grace)
         agent._orders.write(config.to_line())
         return agent

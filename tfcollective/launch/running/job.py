@@ -22,6 +22,7 @@ from tfcollective.coordinator.records import JobDirectory, JobRecord
 from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
 from tfcollective.coordinator.service import JobView
 from tfcollective.coordinator.state import TaskState, TaskView
+from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
 from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of, with_interface
@@ -109,6 +110,7 @@ class Job:
         environ = environ_snapshot()
         parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
         with ExitStack() as opened:
+            opened.enter_context(many_descriptors())  # the coordinator has a connection to each rank and agent
             self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
             opened.callback(self._side_tasks.close)
             self._coordinator = opened.enter_context(
@@ -147,6 +149,11 @@ class Job:
     def grace(self) -> float:
         """How long (s) the ranks have for a last checkpoint when a person or a platform asks for the end."""
         return self._spec.grace
+
+    @property
+    def host_timeout(self) -> float:
+        """How long (s) a host may be silent before it is lost."""
+        return self._spec.host_timeout
 
     @property
     def scratch_dir(self) -> str:
