@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 
 import numpy as np
+import psutil
 import pytest
 from launching import Run, run
+from patience import within
 
 import tfcollective
 from tfcollective.settings import Settings
@@ -123,3 +126,25 @@ def test_a_kill_between_two_starts_leaves_nothing(tmp_path):
         job.signal(signal.SIGTERM)  # before the second start as a rule; either way it is the end
         assert job.finish(30)[0] in (-signal.SIGTERM, 143)
         job.wait_until_gone(15)
+
+
+def test_as_process_1_of_a_container_it_hears_signals_between_two_starts(tmp_path):
+    """The kernel drops signals for which process 1 has no handler."""
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no PID namespaces here for this user")
+    fails = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    job = [sys.executable, "-m", "tfcollective", "run", "-np", "1", "--max-restarts", "9", *fails]
+    env = {**os.environ, "TFCOLLECTIVE_RUNTIME_DIR": str(tmp_path / "jobs")}
+    with subprocess.Popen([*inside, *job], stderr=subprocess.PIPE, text=True, env=env) as outside:
+        try:
+            for line in outside.stderr:
+                if "started again in 8 s" in line:
+                    break
+            (launcher,) = psutil.Process(outside.pid).children()
+            launcher.send_signal(signal.SIGTERM)
+            said = outside.communicate(timeout=within(6))[1]  # and not after the pause
+        finally:
+            outside.kill()
+    assert outside.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM" in said

@@ -16,7 +16,7 @@ from tfcollective.cli.command import resolve_command
 from tfcollective.cli.engine import check_engine
 from tfcollective.cli.run_options import job_spec, run_options, warn_of_ignored
 from tfcollective.errors import ConfigError
-from tfcollective.exit_codes import ExitCode
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.launch.outcome.report import exit_code, render, warning
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.planner import describe
@@ -89,12 +89,20 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
         click.echo(describe(launcher.plan(spec)), nl=False)
         return ExitCode.OK
     _make_directory(spec.log_dir)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # while no job handles them; process 1 of a container has no default
+        signal.signal(number, _end)
     outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
     # Scripts written for Horovod need nothing of ours.
     for text in (render(outcome), warning(outcome) if spec.engine == "native" else None):
         if text:
             sys.stderr.write(f"tfcollective: {text}\n")
     return exit_code(outcome)
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends in order: what is open is closed on the way out."""
+    del frame
+    sys.exit(SIGNAL_BASE + number)
 
 
 def _make_directory(path: str | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.launch.running.line_writer import LineWriter
+from tfcollective.launch.running.whole_lines import WholeLines
 
 __all__ = ["NodeProcess"]
 
@@ -17,19 +18,28 @@ _END_S = 5.0
 
 
 class NodeProcess:
-    """ssh, or on this machine the agent itself. Its output is ours; its stdin stays open as long as we live."""
+    """ssh, or on this machine the agent itself. What it prints is shown in whole lines; its stdin stays open as long as
+    we live."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         self._process = process
         self._orders = LineWriter(os.dup(process.stdin.fileno())).start()
         process.stdin.close()
+        self._output = WholeLines(process).start()
 
     @classmethod
     def start(cls, command: Sequence[str]) -> NodeProcess:
         """Starts it in a session of its own: a Ctrl-C at the terminal is for the launcher to pass on."""
         try:
-            process = subprocess.Popen(list(command), stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
         except OSError as error:
             raise LaunchError(f"cannot run {command[0]}: {error}") from error
         give_usual_limit(process.pid)
@@ -59,3 +69,4 @@ class NodeProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._output.finish()

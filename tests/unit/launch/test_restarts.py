@@ -1,8 +1,12 @@
 """When a job that failed is started again, and with what; the launcher is one that says what it is told."""
 
+import os
 import signal
+import threading
+import time
 
 import pytest
+from patience import within
 
 from tfcollective.errors import (
     ConfigError,
@@ -15,6 +19,7 @@ from tfcollective.errors import (
 from tfcollective.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
 from tfcollective.launch.api import results_of
 from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
+from tfcollective.launch.outcome import restarts
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.outcome.restarts import obstacle, pause_before, restarted, run_job
 from tfcollective.launch.plan.planner import Plan, plan_local
@@ -166,6 +171,30 @@ def test_a_host_that_ends_late_does_not_make_a_permanent_error_be_tried_again():
     late = {"agent_failure": "the host C has not ended its ranks", "host_lost": True}
     assert "ImportError" in obstacle(JobOutcome((wrong,), True, agent_failed_at=34.0, **late))
     assert obstacle(JobOutcome((wrong,), True, agent_failed_at=8.0, **late)) is None  # the host was gone before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_between_two_starts_ends_the_job(number):
+    launcher, before = Told(KILLED, ended()), signal.getsignal(number)
+    outcome = run_job(
+        launcher,
+        JobSpec(("x",), 1, max_restarts=3),
+        stop_signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+        pause=lambda seconds: os.kill(os.getpid(), number),
+    )
+    assert (exit_code(outcome), len(launcher.specs)) == (128 + number, 1)
+    assert "1. because rank 0 (worker:0, pid 41) was killed by SIGKILL" in render(outcome)
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_ends_the_pause_at_once(monkeypatch):
+    monkeypatch.setattr(restarts, "pause_before", lambda count: 600.0)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    begin = time.monotonic()
+    spec = JobSpec(("x",), 1, max_restarts=3)
+    assert exit_code(run_job(Told(KILLED), spec, stop_signals=(signal.SIGTERM,))) == 128 + signal.SIGTERM
+    assert time.monotonic() - begin < within(20)
 
 
 def test_a_launcher_without_agents_of_its_own_says_so():

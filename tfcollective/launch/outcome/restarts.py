@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.outcome.report import exit_code, headline
 from tfcollective.launch.outcome.tracking import tracking
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.system.signals import forward_signals
 
 __all__ = ["obstacle", "pause_before", "restarted", "run_job"]
 
@@ -27,13 +28,13 @@ def run_job(
     spec: JobSpec,
     *,
     stop_signals: Sequence[int] = (),
-    pause: Callable[[float], object] = time.sleep,
+    pause: Callable[[float], object] | None = None,
 ) -> JobOutcome:
     """Runs the job, and again when it fails, at most ``spec.max_restarts`` times; the outcome of the last time.
 
     Each time everything is new: coordinator, key, agents, processes. Only the number of the generation goes on. What is
-    in the checkpoints is for the ranks to find. Whoever asks the job to stop stops it for good. MLflow hears of it all
-    as one run, where it is used.
+    in the checkpoints is for the ranks to find. A signal that asks the job to stop stops it for good, also between two
+    starts. MLflow hears of it all as one run, where it is used. ``pause`` waits in place of the clock, for tests.
 
     Raises:
         ConfigError: the launcher cannot start a job again, or not the processes of its engine.
@@ -50,7 +51,7 @@ def run_job(
 
 
 def _run_until_final(
-    launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int], pause: Callable[[float], object]
+    launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int], pause: Callable[[float], object] | None
 ) -> JobOutcome:
     earlier: tuple[str, ...] = ()
     while True:
@@ -66,7 +67,18 @@ def _run_until_final(
             f"tfcollective: {earlier[-1]}; all ranks are started again in {wait:g} s "
             f"(restart {spec.restarts} of {spec.max_restarts})\n"
         )
-        pause(wait)
+        stopped_by = _wait(wait, stop_signals, pause)
+        if stopped_by is not None:
+            return replace(outcome, stopped_by=stopped_by, earlier=earlier)
+
+
+def _wait(seconds: float, stop_signals: Sequence[int], pause: Callable[[float], object] | None) -> int | None:
+    """The signal that ended the wait, or None. Signals are handled here, too: process 1 of a container has no default
+    for them, and would wait on."""
+    stopped = threading.Event()
+    with forward_signals(stop_signals, lambda number: stopped.set()) as received:
+        (stopped.wait if pause is None else pause)(seconds)
+    return received[0] if received else None
 
 
 def _run_once(launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int]) -> JobOutcome:
