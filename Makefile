@@ -206,7 +206,7 @@ test-late: export TFC_TEST_LATE_MIB = $(word 2,$(LATE))
 test-late: .venv/tools.made googletest  ## a rank that comes 15 s late to 128 MiB (LATE="SECONDS MIB")
 	$(call say,a late rank)
 	@mkdir -p build
-	$(call native_tests,$(NATIVE),,-R LateTest)
+	$(call native_tests,$(NATIVE),,-R 'LateTest|CutOff')
 
 # Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
 PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))

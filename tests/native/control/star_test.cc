@@ -1,8 +1,15 @@
 #include "control/star.h"
 
 #include <gtest/gtest.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -13,9 +20,11 @@ namespace {
 class SilentHandler : public StarHandler {
  public:
   void OnMessage(int, uint8_t, const std::string&) override {}
-  void OnClosed(int, const Status&) override {}
+  void OnClosed(int, const Status&) override { closed = true; }
   void OnDataConnection(int, UniqueFd) override {}
   std::optional<Deadline::Clock::time_point> OnTick(Deadline::Clock::time_point) override { return std::nullopt; }
+
+  std::atomic<bool> closed{false};
 };
 
 struct Member {
@@ -61,6 +70,42 @@ TEST(StarTest, TheRootNamesThePeersThatDidNotConnect) {
   EXPECT_NE(seen.message().find("rank 2"), std::string::npos) << seen.message();
   peer.star->Stop(Deadline::After(0));
   root.star->Stop(Deadline::After(0));
+}
+
+void SetLoopback(bool up) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request = {};
+  std::strcpy(request.ifr_name, "lo");
+  EXPECT_EQ(::ioctl(fd.get(), SIOCGIFFLAGS, &request), 0);
+  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
+  EXPECT_EQ(::ioctl(fd.get(), SIOCSIFFLAGS, &request), 0);
+}
+
+// Keepalive rests while a message is under way: the monitor has to look.
+TEST(StarTest, APeerWhoseHostIsCutOffIsLost) {
+  if (std::getenv("TFC_TEST_LATE_SECONDS") == nullptr) GTEST_SKIP() << "takes 12 s: make test-late";
+  bool alone = false;
+  std::thread([&] {
+    alone = ::unshare(CLONE_NEWNET) == 0;  // for the threads that this one starts, too
+    if (!alone) return;
+    SetLoopback(true);
+    Member root(0, 2, nullptr);
+    Member peer(1, 2, &root.address);
+    std::thread starting([&] { EXPECT_TRUE(root.star->Start(Deadline::After(30)).ok()); });
+    EXPECT_TRUE(peer.star->Start(Deadline::After(10)).ok());
+    starting.join();
+    root.star->Send(1, 1, "arrives");
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // the monitor has seen that it did
+    SetLoopback(false);
+    const auto cut = std::chrono::steady_clock::now();
+    root.star->Send(1, 1, "gets lost");
+    while (!root.handler.closed && std::chrono::steady_clock::now() - cut < std::chrono::seconds(60))
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_LT(std::chrono::steady_clock::now() - cut, std::chrono::seconds(20));  // 15 on a machine that is not busy
+    peer.star->Stop(Deadline::After(0));
+    root.star->Stop(Deadline::After(0));
+  }).join();
+  if (!alone) GTEST_SKIP() << "a network of its own needs CAP_SYS_ADMIN";
 }
 
 }  // namespace
