@@ -264,10 +264,10 @@ bool TcpTransport::Impl::SpinPays() {
 }
 
 Status TcpTransport::Impl::Spin(Deadline deadline, int* count) {
-  const Deadline end =
-      deadline.Earlier(Deadline::At(Deadline::Clock::now() + std::chrono::microseconds(options.spin_us)));
+  const Deadline end = Deadline::At(Deadline::Clock::now() + std::chrono::microseconds(options.spin_us));
   do {
     TFC_RETURN_IF_ERROR(WaitForEvents(0, count));
+    if (*count == 0 && deadline.Passed()) return Status::Ok();  // too early to say
   } while (*count == 0 && !end.Passed());
   vain_spins = *count > 0 ? 0 : std::min(vain_spins + 1, kMostVainSpins);
   sleeps_to_skip = *count > 0 ? 0 : 1 << vain_spins;
