@@ -39,10 +39,21 @@ def dtypes_and_shapes() -> None:
     equal(tfc.allreduce(mine(4), op=tfc.Max), everyone(4)[-1])
     equal(tfc.allreduce(mine(4), op=tfc.Product), np.prod(everyone(4), axis=0))
     equal(tfc.allreduce(mine(4), op=tfc.Sum, prescale_factor=0.5, postscale_factor=4.0), 2 * sum(everyone(4)))
-    tenth = tfc.allreduce(tf.ones(4, tf.float64), op=tfc.Sum, prescale_factor=0.1)  # 0.1 is none of float32's numbers
-    np.testing.assert_allclose(tenth, np.full(4, 0.1 * size), rtol=1e-15)
-    equal(tfc.allreduce(tf.ones(4, tf.float64), postscale_factor=1 / 3), np.full(4, 1 / 3))
-    equal(tfc.reducescatter(tf.ones(size, tf.float64), postscale_factor=0.1), [0.1])
+    ones = tf.ones(size, tf.float64)  # a tenth and a third as float32 are wrong by 1e-8
+    tenths = tfc.allreduce(ones, op=tfc.Sum, prescale_factor=0.1)
+    thirds = tfc.grouped_allreduce([ones], postscale_factor=1 / 3)[0]
+    for got, exact in [
+        (tenths, 0.1 * size),
+        (thirds, 1 / 3),
+        (tfc.reducescatter(ones, postscale_factor=0.1), 0.1),
+    ]:
+        np.testing.assert_allclose(got, np.full(got.shape, exact), rtol=1e-15)
+    if size > 1:
+        try:
+            tfc.allreduce(ones, prescale_factor=float("inf"))
+            raise AssertionError("an infinite factor was taken")
+        except tf.errors.InvalidArgumentError as error:
+            assert "prescale must be a finite number, not 'inf'" in str(error)
     equal(tfc.allreduce(tf.fill([4], tf.constant(200, tf.uint8))), np.full(4, 200))
     for length in (4, 400000):
         equal(tfc.allreduce(tf.fill([length], tf.constant(40000, tf.float16))), np.full(length, 40000))

@@ -49,7 +49,8 @@ Collective AllReduceOf(Function all_reduce, size_t count) {
   };
 }
 
-Collective ReduceScatterOf(size_t count) {
+template <typename Function>
+Collective ReduceScatterOf(Function reduce_scatter, size_t count) {
   return [=](const TransportContext& context) {
     const std::vector<size_t> offsets = EvenOffsets(count * 4, 4, kSize);
     const auto index = static_cast<size_t>(context.members.index);
@@ -57,8 +58,8 @@ Collective ReduceScatterOf(size_t count) {
     const Bytes expected = ExpectedBytes(Dtype::kFloat32, Op::kSum, kSize, count);
     Bytes output(offsets[index + 1] - offsets[index]);
     Ending ending;
-    ending.status = RingReduceScatter(context, SumOfFloats(), {{input.data(), input.size()}}, offsets,
-                                      {{output.data(), output.size()}});
+    ending.status = reduce_scatter(context, SumOfFloats(), {{input.data(), input.size()}}, offsets,
+                                   {{output.data(), output.size()}});
     ending.right = std::memcmp(output.data(), expected.data() + offsets[index], output.size()) == 0;
     return ending;
   };
@@ -209,7 +210,11 @@ INSTANTIATE_TEST_SUITE_P(Collectives, FaultSweep,
                                            Case{"doubling_blocks", AllReduceOf(RecursiveDoublingAllReduce, 150001)},
                                            Case{"halving", AllReduceOf(HalvingDoublingAllReduce, 17)},
                                            Case{"halving_blocks", AllReduceOf(HalvingDoublingAllReduce, 1100003)},
-                                           Case{"probe", ProbeOf()}, Case{"reducescatter", ReduceScatterOf(60001)},
+                                           Case{"direct", AllReduceOf(DirectAllReduce, 17)},
+                                           Case{"direct_segments", AllReduceOf(DirectAllReduce, 150001)},
+                                           Case{"probe", ProbeOf()},
+                                           Case{"reducescatter", ReduceScatterOf(RingReduceScatter, 60001)},
+                                           Case{"direct_reducescatter", ReduceScatterOf(DirectReduceScatter, 60001)},
                                            Case{"allgather", AllGatherOf(70001)},
                                            Case{"broadcast_tree", BroadcastOf(1001)},
                                            Case{"broadcast_chain", BroadcastOf(1300001)},
