@@ -3,7 +3,7 @@
 // are rounded once.
 //
 // Shares travel in segments. Round k exchanges segment k of every share; while it is added up, the next round's are
-// on the wire. An all-reduce sends the results of a round to everybody, from where they lie.
+// on the wire. An all-reduce sends the results of a round to all members, from where they lie.
 #include <algorithm>
 #include <memory>
 
@@ -31,9 +31,9 @@ size_t SegmentOf(size_t largest_share, size_t peers) {
 
 class Direct {
  public:
-  // `offsets`: where the members' shares lie, in elements. `everybody`: all members get all results.
+  // `offsets`: where the members' shares lie, in elements. `to_all`: all members get all results.
   Direct(const TransportContext& context, const char* phase, const Reduction& reduction, const ConstSpans& input,
-         const std::vector<size_t>& offsets, const MutableSpans& output, bool everybody)
+         const std::vector<size_t>& offsets, const MutableSpans& output, bool to_all)
       : size_(context.members.size()),
         index_(context.members.index),
         reduction_(reduction),
@@ -42,7 +42,7 @@ class Direct {
         input_(input),
         offsets_(offsets),
         output_(output),
-        everybody_(everybody),
+        to_all_(to_all),
         segment_(SegmentOf(LargestShare(), static_cast<size_t>(size_ - 1))),
         rounds_(DivideUp(LargestShare(), segment_)),
         room_(new std::byte[2 * RoomOfARound()]),
@@ -58,14 +58,14 @@ class Direct {
       if (round < rounds_) TFC_RETURN_IF_ERROR(Gather(round));
       if (round == 0) continue;
       const uint64_t ready = round - 1;
-      if (everybody_) {
+      if (to_all_) {
         // The results may arrive where this member's own values lie, which must have left.
         TFC_RETURN_IF_ERROR(sends_.WaitBelow(round * peers));
         TFC_RETURN_IF_ERROR(ExpectResults(ready));
       }
       TFC_RETURN_IF_ERROR(receives_.WaitBelow(round * peers));
       Combine(ready);
-      if (everybody_) TFC_RETURN_IF_ERROR(SendResults(ready));
+      if (to_all_) TFC_RETURN_IF_ERROR(SendResults(ready));
     }
     TFC_RETURN_IF_ERROR(sends_.WaitAll());
     TFC_RETURN_IF_ERROR(results_.WaitAll());
@@ -94,7 +94,7 @@ class Direct {
 
   ConstSpans Input(const Part& part) const { return input_.Slice(part.begin * in_, part.end * in_); }
   MutableSpans Output(const Part& part) const {
-    const size_t skipped = everybody_ ? 0 : offsets_[static_cast<size_t>(index_)];
+    const size_t skipped = to_all_ ? 0 : offsets_[static_cast<size_t>(index_)];
     return output_.Slice((part.begin - skipped) * out_, (part.end - skipped) * out_);
   }
 
@@ -104,7 +104,7 @@ class Direct {
     return room_.get() + (round % 2) * RoomOfARound() + static_cast<size_t>(member) * segment_ * in_;
   }
 
-  // In step s every member sends to the one s places on: nobody is sent to by all at once.
+  // In step s every member sends to the one s places on: no member receives from all at once.
   template <typename Visit>
   Status ForEachPeer(const Visit& visit) const {
     for (int step = 1; step < size_; ++step)
@@ -166,7 +166,7 @@ class Direct {
   const SpanIndex<ConstSpan> input_;
   const std::vector<size_t>& offsets_;
   const SpanIndex<MutableSpan> output_;
-  const bool everybody_;
+  const bool to_all_;
   const size_t segment_;
   const uint64_t rounds_;
   const std::unique_ptr<std::byte[]> room_;

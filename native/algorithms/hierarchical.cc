@@ -36,7 +36,8 @@ class WideLanes {
         sums_(new float[std::min(block_, kBlock)]) {}
 
   Status Run() {
-    const size_t blocks = total_ == 0 ? 1 : (total_ + block_ - 1) / block_;  // an empty buffer still meets everybody
+    const size_t blocks =
+        total_ == 0 ? 1 : (total_ + block_ - 1) / block_;  // all members take part in an empty one, too
     for (size_t number = 0; number < blocks; ++number) {
       const size_t begin = number * block_ * element_, end = std::min((number + 1) * block_, total_) * element_;
       TFC_RETURN_IF_ERROR(

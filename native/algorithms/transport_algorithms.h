@@ -27,7 +27,7 @@ Status TransportReduceScatter(const TransportContext& context, const Reduction& 
 // Of 16-bit floats, by way of float32, in blocks: as many bytes as the same number of float32.
 Status WideAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                      const MutableSpans& output);
-// Every member sends each share to the member that adds it up, and that one sends the result to everybody: the bytes
+// Every member sends each share to the member that adds it up, and that one sends the result to all: the bytes
 // of a ring, no partial results, a message and a connection from every member to every other. Of any type; made for
 // 16-bit floats. The input may be wide.
 Status DirectAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,

@@ -18,7 +18,7 @@ Status WideAllReduce(const TransportContext& context, const Reduction& reduction
   const SpanIndex<ConstSpan> from(input);
   const SpanIndex<MutableSpan> to(output);
   const size_t total = to.size() / out;
-  const size_t blocks = total == 0 ? 1 : (total + kBlock - 1) / kBlock;  // an empty buffer still meets everybody
+  const size_t blocks = total == 0 ? 1 : (total + kBlock - 1) / kBlock;  // all members take part in an empty one, too
   const std::unique_ptr<float[]> scratch(new float[std::min(total, kBlock)]);
   for (size_t number = 0; number < blocks; ++number) {
     const size_t begin = number * kBlock, end = std::min(begin + kBlock, total);

@@ -484,8 +484,8 @@ void Engine::Fail(const Status& status) {
   if (options_.on_failure) options_.on_failure();
 }
 
-// Whoever fails the engine may hold a lock or be on a fiber: the progress thread calls. Handed over with the mutex, so
-// that a shutdown, which cancels too, does not stop the thread before.
+// The thread that fails the engine may hold a lock or be on a fiber: the progress thread calls. Handed over with the
+// mutex, so that a shutdown, which cancels too, does not stop the thread before.
 void Engine::CancelPending(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Done> cancelled = TakeEverythingPending();

@@ -56,7 +56,7 @@ Status Engine::ExecuteWithJoined(const Operation& operation, const Resources& re
     TFC_RETURN_IF_ERROR(CallJoined(operation, channel->index, sequence));
     Operation counted = operation;
     if (divides_late) {
-      // A stand-in, which nobody reads, may find that nobody contributes.
+      // A stand-in, whose result is not read, may find no contributors.
       counted.count_contributors = [this, index = channel->index, sequence] {
         return std::max(1, joined_.ContributorsOf(index, sequence).now);
       };

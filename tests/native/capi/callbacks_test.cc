@@ -165,7 +165,7 @@ TEST_P(CallbackTest, AllocatesOnAThreadsStackAndMustNotWait) {
 }
 
 TEST_P(CallbackTest, ThatRunsACollectiveIsRefused) {
-  if (size() == 1) GTEST_SKIP() << "a world of one calls back on the caller's thread, and waits for nobody";
+  if (size() == 1) GTEST_SKIP() << "a world of one calls back on the caller's thread, and does not wait";
   EveryRank([](int, tfc_communicator* communicator) {
     CallResult in_name, in_plan;
     Callback on_name([&](int) { in_name = SumOfOne(communicator); });

@@ -378,6 +378,54 @@ TEST(KernelsTest, AllLoopsGiveTheSameBits) {
   }
 }
 
+// By way of wide partial results, in two steps: the same bits as in one.
+TEST(KernelsTest, WidePartialResultsLoseNothing) {
+  std::mt19937_64 random(31);
+  constexpr size_t kCount = 5003;
+  for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBfloat16}) {
+    std::vector<uint16_t> memory[3];
+    std::vector<float> wide[3];
+    for (int k = 0; k < 3; ++k) {
+      for (size_t i = 0; i < kCount; ++i) memory[k].push_back(random() & 0xbfbf);  // no NaN, no infinity
+      wide[k].resize(kCount);
+    }
+    for (const Reduction& reduction : Reductions(dtype)) {
+      for (const KernelTable* kernels : UsableKernels()) {
+        const std::byte *narrow[3], *partial[3];
+        for (int k = 0; k < 3; ++k) {
+          narrow[k] = reinterpret_cast<const std::byte*>(memory[k].data());
+          partial[k] = reinterpret_cast<const std::byte*>(wide[k].data());
+          ReduceArraysWith(*kernels, reduction.ToWide(), &narrow[k], 1, reinterpret_cast<std::byte*>(wide[k].data()),
+                           kCount, false);
+        }
+        std::vector<uint16_t> expected(kCount), result(kCount);
+        ReduceArraysWith(*kernels, reduction, narrow, 3, reinterpret_cast<std::byte*>(expected.data()), kCount, false);
+        Reduction rest = reduction.OnlyFinish();
+        rest.wide_input = true;
+        ReduceArraysWith(*kernels, rest, partial, 3, reinterpret_cast<std::byte*>(result.data()), kCount, false);
+        EXPECT_EQ(result, expected) << kernels->name << " " << DtypeName(dtype);
+      }
+    }
+  }
+}
+
+TEST(IntegerAverageTest, IsThatOfTheExactSum) {
+  const std::vector<int64_t> values = {7, -7, 9007199254740993, INT64_MAX, INT64_MIN};
+  const auto* input = reinterpret_cast<const std::byte*>(values.data());
+  std::vector<int64_t> numbers(values.size() * NumbersOf(Dtype::kInt64)), output(values.size());
+  const Reduction reduction{Dtype::kInt64, Op::kSum, 1.0, 1.0, 1000};
+  WidenIntegers(reduction, input, numbers.data(), values.size());
+  for (int64_t& number : numbers) number *= 1000;  // what a thousand ranks add up
+  FinishIntegers(reduction, numbers.data(), reinterpret_cast<std::byte*>(output.data()), values.size());
+  EXPECT_EQ(output, values);
+  Reduction doubled = reduction;
+  doubled.postscale = 2.0;
+  FinishIntegers(doubled, numbers.data(), reinterpret_cast<std::byte*>(output.data()), values.size());
+  EXPECT_EQ(output[1], -14);
+  EXPECT_EQ(output[3], INT64_MAX) << "clamped";
+  EXPECT_EQ(output[4], INT64_MIN) << "clamped";
+}
+
 TEST(MinMaxTest, NanOnEitherSideWins) {
   for (Op op : {Op::kMin, Op::kMax}) {
     for (bool nan_first : {false, true}) {
