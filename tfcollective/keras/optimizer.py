@@ -177,9 +177,11 @@ def _distribute_inner(scaler: Any, options: GradientOptions, name: str | None, p
         raise UnsupportedError("backward_passes_per_step: not with a LossScaleOptimizer of Keras 2")
     config = scaler.get_config()
     config.pop("inner_optimizer")
+    values = [tf.convert_to_tensor(variable).numpy() for variable in loss_scale_variables(scaler)]
+    if values:
+        config["initial_scale"] = float(values[0])  # Keras 3 scales the first traced loss by it
     inner = distribute(scaler.inner_optimizer, options, name, passes)
     made = type(scaler)(inner, **config)
-    values = [tf.convert_to_tensor(variable).numpy() for variable in loss_scale_variables(scaler)]
 
     def restore() -> None:
         for variable, value in zip(loss_scale_variables(made), values, strict=False):  # none while it is not built

@@ -115,16 +115,17 @@ class OptimizerState:
         return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
 
     def restore(self, variables: Sequence[Any]) -> None:
-        """Gives the optimizer, now built, the values that it was made with."""
-        saved, self.saved = self.saved, []
-        if [tuple(value.shape) for value in saved] == [tuple(variable.shape) for variable in variables]:
-            for variable, value in zip(variables, saved, strict=True):
-                variable.assign(value)
-        elif saved:
-            _LOG.warning("a copied optimizer is used for other variables: it begins anew")
-        waiting, self.when_built = self.when_built, []
-        for call in waiting:
-            call()
+        """Gives the optimizer, now built, the values that it was made with: once, also where a step is being traced."""
+        with tf.init_scope():
+            saved, self.saved = self.saved, []
+            if [tuple(value.shape) for value in saved] == [tuple(variable.shape) for variable in variables]:
+                for variable, value in zip(variables, saved, strict=True):
+                    variable.assign(value)
+            elif saved:
+                _LOG.warning("a copied optimizer is used for other variables: it begins anew")
+            waiting, self.when_built = self.when_built, []
+            for call in waiting:
+                call()
 
 
 def _times(gradient: Any, factor: float) -> Any:

@@ -212,6 +212,19 @@ def test_wrapping_takes_over_state_and_settings() -> None:
         np.testing.assert_array_equal(tf.convert_to_tensor(mine), tf.convert_to_tensor(theirs))
 
 
+def test_the_state_is_taken_over_once_where_fit_builds_the_optimizer() -> None:
+    """Keras 3 builds it while it traces the training step: the values must not become a part of every step."""
+    plain = keras.optimizers.SGD(0.1, momentum=0.5)
+    made = model(plain)
+    made.fit(*data(), batch_size=2, verbose=0)
+    with fake_world():
+        again = tfk.DistributedOptimizer(plain)
+        assert int(again.iterations) == 4
+        made.compile(again, "mse")
+        made.fit(*data(), batch_size=2, verbose=0)
+    assert int(again.iterations) == 8
+
+
 def test_exclusions_from_weight_decay_are_kept() -> None:
     plain = keras.optimizers.AdamW(weight_decay=0.5)
     plain.exclude_from_weight_decay(var_names=["bias"])
