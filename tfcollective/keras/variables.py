@@ -28,7 +28,9 @@ def build_optimizer(model: Any) -> None:
 
 def is_built(optimizer: Any) -> bool:
     """Whether an optimizer has its variables; of legacy ones, which cannot be built before a step, always."""
-    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", True)))
+    return hasattr(optimizer, "get_slot_names") or bool(
+        getattr(optimizer, "built", getattr(optimizer, "_built", False))
+    )
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
@@ -58,10 +60,11 @@ def trained_variables(optimizer: Any, weights: Sequence[Any]) -> list[int]:
 
     Empty for one that is not built, and for legacy ones, which build themselves.
     """
-    known = getattr(optimizer, "_trainable_variables_indices", None) or getattr(optimizer, "_index_dict", None) or {}
-    key_of = getattr(optimizer, "_var_key", None)
-    if key_of is None or not known:
-        return []
+    known = getattr(optimizer, "_trainable_variables_indices", None) or getattr(optimizer, "_index_dict", None)
+    if not known:  # a LossScaleOptimizer of Keras 2 leaves it to the one inside
+        inner: Any = getattr(optimizer, "inner_optimizer", None)
+        return [] if inner is None else trained_variables(inner, weights)
+    key_of = optimizer._var_key
     places = [place for place, weight in enumerate(weights) if key_of(weight) in known]
     return sorted(places, key=lambda place: int(known[key_of(weights[place])]))
 
