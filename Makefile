@@ -29,7 +29,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel wheel-release develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-long test-late test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
+  test-long test-late test-second-device test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -207,6 +207,17 @@ test-late: .venv/tools.made googletest  ## a rank that comes 15 s late to 128 Mi
 	$(call say,a late rank)
 	@mkdir -p build
 	$(call native_tests,$(NATIVE),,-R 'LateTest|CutOff')
+
+# A second logical device of the processor stands for a GPU; see tests/support/second_device.py.
+PLACED := $(addprefix $(CURDIR)/tests/,keras tensorflow unit/keras unit/tensorflow)
+
+PLACED_ONES := -m "not hosts and not engines and not yarn" $(PLACED) $(PYTEST_ARGS)
+
+test-second-device: export TFC_TESTS_SECOND_DEVICE := 1
+test-second-device: .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)  ## tests of keras/ and tensorflow/ with variables on a second device
+	$(call say,tests with variables on a second device)
+	$(call python_tests,tf221,$(AT_ONCE) $(PLACED_ONES))
+	$(if $(PYTHON_TF215),$(call python_tests,tf215,$(AT_ONCE) $(PLACED_ONES)))
 
 # Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
 PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))

@@ -18,3 +18,8 @@ def test_behaviour_on_two_ranks(second_device: str) -> None:
     """Also with variables on a second device, which stands for a GPU: see second_device.py."""
     done = run_job(Path(__file__).with_name("job_behaviour.py"), 2, TFC_TESTS_SECOND_DEVICE=second_device)
     assert done.stdout.count("ok ") == 18
+
+
+def test_embeddings_do_not_drift_apart() -> None:
+    done = run_job(Path(__file__).with_name("job_embeddings.py"), 2, TFC_TESTS_SECOND_DEVICE="0")
+    assert done.stdout.count("ok ") == 8

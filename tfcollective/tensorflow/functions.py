@@ -23,6 +23,7 @@ from tfcollective.tensorflow.arguments import chosen_op, scaled
 from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
+from tfcollective.tensorflow.slices import merged
 
 __all__ = ["allreduce", "allreduce_slices", "barrier", "broadcast", "grouped_allreduce"]
 
@@ -44,7 +45,8 @@ def allreduce(
     """Combines the ranks' tensors element by element; all ranks get the same bits.
 
     Args:
-        tensor: any shape, the same on all ranks. IndexedSlices are gathered instead (Sum and Average only).
+        tensor: any shape, the same on all ranks. Rows of IndexedSlices are gathered, and equal
+            ones added (Sum and Average only).
         average: Horovod's old way to choose Average or Sum.
         device_dense: Horovod's; without effect.
         device_sparse: Horovod's; without effect.
@@ -93,18 +95,27 @@ def _adasum(tensor: Any, compression: Any, prescale: float, postscale: float, na
 
 
 def allreduce_slices(
-    slices: Any, op: Op, prescale: float, postscale: float, name: str, members: Members, label: str = ""
+    slices: Any,
+    op: Op,
+    prescale: float,
+    postscale: float,
+    name: str,
+    members: Members,
+    label: str = "",
+    compression: Any = Compression.none,
 ) -> Any:
-    """Sum or average of IndexedSlices: all members' values and indices, one after the other."""
+    """Sum or average of IndexedSlices: all members' rows, each once; see :func:`merged`."""
     if op not in (Average, Sum) or prescale != 1.0 or postscale != 1.0:
         raise UnsupportedError("IndexedSlices: only Sum and Average without scale factors; use sparse_as_dense=True")
     if members.size == 1:
-        return slices
-    values = ops.allgather(slices.values, name=f"{name}/values", label=label, world=members.world)
+        return merged(slices)
+    wire, context = compression.compress(slices.values)
+    gathered = ops.allgather(wire, name=f"{name}/values", label=label, world=members.world)
     indices = ops.allgather(slices.indices, name=f"{name}/indices", label=label, world=members.world)
+    values = compression.decompress(gathered, context)
     if op == Average:
         values = values / tf.cast(members.size, values.dtype)
-    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+    return merged(tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape))
 
 
 @collective

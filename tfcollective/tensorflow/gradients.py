@@ -29,6 +29,7 @@ from tfcollective.tensorflow.plan import (
     signature,
 )
 from tfcollective.tensorflow.readiness import ready_order
+from tfcollective.tensorflow.slices import merged
 from tfcollective.tensorflow.strategies import refuse_strategy
 
 __all__ = ["GradientOptions", "reduce_gradients", "variable_key", "variable_name"]
@@ -141,7 +142,8 @@ def reduce_gradients(
     options: GradientOptions,
     local: frozenset[int] = frozenset(),
 ) -> list[Any]:
-    """Reduces gradients over the ranks. With one rank, and on a rank outside the process set, they stay as they are.
+    """Reduces gradients over the ranks. On a rank outside the process set they stay as they are. With one rank they do,
+    too, but equal rows of IndexedSlices are added.
 
     Args:
         gradients: tensors, IndexedSlices or None, one for each variable. None stays None.
@@ -152,8 +154,10 @@ def reduce_gradients(
     """
     members = runtime.members(options.process_set, outside=True)
     reduced = list(gradients)
-    if members.size == 1 or not members.included:
+    if not members.included:
         return reduced
+    if members.size == 1:  # an update must not depend on the number of ranks
+        return [merged(one) if isinstance(one, tf.IndexedSlices) else one for one in reduced]
     refuse_strategy("gradients")
     dense: list[int] = []
     sparse: list[int] = []
@@ -175,7 +179,9 @@ def reduce_gradients(
     order = _order([gradients[index] for index in dense])
     pending = _start_dense(reduced, dense, names, variables, order, scope, options, members)
     for index in sparse:
-        reduced[index] = _reduce_slices(gradients[index], f"{step}/{index}", names[index], options, members)
+        reduced[index] = allreduce_slices(
+            gradients[index], options.op, 1.0, 1.0, f"{step}/{index}", members, names[index], options.compression
+        )
     if pending is not None:
         for index, result in pending.finish():
             reduced[index] = result
@@ -199,13 +205,6 @@ def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:
         values = gradient.values / tf.cast(size, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient / tf.cast(size, gradient.dtype)
-
-
-def _reduce_slices(slices: Any, name: str, label: str, options: GradientOptions, members: Members) -> Any:
-    wire, context = options.compression.compress(slices.values)
-    sent = tf.IndexedSlices(wire, slices.indices, slices.dense_shape)
-    result = allreduce_slices(sent, options.op, 1.0, 1.0, name, members, label)
-    return tf.IndexedSlices(options.compression.decompress(result.values, context), result.indices, result.dense_shape)
 
 
 class _Pending:

@@ -15,7 +15,7 @@ from tfcollective.tensorflow.plan import PlanNames
 
 __all__ = ["operation_name", "plan_names", "step_names", "without_numbers"]
 
-_NUMBER = re.compile(r"_\d+(?=[/:]|$)")
+_NUMBER = re.compile(r"(?:_\d+)+(?=[/:]|$)")
 
 # By the number of the process set: a rank takes part in what its sets do, and in nothing else.
 _plan_names: defaultdict[int, PlanNames] = defaultdict(PlanNames)

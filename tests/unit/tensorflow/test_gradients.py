@@ -92,7 +92,7 @@ def test_sparse_gradients_are_gathered_between_start_and_done() -> None:
             loss = tf.reduce_sum(tf.gather(table, [1, 3]) * dense)
         got = tape.gradient(loss, [table, dense])
     assert isinstance(got[0], tf.IndexedSlices)
-    np.testing.assert_array_equal(got[0].indices, [1, 3, 1, 3])
+    np.testing.assert_array_equal(got[0].indices, [1, 3])
     np.testing.assert_array_equal(tf.convert_to_tensor(got[0])[1], [1.0, 1.0])
     assert [entry.split()[0] for entry in ops.ran] == ["start", "allgather", "allgather", "done"]
 
