@@ -115,6 +115,24 @@ def test_an_exception_comes_back_with_its_traceback():
     assert [failure["rank"] for failure in error.failures] == [1, 0]
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_ranks_that_a_failure_ends_blame_the_rank_that_failed(dies):
+    def fail():
+        tfcollective.init()
+        if tfcollective.rank() == 2:
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("of rank 2")
+        tfcollective.get_communicator().barrier()
+
+    with pytest.raises(tfcollective.WorkerFailedError) as caught:
+        tfcollective.run(fail, np=3)
+    assert caught.value.first["rank"] == 2
+    others = [failure for failure in caught.value.failures if failure["rank"] != 2 and failure["exception"]]
+    assert {failure["exception"]["blames"] for failure in others} == {2}
+    assert all(failure["seen"] > 0.0 for failure in caught.value.failures)
+
+
 def test_a_result_that_cannot_be_pickled_is_an_error():
     with pytest.raises(tfcollective.WorkerFailedError, match="the result of worker:0 cannot be sent"):
         tfcollective.run(threading.Lock)

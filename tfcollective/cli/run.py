@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,8 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
         click.echo(describe(launcher.plan(spec)), nl=False)
         return ExitCode.OK
     _make_directory(spec.log_dir)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # while no job handles them; process 1 of a container has no default
-        signal.signal(number, _end)
-    outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
+    with _ended_by(signal.SIGTERM, signal.SIGHUP):
+        outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
     # Scripts written for Horovod need nothing of ours.
     for text in (render(outcome), warning(outcome) if spec.engine == "native" else None):
         if text:
@@ -99,10 +99,23 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     return exit_code(outcome)
 
 
-def _end(number: int, frame: object) -> None:
-    """Ends in order: what is open is closed on the way out."""
-    del frame
-    sys.exit(SIGNAL_BASE + number)
+@contextlib.contextmanager
+def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+    """While it is open, each of these signals ends this process in order where no job handles them: before the agents
+    begin, for example. Process 1 of a container has no default for them."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        sys.exit(SIGNAL_BASE + number)
+
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores one
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _make_directory(path: str | None) -> None:

@@ -85,12 +85,12 @@ class JobOutcome:
         """The end of the task that failed first; None when what happened to an agent came first, or no task failed.
 
         A host that is lost, or does not end in time, after a rank has reported a failure of its own is not the cause,
-        even where no more is heard of the host's ranks. One whose last sign of life is older than that report is.
+        even where nothing more is heard of the host's ranks. One whose last sign of life is older than that report is.
         """
         cause = first_cause(self.exits)
         if cause is None or self.agent_failure is None:
             return cause
-        return cause if not cause.consequence and cause.seen < self.agent_failed_at else None
+        return cause if not cause.consequence and cause.seen <= self.agent_failed_at else None
 
 
 class Launcher(ABC):

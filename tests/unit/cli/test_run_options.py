@@ -6,6 +6,7 @@ from tfcollective.cli import main
 from tfcollective.cli.run import run
 from tfcollective.cli.run_options import job_spec
 from tfcollective.errors import ConfigError
+from tfcollective.launch.plan.spec import JobSpec
 
 
 def parsed(*arguments):
@@ -28,6 +29,21 @@ def test_other_hosts_need_ssh(tmp_path):
     assert spec.platform["port"] == 2222
     assert spec.platform["identity_file"] == "/k"
     assert spec.platform["options"] == ("-F", "a b")
+
+
+def test_how_long_ranks_and_hosts_are_given(monkeypatch):
+    assert [(spec.grace, spec.host_timeout) for spec in (parsed("-np", "2")[1], JobSpec(("x",), 2))] == [
+        (10.0, 15.0)
+    ] * 2
+    monkeypatch.setenv("TFCOLLECTIVE_GRACE", "0")
+    monkeypatch.setenv("TFCOLLECTIVE_HOST_TIMEOUT", "60")
+    assert (parsed("-np", "2")[1].grace, parsed("-np", "2")[1].host_timeout) == (0.0, 60.0)
+    spec = parsed("-np", "2", "--grace", "120", "--host-timeout", "5")[1]
+    assert (spec.grace, spec.host_timeout) == (120.0, 5.0)
+    with pytest.raises(ConfigError, match="the host timeout is 5 s or more, not 4: hosts give a sign of life every"):
+        parsed("-np", "2", "--host-timeout", "4")
+    with pytest.raises(ConfigError, match="the grace is a number of seconds, 0 or more"):
+        parsed("-np", "2", "--grace", "-1")
 
 
 def test_agents_that_others_start():

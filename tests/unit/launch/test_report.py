@@ -114,7 +114,12 @@ def test_a_host_that_ends_late_does_not_take_the_place_of_the_rank_that_failed()
     assert lines[-1] == f"  then {LATE}"
 
 
-@pytest.mark.parametrize("seen", [100.0, 101.0])
+def test_where_no_moment_is_known_the_rank_is_the_cause():
+    bad = outcome(record(3, 1.0, code=3), agent_failure=LATE, host_lost=True)
+    assert exit_code(bad) == 3
+
+
+@pytest.mark.parametrize("seen", [100.1, 115.0])
 def test_a_host_of_which_nothing_was_heard_since_is_the_cause(seen):
     failed = replace(record(0, 1.0, code=3), seen=seen)
     gone = "the host C (10.0.0.3) has not answered for 15 s"
