@@ -287,7 +287,8 @@ TEST_P(LayoutTest, EveryReductionIsTheReferencesUpToItsRoundOff) {
   const std::vector<Call> calls = AllCalls();
   std::vector<std::vector<Bytes>> results(kRanks, std::vector<Bytes>(calls.size()));
   EveryRank([&](int rank, tfc_communicator* communicator) {
-    for (size_t i = 0; i < calls.size(); ++i) results[static_cast<size_t>(rank)][i] = ResultOf(communicator, calls[i], rank);
+    for (size_t i = 0; i < calls.size(); ++i)
+      results[static_cast<size_t>(rank)][i] = ResultOf(communicator, calls[i], rank);
   });
   for (size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
