@@ -43,7 +43,10 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             "not yet",
             "does not exist, like the other numbers of errors: what goes wrong is an exception",
         ),
-        "Average": _SAME,
+        "Average": (
+            "same",
+            "of integers: of the exact sum, rounded toward zero; in Horovod the sum wraps first",
+        ),
         "Sum": _SAME,
         "Min": _SAME,
         "Max": _SAME,
