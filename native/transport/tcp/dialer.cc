@@ -38,7 +38,9 @@ Dialer::Dialer(const SocketAddress& to, const Hello& hello, const JobKey& key, D
 Result<HandshakeWants> Dialer::Advance() {
   if (!attempt_ && !next_.Passed()) return HandshakeWants::kTime;
   Result<HandshakeWants> wants = Attempt();
-  if (wants.ok() || !GotLost(wants.status())) return wants;
+  if (wants.ok()) return wants;
+  if (wants.status().code() == Code::kDeadlineExceeded && attempts_ > 1) return GiveUp(wants.status());
+  if (!GotLost(wants.status())) return wants;
   TFC_RETURN_IF_ERROR(Pause(wants.status()));
   return HandshakeWants::kTime;
 }
@@ -59,9 +61,13 @@ Status Dialer::Pause(const Status& lost) {
   if (!seconds.ok()) return seconds.status();
   next_ = Deadline::After(seconds.value());
   if (next_.when() < deadline_.when()) return Status::Ok();
+  return GiveUp(lost);
+}
+
+Status Dialer::GiveUp(const Status& last) const {
   return Status(Code::kDeadlineExceeded,
-                lost.message() + " (" + std::to_string(attempts_) + (attempts_ == 1 ? " attempt)" : " attempts)"),
-                lost.peer(), lost.sys_errno());
+                last.message() + " (" + std::to_string(attempts_) + (attempts_ == 1 ? " attempt)" : " attempts)"),
+                last.peer(), last.sys_errno());
 }
 
 namespace {

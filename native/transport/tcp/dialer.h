@@ -39,6 +39,7 @@ class Dialer {
  private:
   Result<HandshakeWants> Attempt();
   Status Pause(const Status& lost);
+  Status GiveUp(const Status& last) const;
 
   SocketAddress to_;
   Hello hello_;
