@@ -227,6 +227,15 @@ def models_that_differ_are_named() -> None:
     assert text.count("last/kernel") == 2, text
 
 
+def variables_that_differ_are_named() -> None:
+    try:
+        tfc.broadcast_variables([tf.Variable(tf.ones([2 + rank]), name=f"of_rank_{rank}")], 0)
+    except tf.errors.FailedPreconditionError as error:
+        assert all(f"[{2 + one}] from rank 0 (of_rank_{one}:0)" in str(error) for one in range(2)), error
+    else:
+        raise AssertionError("no error")
+
+
 for check in (
     one_rank_may_build_more_models_and_have_a_smaller_last_batch,
     infinity_on_one_rank_skips_the_step_on_all,
@@ -236,6 +245,7 @@ for check in (
     two_buckets_are_in_flight_at_once,
     batch_normalization_sees_the_joint_batch,
     several_passes_are_one_step_of_all_ranks,
+    variables_that_differ_are_named,
     models_that_differ_are_named,  # the last one: the ranks' plans do not fit, so nothing can follow
 ):
     check()

@@ -10,8 +10,9 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import StateError
 from tfcollective.runtime import ProcessSet
+from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.border import collective
-from tfcollective.tensorflow.functions import broadcast
+from tfcollective.tensorflow.gradients import variable_name
 from tfcollective.tensorflow.names import operation_name
 
 __all__ = ["broadcast_", "broadcast_global_variables", "broadcast_variables"]
@@ -72,14 +73,22 @@ def _assign_all(
     variables: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet | None
 ) -> list[Any]:
     members = runtime.members(process_set)
-    members.place_of(root_rank, "root_rank")
+    root = members.place_of(root_rank, "root_rank")
     targets = [_tensorflow_variable(variable) for variable in variables]
     if members.size == 1 or not targets:
         return []
     prefix = operation_name(name, members.world)
     return [
-        variable.assign(broadcast(variable, root_rank, name=f"{prefix}/{index}", process_set=process_set))
-        for index, variable in enumerate(targets)
+        target.assign(
+            ops.broadcast(
+                tf.convert_to_tensor(target),
+                root=root,
+                name=f"{prefix}/{index}",
+                label=variable_name(variable, index),
+                world=members.world,
+            )
+        )
+        for index, (target, variable) in enumerate(zip(targets, variables, strict=True))
     ]
 
 
