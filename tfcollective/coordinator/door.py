@@ -140,7 +140,8 @@ class Door(asyncio.Protocol):
     async def _encrypt(self) -> None:
         assert self._tls is not None
         transport = self.transport
-        assert transport is not None
+        if transport is None or transport.is_closing():  # it was ended in the same turn of the loop
+            return
         try:
             found = await asyncio.get_running_loop().start_tls(
                 transport, self, self._tls, server_side=True, ssl_handshake_timeout=self._patience, **_END_OF_TLS
