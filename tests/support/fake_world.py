@@ -106,7 +106,7 @@ def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOp
     place = Placement(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
     fake = FakeOps(size)
     before = (runtime._session, ops._module)
-    names._plan_names.clear()  # a process has native channels for so many plans only
+    names._plan_names.clear()
     runtime._session = Session(loaded, discover(Settings(), {}), place)
     ops._module = fake
     try:

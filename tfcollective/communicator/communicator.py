@@ -213,6 +213,11 @@ class Communicator(Collectives):
 
     # ---- inside ----
 
+    def forget_plan(self, name: str) -> None:
+        """This process needs the bucket plan no more: what it takes is given back when no rank needs it. Local."""
+        self._check_process()
+        self._library.call("tfc_plan_forget", self._handle, name.encode())
+
     def _set_as_world(self, world: int) -> None:
         """Makes this the world that TensorFlow's kernels find under the number `world`."""
         self._devices()  # its kernels on GPUs come without passing here

@@ -19,9 +19,8 @@ from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes, sizes_for_network
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices
-from tfcollective.tensorflow.names import plan_names, step_names
+from tfcollective.tensorflow.names import keep_plan, plan_names, step_names
 from tfcollective.tensorflow.plan import (
-    MAX_NATIVE_PLANS,
     BucketPlan,
     GradientSpec,
     Reduction,
@@ -300,10 +299,11 @@ def _plan(
     reduction = options.reduction()
     buckets = plan_buckets(specs, _sizes(members), order)
     text = signature(specs, buckets, reduction)
-    names = plan_names(members.world)
-    name = names.name(scope, text)
+    name = plan_names(members.world).name(scope, text)
     # Other engines know no plans: there each bucket is an operation with a name.
-    negotiated = runtime.settings().engine != "native" or names.position(name) >= MAX_NATIVE_PLANS
+    negotiated = runtime.settings().engine != "native"
+    if not negotiated:
+        keep_plan(name, members.world)
     return BucketPlan(name, text, buckets, reduction, negotiated, members.world)
 
 

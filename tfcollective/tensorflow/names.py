@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections import defaultdict
@@ -11,9 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.errors import CollectiveError
 from tfcollective.tensorflow.plan import PlanNames
+from tfcollective.tensorflow.plan_uses import PlanUses
 
-__all__ = ["operation_name", "plan_names", "step_names", "without_numbers"]
+__all__ = ["keep_plan", "operation_name", "plan_names", "step_names", "without_numbers"]
 
 _NUMBER = re.compile(r"(?:_\d+)+(?=[/:]|$)")
 
@@ -37,6 +40,27 @@ def without_numbers(name: str) -> str:
     """`name` without the numbers that Keras and TensorFlow add to names that are taken: they count what this process
     has made before, and other ranks may have made other things."""
     return _NUMBER.sub("", name)
+
+
+def keep_plan(name: str, world: int = 0) -> None:
+    """The native side keeps the plan until the function that is being traced now is gone, or until the shutdown."""
+    if tf.executing_eagerly():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    # Around the outermost function lies a graph of the whole process.
+    while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):
+        graph = graph.outer_graph
+    _plan_uses.add((world, name), graph)
+
+
+def _forget_plan(plan: tuple[int, str]) -> None:
+    # A world that is gone has taken its plans with it.
+    if runtime.is_initialized():
+        with contextlib.suppress(CollectiveError):
+            runtime.communicator_of_world(plan[0]).forget_plan(plan[1])
+
+
+_plan_uses = PlanUses(_forget_plan)
 
 
 def operation_name(name: str | None, world: int = 0, ignore_name_scope: bool = False) -> str:

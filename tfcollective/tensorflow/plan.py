@@ -7,6 +7,7 @@ DistributedDataParallel (Li et al., VLDB 2020).
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +16,6 @@ from tfcollective.communicator import Op
 from tfcollective.tensorflow.bucket_sizes import BucketSizes
 
 __all__ = ["Bucket", "BucketPlan", "GradientSpec", "PlanNames", "Reduction", "plan_buckets", "signature"]
-
-#: How many plans a process gives native channels to; a world has 61. Buckets of later ones are negotiated instead.
-MAX_NATIVE_PLANS = 56
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class BucketPlan:
         signature: see :func:`signature`.
         buckets: in the order in which they are started.
         reduction: the same for all buckets.
-        negotiated: this process has so many plans that this one's buckets are matched one by one.
+        negotiated: the engine knows no plans: buckets are matched one by one.
         world: the number of the process set.
     """
 
@@ -162,17 +160,11 @@ class PlanNames:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[str, dict[str, int]] = {}
-        self._positions: dict[str, int] = {}
+        self._seen: dict[str, dict[bytes, int]] = {}  # digests: contents of large models are long
 
     def name(self, scope: str, content: str) -> str:
         """The name of the plan with this content in this scope."""
+        digest = hashlib.sha256(content.encode()).digest()
         with self._lock:
             contents = self._seen.setdefault(scope, {})
-            name = f"{scope}#{contents.setdefault(content, len(contents))}"
-            self._positions.setdefault(name, len(self._positions))
-        return name
-
-    def position(self, name: str) -> int:
-        """How many plans this process has named before that one."""
-        return self._positions[name]
+            return f"{scope}#{contents.setdefault(digest, len(contents))}"

@@ -237,9 +237,9 @@ def test_passes_are_added_up_where_the_trace_does_not_know_all_of_a_gradient() -
     np.testing.assert_array_equal(sums.take([True])[0], [2.0, 3.0])
 
 
-def test_beyond_the_native_plans_buckets_are_negotiated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcollective.tensorflow.gradients.MAX_NATIVE_PLANS", 0)
-    with fake_world(bucket_bytes=64) as ops:
+def test_engines_without_plans_negotiate_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_world(bucket_bytes=64, engine="horovod") as ops:
+        monkeypatch.setattr("tfcollective.tensorflow.ops._foreign", lambda _engine: ops)
         got = gradients_of(variables(4), op=tfc.Sum)
     assert ops.count("start") == 0
     assert ops.count("grouped_allreduce tape#") == 2
