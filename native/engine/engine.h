@@ -90,7 +90,7 @@ class Engine final : public StarHandler {
   Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done);
-  // This process needs the plan of that name no more, as far as is known: gives its channel back once its runs are done
+  // This process does not need the plan of that name any longer: gives its channel back once its runs are done
   // and all ranks have said so. A plan that is started again nevertheless is agreed on again.
   void ForgetPlan(const std::string& name);
 

@@ -53,8 +53,8 @@ class NegotiationTable {
   // Texts about entries that have waited for `seconds` and were not reported before.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
 
-  // `rank` has no use for the plan any more; it may ask for it again. The channel that is free now, if the plan had one
-  // and no other rank holds it.
+  // `rank` does not need the plan any longer; it may ask for it again. The channel that is free now, if the plan had
+  // one and no other rank holds it.
   std::optional<uint32_t> Forget(int rank, const std::string& plan);
 
   // `rank` asks for nothing more until Return: what only it was missing from is decided now.

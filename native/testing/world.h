@@ -19,7 +19,7 @@ struct WorldOptions {
   double connect_timeout_s = 20;
   double stall_warning_s = 0;
   int32_t spin_us = -1;
-  std::vector<int32_t> skip_link_probe;          // of each rank; empty: nobody does
+  std::vector<int32_t> skip_link_probe;          // of each rank; empty: none does
   std::function<void(int rank)> before_connect;  // on the thread of each rank
   tfc_log_fn log = nullptr;
   void* log_user = nullptr;

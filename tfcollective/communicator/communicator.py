@@ -214,7 +214,7 @@ class Communicator(Collectives):
     # ---- inside ----
 
     def forget_plan(self, name: str) -> None:
-        """This process needs the bucket plan no more: what it takes is given back when no rank needs it. Local."""
+        """This process does not need the bucket plan any longer: its memory is given back when no rank does. Local."""
         self._check_process()
         self._library.call("tfc_plan_forget", self._handle, name.encode())
 

@@ -256,9 +256,9 @@ TFC_EXPORT tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_p
 TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans,
                                    size_t num_spans, tfc_done_fn done, void* user, tfc_error* error);
 TFC_EXPORT void tfc_plan_release(tfc_plan* plan); /* NULL is fine */
-/* Local, never blocks: this process needs the plan no more. What the plan takes is given back once its buckets are
- * done here and all ranks that have started it have forgotten it, or at shutdown. A plan that is started again is
- * agreed on again, so ranks may forget at different times. Nothing happens if there is no such plan. */
+/* Local, never blocks: this process does not need the plan any longer. What the plan takes is given back once its
+ * buckets are done here and all ranks that have started it have forgotten it, or at shutdown. A plan that is started
+ * again is agreed on again, so ranks may forget at different times. Nothing happens if there is no such plan. */
 TFC_EXPORT tfc_code tfc_plan_forget(tfc_communicator* communicator, const char* name, tfc_error* error);
 
 /* ---- GPUs: the same collectives on device memory, by NCCL ---------------------------------------- */

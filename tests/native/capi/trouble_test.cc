@@ -208,7 +208,7 @@ TEST(TroubleTest, WhereSharedMemoryIsTooSmallAllRanksUseTcp) {
   ExpectTcpWhere(SYS_ftruncate, EFBIG, 0, "ftruncate failed: File too large");
 }
 
-// The first operation that is matched by name needs a channel that nobody has used before.
+// The first operation that is matched by name needs a channel that was not used before.
 TEST(TroubleTest, SharedMemoryThatRunsOutLaterIsAnErrorOnAllRanks) {
   WorldOptions options;
   options.size = 3;

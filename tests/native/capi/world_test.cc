@@ -522,7 +522,7 @@ TEST_P(WorldTest, ChannelsOfForgottenPlansAreUsedAgain) {
   });
 }
 
-// Forgetting is known to nobody else, may come at any time and again and again.
+// Forgetting is local, and may come at any time and again and again.
 TEST_P(WorldTest, RanksForgetPlansWhenTheyLike) {
   EveryRank([this](int rank, tfc_communicator* communicator) {
     tfc_plan* plans[3] = {Acquire(communicator, "a", 2), Acquire(communicator, "b", 2), Acquire(communicator, "c", 2)};
