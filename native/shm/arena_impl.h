@@ -54,7 +54,7 @@ struct Arena::Impl {
   const ArenaLayout layout;
   const std::shared_ptr<ArenaMapping> mapping;
   std::shared_ptr<const std::vector<EventFd>> bells;  // by local rank; null: no rank sleeps in poll
-  std::vector<std::atomic<bool>> reserved;  // by channel
+  std::vector<std::atomic<bool>> reserved;            // by channel
 
   std::atomic<bool> interrupted{false};  // set after `cause`, which then never changes
   std::mutex mutex;

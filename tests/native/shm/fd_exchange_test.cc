@@ -129,7 +129,8 @@ TEST_F(FdExchangeTest, AFullQueueIsWaitedForUntilTheDeadline) {
     full = ::connect(queue.back().get(), reinterpret_cast<sockaddr*>(&address), size) != 0;
   }
   if (!full) GTEST_SKIP() << "this kernel's queue is longer";
-  EXPECT_EQ(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(0.1)).status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(0.1)).status().code(),
+            Code::kDeadlineExceeded);
   const EventFd cancel = EventFd::Create().Take();
   cancel.Signal();
   EXPECT_EQ(FetchFds(server_.name(), 1, kKey, cancel.fd(), Deadline::After(60)).status().code(), Code::kCancelled);
