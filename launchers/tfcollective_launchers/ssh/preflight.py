@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,12 +20,11 @@ _TIMEOUT_S = 30.0
 _AT_ONCE = 32
 _SSH_FAILED = 255
 _NOT_FOUND = 127
-_CLOCK_LIMIT_S = 240.0  # the coordinator refuses requests that seem 300 s old
 _MARK = "tfcollective-preflight "
 # Sent over stdin. It has to run under any Python 3, to tell which one it is.
 _PROGRAM = f"""
-import json, os, sys, time
-facts = {{"python": "%d.%d.%d" % sys.version_info[:3], "time": time.time()}}
+import json, os, sys
+facts = {{"python": "%d.%d.%d" % sys.version_info[:3]}}
 facts["ssh"] = os.environ.get("SSH_CONNECTION", "")
 del sys.path[0]
 try:
@@ -49,7 +47,6 @@ class Answer:
     code: int | None
     stdout: str
     stderr: str
-    asked_at: float
 
     @property
     def facts(self) -> Mapping[str, object] | None:
@@ -91,16 +88,15 @@ def ask_all(hosts: Mapping[str, SshOptions], directory: str) -> tuple[Visitor, .
 
 def _ask(host: str, options: SshOptions, directory: str) -> Answer:
     command = ssh_command(host, options, [options.python, "-", directory])
-    asked_at = time.time()
     try:
         done = subprocess.run(
             command, input=_PROGRAM, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Answer(None, "", "", asked_at)
+        return Answer(None, "", "")
     except OSError as error:
         raise LaunchError(f"cannot run ssh: {error}; install the OpenSSH client") from error
-    return Answer(done.returncode, done.stdout, done.stderr, asked_at)
+    return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def diagnose(host: str, answer: Answer, options: SshOptions) -> str | None:
@@ -130,7 +126,7 @@ def diagnose(host: str, answer: Answer, options: SshOptions) -> str | None:
         )
     if "directory" in facts:
         return f"the working directory is not there ({facts['directory']}); share it, or name another one with --cwd"
-    return _clock_problem(answer, facts)
+    return None
 
 
 def _ssh_problem(host: str, stderr: str) -> str:
@@ -162,14 +158,6 @@ def _python_problem(answer: Answer, options: SshOptions) -> str:
     if answer.code == _NOT_FOUND:
         return f"there is no {options.python} ({said}); name the interpreter there with --remote-python"
     return f"{options.python} does not run as a Python does ({said}); name another one with --remote-python"
-
-
-def _clock_problem(answer: Answer, facts: Mapping[str, object]) -> str | None:
-    time_there = facts.get("time")
-    difference = time_there - answer.asked_at if isinstance(time_there, (int, float)) else 0.0
-    if abs(difference) < _CLOCK_LIMIT_S:
-        return None
-    return f"its clock differs from ours by {difference:.0f} s; set both (NTP does)"
 
 
 def _minor(version: str) -> str:
