@@ -90,7 +90,8 @@ class _Memory:
         self.pointer = int(pointer.value or 0)
 
     def __del__(self) -> None:
-        if getattr(self, "pointer", 0) and os.getpid() == self._pid:
+        # In a cycle the communicator may have been ended first: then the memory stays until the driver's context ends.
+        if getattr(self, "pointer", 0) and self._calls.handle and os.getpid() == self._pid:
             self._calls.library.function("tfc_device_free")(self._calls.handle, self.pointer)
 
 

@@ -246,3 +246,4 @@ def _release(library: Library, handle: ctypes.c_void_p, pid: int, keep_alive: ob
     del keep_alive  # the callbacks live as long as the finalizer holds them
     if os.getpid() == pid:
         library.function("tfc_communicator_release")(handle)
+        handle.value = None  # what the garbage collector ends after the communicator must not use it

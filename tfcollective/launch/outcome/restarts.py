@@ -63,20 +63,26 @@ def _run_until_final(
         earlier = (*earlier, headline(outcome))
         spec = restarted(spec, outcome.generation)
         wait = pause_before(spec.restarts)
-        sys.stderr.write(
+        news = (
             f"tfcollective: {earlier[-1]}; all ranks are started again in {wait:g} s "
             f"(restart {spec.restarts} of {spec.max_restarts})\n"
         )
-        stopped_by = _wait(wait, stop_signals, pause)
+        stopped_by = _wait(news, wait, stop_signals, pause)
         if stopped_by is not None:
             return replace(outcome, stopped_by=stopped_by, earlier=earlier)
 
 
-def _wait(seconds: float, stop_signals: Sequence[int], pause: Callable[[float], object] | None) -> int | None:
-    """The signal that ended the wait, or None. Signals are handled here, too: process 1 of a container has no default
-    for them, and would wait on."""
+def _wait(
+    news: str, seconds: float, stop_signals: Sequence[int], pause: Callable[[float], object] | None
+) -> int | None:
+    """Shows the news and waits; returns the signal that ended the wait, or None.
+
+    Signals are handled here, too, before the news invites one: process 1 of a container has no default for them, and
+    would wait on.
+    """
     stopped = threading.Event()
     with forward_signals(stop_signals, lambda number: stopped.set()) as received:
+        sys.stderr.write(news)
         (stopped.wait if pause is None else pause)(seconds)
     return received[0] if received else None
 
