@@ -88,11 +88,20 @@ void CheckAllReduceMatrix(AllReduceFunction all_reduce, Transport& transport, co
   }
 }
 
+// Sanitizers make the longest buffers of large worlds take minutes; small worlds run the same code on them.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kMostRanksOfLongest = 3;
+#else
+constexpr int kMostRanksOfLongest = 8;
+#endif
+constexpr size_t kLongest = 1300003;
+
 void CheckLongAllReduce(AllReduceFunction all_reduce, Transport& transport, const Members& members) {
   const std::pair<Dtype, size_t> cases[] = {
-      {Dtype::kFloat32, 70001}, {Dtype::kInt8, 70001}, {Dtype::kBfloat16, 140001}, {Dtype::kFloat32, 1300003}};
+      {Dtype::kFloat32, 70001}, {Dtype::kInt8, 70001}, {Dtype::kBfloat16, 140001}, {Dtype::kFloat32, kLongest}};
   uint64_t sequence = 0;
   for (const auto& [dtype, count] : cases) {
+    if (count == kLongest && members.size() > kMostRanksOfLongest) continue;
     for (int repeat = 0; repeat < 2; ++repeat) {
       ASSERT_EQ(CheckAllReduce(all_reduce, ContextOf(transport, members, sequence++), dtype, Op::kSum, count), "");
     }
@@ -146,6 +155,7 @@ TEST_P(Matrix, Wide) {
 }
 TEST_P(Matrix, WideOfLongBuffers) {
   Run([](Transport& transport, const Members& members) {
+    if (members.size() > kMostRanksOfLongest) return;
     ASSERT_EQ(CheckAllReduce(WideAllReduce, ContextOf(transport, members, 0), Dtype::kBfloat16, Op::kSum, 2300003), "");
   });
 }
