@@ -15,11 +15,14 @@ namespace {
 constexpr double kFirstPauseSeconds = 0.02;
 constexpr double kLongestPauseSeconds = 1.0;
 
+// A network that has just come up, or a neighbour that has not answered yet, says so for a while.
+bool HasNoRoute(int err) { return err == EHOSTUNREACH || err == ENETUNREACH || err == EHOSTDOWN || err == ENETDOWN; }
+
 // The connection ended before the peer had said anything against it.
 bool GotLost(const Status& status) {
   const int err = status.sys_errno();
   return status.code() == Code::kPeerLost &&
-         (err == 0 || err == ECONNRESET || err == ECONNABORTED || err == EPIPE || err == ETIMEDOUT);
+         (err == 0 || err == ECONNRESET || err == ECONNABORTED || err == EPIPE || err == ETIMEDOUT || HasNoRoute(err));
 }
 
 // Between half of what doubles with each attempt and the whole of it.

@@ -1,18 +1,17 @@
 #include "control/star.h"
 
 #include <gtest/gtest.h>
-#include <net/if.h>
 #include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
+
+#include "testing/own_network.h"
 
 namespace tfc {
 namespace {
@@ -72,15 +71,6 @@ TEST(StarTest, TheRootNamesThePeersThatDidNotConnect) {
   root.star->Stop(Deadline::After(0));
 }
 
-void SetLoopback(bool up) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request = {};
-  std::strcpy(request.ifr_name, "lo");
-  EXPECT_EQ(::ioctl(fd.get(), SIOCGIFFLAGS, &request), 0);
-  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
-  EXPECT_EQ(::ioctl(fd.get(), SIOCSIFFLAGS, &request), 0);
-}
-
 // Keepalive rests while a message is under way: the monitor has to look.
 TEST(StarTest, APeerWhoseHostIsCutOffIsLost) {
   if (std::getenv("TFC_TEST_LATE_SECONDS") == nullptr) GTEST_SKIP() << "takes 12 s: make test-late";
@@ -88,7 +78,7 @@ TEST(StarTest, APeerWhoseHostIsCutOffIsLost) {
   std::thread([&] {
     alone = ::unshare(CLONE_NEWNET) == 0;  // for the threads that this one starts, too
     if (!alone) return;
-    SetLoopback(true);
+    ASSERT_TRUE(SetLoopback(true));
     Member root(0, 2, nullptr);
     Member peer(1, 2, &root.address);
     std::thread starting([&] { EXPECT_TRUE(root.star->Start(Deadline::After(30)).ok()); });
@@ -96,7 +86,7 @@ TEST(StarTest, APeerWhoseHostIsCutOffIsLost) {
     starting.join();
     root.star->Send(1, 1, "arrives");
     std::this_thread::sleep_for(std::chrono::seconds(3));  // the monitor has seen that it did
-    SetLoopback(false);
+    ASSERT_TRUE(SetLoopback(false));
     const auto cut = std::chrono::steady_clock::now();
     root.star->Send(1, 1, "gets lost");
     while (!root.handler.closed && std::chrono::steady_clock::now() - cut < std::chrono::seconds(60))

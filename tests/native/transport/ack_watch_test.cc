@@ -3,22 +3,20 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/unique_fd.h"
+#include "testing/own_network.h"
 #include "transport/tcp/socket_options.h"
 
 namespace tfc {
@@ -123,15 +121,6 @@ TEST(AckWatchTest, APeerThatDoesNotReadStaysAndOneThatReadsIsQuiet) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   EXPECT_EQ(LookFor(10, pair), State::kQuiet);
-}
-
-bool SetLoopback(bool up) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request = {};
-  std::strcpy(request.ifr_name, "lo");
-  if (::ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return false;
-  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
-  return ::ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
 // In a network of its own, so that its loopback interface can be taken away.

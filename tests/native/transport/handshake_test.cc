@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -17,6 +18,7 @@
 
 #include "testing/crowd.h"
 #include "testing/log_recorder.h"
+#include "testing/own_network.h"
 #include "testing/tcp_world.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/dialer.h"
@@ -388,6 +390,31 @@ TEST(ConnectTest, APeerThatDropsEveryConnectionIsGivenUpAtTheDeadline) {
   EXPECT_EQ(fd.status().code(), Code::kDeadlineExceeded);
   EXPECT_EQ(fd.status().peer(), 1);
   EXPECT_NE(fd.status().message().find(" attempts)"), std::string::npos) << fd.status().message();
+}
+
+// In a network of its own, whose loopback interface comes up after the first attempts.
+TEST(ConnectTest, ARouteThatComesLateIsWaitedFor) {
+  bool alone = false;
+  Status status;
+  size_t accepted = 0;
+  std::thread network([&] {
+    alone = ::unshare(CLONE_NEWNET) == 0;
+    if (!alone) return;
+    Server server(Options(), TakeOrDie(TcpListener::Create("0.0.0.0")));
+    const SocketAddress address = TakeOrDie(SocketAddress::FromHost("127.0.0.1", server.address().port()));
+    std::thread late([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      EXPECT_TRUE(SetLoopback(true));
+    });
+    status = Connect(address, Hello{Purpose::kControl, 7, 2, 0}, Key(), Deadline::After(30), -1).status();
+    late.join();
+    server.Stop();
+    accepted = server.accepted().size();
+  });
+  network.join();
+  if (!alone) GTEST_SKIP() << "a network of its own needs CAP_SYS_ADMIN";
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(accepted, 1u);
 }
 
 TEST(ConnectTest, AnotherKeyIsNotTriedAgain) {
