@@ -211,13 +211,16 @@ test-late: .venv/tools.made googletest  ## a rank that comes 15 s late to 128 Mi
 # A second logical device of the processor stands for a GPU; see tests/support/second_device.py.
 PLACED := $(addprefix $(CURDIR)/tests/,keras tensorflow unit/keras unit/tensorflow)
 
+PLACED_WITH ?= tf221 $(if $(PYTHON_TF215),tf215)
 PLACED_ONES := -m "not hosts and not engines and not yarn" $(PLACED) $(PYTEST_ARGS)
 
 test-second-device: export TFC_TESTS_SECOND_DEVICE := 1
-test-second-device: .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)  ## tests of keras/ and tensorflow/ with variables on a second device
-	$(call say,tests with variables on a second device)
-	$(call python_tests,tf221,$(AT_ONCE) $(PLACED_ONES))
-	$(if $(PYTHON_TF215),$(call python_tests,tf215,$(AT_ONCE) $(PLACED_ONES)))
+test-second-device: $(PLACED_WITH:%=second-device/%)  ## tests of keras/ and tensorflow/ with variables on a second device (PLACED_WITH=tf221)
+
+.PHONY: $(PLACED_WITH:%=second-device/%)
+$(PLACED_WITH:%=second-device/%): second-device/%: .venv/%.installed
+	$(call say,tests with variables on a second device and $(TENSORFLOW_$*))
+	$(call python_tests,$*,$(AT_ONCE) $(PLACED_ONES))
 
 # Every other Python that is here, without TensorFlow: the same wheel, and what can be tested with it alone.
 PYTHONS ?= $(foreach minor,10 11 12 13,$(shell tools/find_python.sh 3.$(minor) 3.$(minor) python3.$(minor)))
