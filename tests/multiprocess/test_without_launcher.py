@@ -93,9 +93,9 @@ def test_two_jobs_with_one_key_and_one_address_do_not_form_one_world(tmp_path):
     with ranks(tmp_path) as group:
         stray = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), **KEY, "TFCOLLECTIVE_JOB_ID": "second"})
         ours = {**KEY, "TFCOLLECTIVE_JOB_ID": "first"}
-        places = [("worker", 0), ("worker", 1), ("chief", 0)]
-        first = [group.start(TRAIN, {**tf_config(port, *place), **ours}) for place in places]
-        _, err = stray.communicate(timeout=within(60))
+        first = [group.start(TRAIN, {**tf_config(port, *place), **ours}) for place in (("worker", 0), ("chief", 0))]
+        _, err = stray.communicate(timeout=within(60))  # while the first job waits for its last rank
+        first.append(group.start(TRAIN, {**tf_config(port, "worker", 1), **ours}))
         assert "OtherJobError" in err
         assert "is the coordinator of the job 'first', which has the same key" in err
         assert "belongs to the job 'second'" in err

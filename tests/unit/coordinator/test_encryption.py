@@ -254,7 +254,7 @@ def test_handshakes_that_stall_are_cut_off():
             stranger.close()
         with client_of(running.endpoint) as client:
             assert client.put("still", "alive") == 1
-        until(lambda: len(running._doors) == 1)
+            until(lambda: len(running._doors) == 1)
 
 
 def test_a_handshake_that_is_garbage_makes_a_line(encrypted, caplog):
