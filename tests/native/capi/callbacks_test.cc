@@ -1,4 +1,4 @@
-// What a callback may do: use a thread's stack, take its time without a lock of ours, and not wait for itself.
+// What a callback may do: use a thread's stack, take its time while no lock is held, and not wait for itself.
 #include <gtest/gtest.h>
 
 #include <condition_variable>

@@ -403,6 +403,7 @@ TEST(ConnectTest, ARouteThatComesLateIsWaitedFor) {
   std::thread network([&] {
     alone = ::unshare(CLONE_NEWNET) == 0;
     if (!alone) return;
+    // Without an interface there is no other address to bind, and nothing outside reaches this network.
     Server server(Options(), TakeOrDie(TcpListener::Create("0.0.0.0")));
     const SocketAddress address = TakeOrDie(SocketAddress::FromHost("127.0.0.1", server.address().port()));
     std::thread late([] {

@@ -114,7 +114,7 @@ def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_pa
     reap_until(supervisor, lambda: all((tmp_path / f"logs/rank.{rank}/stdout").stat().st_size for rank in (0, 1)))
     supervisor.stop(StopCause.REQUEST, signal.SIGTERM)
     reap_until(supervisor, lambda: reports.ended)
-    assert (reports.ended[0].rank, reports.ended[0].signal) == (1, signal.SIGTERM)  # its failure ends nobody sooner
+    assert (reports.ended[0].rank, reports.ended[0].signal) == (1, signal.SIGTERM)  # its failure ends no rank sooner
     for cause in (StopCause.ELSEWHERE, StopCause.REQUEST):
         supervisor.stop(cause, signal.SIGTERM)  # neither does an order that comes twice
     assert supervisor.wake_at == 100.0 + GRACE_S
