@@ -168,7 +168,7 @@ define python_tests
 endef
 
 # These tests do not touch TensorFlow, or only the documentation and the benchmarks: once is enough.
-ROOMS_WITHOUT_TENSORFLOW := agent bench cli coordinator docs failures identity launch launchers private_directory settings \
+ROOMS_WITHOUT_TENSORFLOW := agent bench cli control docs failures identity launch launchers private_directory settings \
   task_specs tasks timeline topology
 ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore $(CURDIR)/tests/gpu --ignore-glob '$(CURDIR)/tests/e2e/test_bench*.py' \
   --ignore $(CURDIR)/tests/e2e/test_docs.py $(ROOMS_WITHOUT_TENSORFLOW:%=--ignore $(CURDIR)/tests/unit/%)

@@ -20,10 +20,10 @@ from typing import Any
 
 from tfcollective import payload
 from tfcollective.clock import Deadline
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
-from tfcollective.coordinator.store import Entry
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
@@ -34,7 +34,7 @@ from tfcollective.launch.system.network import own_address
 from tfcollective.launch.system.signals import StopSwitch
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
-from tfcollective.task_specs import check_task_specs, side_tasks_of, trainers_of
+from tfcollective.task_specs import auxiliary_tasks_of, check_task_specs, trainers_of
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint
 
@@ -59,13 +59,13 @@ def cluster(
     """Processes that wait for functions, and stay: a context manager, whose ``run`` calls one in all of them.
 
     Args:
-        task_specs: a TaskSpec for each role; no side tasks.
+        task_specs: a TaskSpec for each role; no auxiliary tasks.
         np: in place of it: the number of processes.
         launcher: the platform. Its nodes have to reach this machine.
         **options: as for :func:`tfcollective.run`.
 
     Raises:
-        ConfigError: what :func:`tfcollective.run` refuses, and side tasks.
+        ConfigError: what :func:`tfcollective.run` refuses, and auxiliary tasks.
     """
     return Cluster(task_specs, np, launcher, options)
 
@@ -215,8 +215,8 @@ def _tasks(task_specs: Mapping[str, Any] | None, np: int | None) -> tuple[TaskKe
     if np is not None:
         raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
     specs = check_task_specs(task_specs)
-    if side_tasks_of(specs):
-        raise ConfigError("task_specs: a cluster has no side tasks: they follow one job; use tfcollective.run")
+    if auxiliary_tasks_of(specs):
+        raise ConfigError("task_specs: a cluster has no auxiliary tasks: they follow one job; use tfcollective.run")
     return trainers_of(specs)
 
 

@@ -34,7 +34,7 @@ __all__ = [
     "allreduce_topology",
     "check_task_specs",
     "memory_in_mib",
-    "side_tasks_of",
+    "auxiliary_tasks_of",
     "single_server_topology",
     "trainers_of",
 ]
@@ -180,7 +180,7 @@ def _check_count(field: str, value: object, least: int) -> None:
 
 
 def check_task_specs(task_specs: Any, ps_policy: str = "error") -> dict[str, TaskSpec]:
-    """The specs of a job, checked: known roles, one chief at most, some trainer, side tasks of one process.
+    """The specs of a job, checked: known roles, one chief at most, some trainer, auxiliary tasks of one process.
 
     A ``ps`` entry is refused; with ``ps_policy="exit0"`` it is left out instead. Raises ConfigError that names the
     role, the field and the limit.
@@ -221,7 +221,7 @@ def trainers_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:
     return trainers((*chief, *workers(worker.processes if worker is not None else 0)))
 
 
-def side_tasks_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:
+def auxiliary_tasks_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:
     """The tasks outside the world."""
     return tuple(TaskKey(role, 0) for role in SIDE_TYPES if role in task_specs)
 
@@ -250,7 +250,7 @@ def allreduce_topology(
         vcores: of each container.
         nb_proc_per_worker: how many processes each worker's container runs; the chief's runs one.
         gpus: of the chief's and of each worker's container.
-        label: of the chief's and of each worker's nodes; the side tasks need none.
+        label: of the chief's and of each worker's nodes; the auxiliary tasks need none.
         evaluator: whether there is one.
         tensorboard: whether there is one.
 

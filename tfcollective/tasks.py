@@ -30,7 +30,7 @@ TENSORBOARD = "tensorboard"
 PS = "ps"  # a role of other systems: known only to be refused with advice
 TRAINER_TYPES = (CHIEF, WORKER)  # in rank order
 SIDE_TYPES = (EVALUATOR, TENSORBOARD)  # outside the world, without a rank
-NO_RANK = -1  # what stands for the rank of a side task
+NO_RANK = -1  # what stands for the rank of an auxiliary task
 _MAX_DIGITS = 9  # Python refuses to read numbers of thousands of digits, by an error of its own
 
 PS_ADVICE = (

@@ -134,7 +134,7 @@ def main() -> None:
         max_restarts=arguments.max_restarts,
     )
     print(f"trained {results[0].global_step} steps")
-    found = results.side_tasks["evaluator:0"]
+    found = results.auxiliary_tasks["evaluator:0"]
     print(f"the evaluator's last word, on {found['checkpoint']}: {found['metrics']}")
     print(f"model exported to {model_dir}/export/wine")
 

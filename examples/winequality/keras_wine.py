@@ -106,7 +106,7 @@ def main() -> None:
         max_restarts=arguments.max_restarts,
     )
     print(f"training ended with a loss of {results[0]['loss'][-1]:.4f}")
-    found = results.side_tasks["evaluator:0"]
+    found = results.auxiliary_tasks["evaluator:0"]
     print(f"the evaluator's last word, on {found['checkpoint']}: {found['metrics']}")
     print(f"model saved to {model_dir}/model.keras")
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from jobs import QUIET
 from patience import within
 
-from tfcollective.side_tasks import find_checkpoints
+from tfcollective.auxiliary_tasks import find_checkpoints
 
 WINE = Path(__file__).resolve().parents[2] / "examples" / "winequality"
 pytestmark = [pytest.mark.multiprocess, pytest.mark.tensorflow, pytest.mark.timeout(900)]

@@ -5,7 +5,7 @@ from control_wire import Sniffer, keys_in, with_base64
 
 import tfcollective
 from tfcollective import clusters
-from tfcollective.coordinator.server import CoordinatorServer
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.launch.running import job as running_job
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import tfcollective as tfc
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.identity import discover
 from tfcollective.settings import Settings
 

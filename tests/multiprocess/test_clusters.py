@@ -165,7 +165,7 @@ def test_a_timeout_that_is_none_is_refused_by_the_job():
     ("arguments", "said"),
     [
         ({"task_specs": SPECS, "np": 2}, "np or task_specs, not both"),
-        ({"task_specs": {**SPECS, "evaluator": TaskSpec("1 GiB", 1)}}, "a cluster has no side tasks"),
+        ({"task_specs": {**SPECS, "evaluator": TaskSpec("1 GiB", 1)}}, "a cluster has no auxiliary tasks"),
     ],
 )
 def test_what_makes_no_cluster_is_refused(arguments, said):

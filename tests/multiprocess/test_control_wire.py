@@ -13,7 +13,7 @@ from patience import within
 
 import tfcollective
 from tfcollective import clusters
-from tfcollective.coordinator.server import CoordinatorServer
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.launch.running import job as running_job
 from tfcollective.topology import Endpoint
 

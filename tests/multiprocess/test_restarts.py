@@ -40,7 +40,7 @@ def train(directory, victim=None):
 
 
 def generation():
-    from tfcollective.coordinator.client import CoordinatorClient
+    from tfcollective.control.client import CoordinatorClient
     from tfcollective.identity import discover
 
     me = discover(Settings.load(), {})

@@ -13,8 +13,8 @@ from launching import Run, environment_of, gone, until, words_of
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.control.auth import new_key
+from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.launch.local import LocalLauncher
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import agent_process

@@ -11,7 +11,7 @@ from by_hand import TRAIN, free_port, ranks, tf_config
 from launching import gone, until
 from patience import within
 
-from tfcollective.coordinator.protocol import is_loopback
+from tfcollective.control.protocol import is_loopback
 from tfcollective.launch.system.network import interface_addresses
 from tfcollective.launch.system.ports import free_ports
 
@@ -113,7 +113,7 @@ def test_ranks_meet_encrypted_at_an_address_that_others_reach(tmp_path):
     port, host = free_ports(reachable[0], 1)[0], reachable[0]
     program = f"""{TRAIN}
 import ssl
-from tfcollective.coordinator import connection
+from tfcollective.control import connection
 print(isinstance(connection._context(), ssl.SSLContext), connection._context.cache_info().hits > 0)
 """
     with ranks(tmp_path) as group:
@@ -196,7 +196,7 @@ def test_a_rank_0_that_is_killed_while_others_wait_ends_the_wait(tmp_path):
         until(lambda: not group.coordinators(), 5)
 
 
-def test_side_tasks_and_ps(tmp_path):
+def test_auxiliary_tasks_and_ps(tmp_path):
     """An evaluator knows the world from outside; a ps process ends at once on request."""
     port = free_port()
     outside = """

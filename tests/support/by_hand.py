@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.records import running_jobs
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.records import running_jobs
 from tfcollective.launch.system.ports import free_ports
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.

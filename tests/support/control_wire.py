@@ -11,8 +11,8 @@ import threading
 from patience import within
 
 from tfcollective import job_keys
-from tfcollective.coordinator.auth import NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective.coordinator.protocol import HELLO_PATH
+from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers
+from tfcollective.control.protocol import HELLO_PATH
 from tfcollective.job_keys import derived_key
 
 _ALL_PROTOCOLS = 3  # ETH_P_ALL

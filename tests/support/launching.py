@@ -18,7 +18,7 @@ _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 # Joins the world as tfcollective.init() does, without the native library.
 JOIN = """
 import os, sys, time
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.identity import discover
 from tfcollective.settings import Settings
 me = discover(Settings.load(), {})

@@ -56,8 +56,8 @@ def data_on_hdfs(hdfs):
 
 
 def check_everybody(yarn, metrics):
-    assert metrics.side_tasks["evaluator:0"]["metrics"]["mae"] > 0
-    assert metrics.side_tasks["tensorboard:0"]["url"].startswith("http://")
+    assert metrics.auxiliary_tasks["evaluator:0"]["metrics"]["mae"] > 0
+    assert metrics.auxiliary_tasks["tensorboard:0"]["url"].startswith("http://")
     assert set(metrics.container_duration) == {"chief:0", "worker:0", "worker:1", "evaluator:0", "tensorboard:0"}
     assert metrics.total_eval_duration.total_seconds() > 0
     assert yarn.app(metrics.app_id)["finalStatus"] == "SUCCEEDED"
@@ -85,7 +85,7 @@ def test_the_wines_with_an_estimator_in_one_call(yarn, wine, data_on_hdfs, tmp_p
     there = wine("estimator_wine", data_on_hdfs, model_dir)
     check_everybody(yarn, there)
     here = wine("estimator_wine", str(EXAMPLE), str(tmp_path / "here"), launcher="local")
-    last = [metrics.side_tasks["evaluator:0"]["metrics"] for metrics in (there, here)]
+    last = [metrics.auxiliary_tasks["evaluator:0"]["metrics"] for metrics in (there, here)]
     assert last[0]["global_step"] == last[1]["global_step"] == 108
     assert last[0]["loss"] == pytest.approx(last[1]["loss"], rel=1e-4)
     found = files.find_files(model_dir)

@@ -25,7 +25,7 @@ __all__ = [
 class WorkerConfig:
     """One process to run: its task, its rank, its command and what to set in its environment.
 
-    A side task has no rank (``NO_RANK``); when it fails, the others go on.
+    An auxiliary task has no rank (``NO_RANK``); when it fails, the others go on.
     """
 
     task: str
@@ -34,14 +34,14 @@ class WorkerConfig:
     env: Mapping[str, str]
 
     @property
-    def is_side_task(self) -> bool:
+    def is_auxiliary_task(self) -> bool:
         """Whether it runs outside the world."""
         return self.rank == NO_RANK
 
     @property
     def label(self) -> str:
         """What its lines of output begin with: the rank, or what stands for it."""
-        return self.task.partition(":")[0] if self.is_side_task else str(self.rank)
+        return self.task.partition(":")[0] if self.is_auxiliary_task else str(self.rank)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AgentConfig:
         workers: the processes to run.
         scratch_dir: an existing private directory of this job on this node.
         cwd: where the processes run; None: where the agent runs.
-        log_dir: keep every rank's output under ``log_dir/rank.N/``, a side task's under its name; None: do not.
+        log_dir: keep every rank's output under ``log_dir/rank.N/``, an auxiliary task's under its name; None: do not.
         prefix: whether lines of output start with ``[rank]<stdout>: ``.
         timestamps: whether the time stands before that.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.

@@ -18,7 +18,7 @@ from tfcollective.agent.pulse import CoordinatorWatch, Pulse
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id

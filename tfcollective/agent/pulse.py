@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
 

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import TfCollectiveError
 from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger

@@ -164,7 +164,7 @@ class Supervisor:
         if self._config.log_dir is None:
             return {}
         digits = len(str(self._config.size - 1))
-        name = config.label if config.is_side_task else f"rank.{config.rank:0{digits}d}"
+        name = config.label if config.is_auxiliary_task else f"rank.{config.rank:0{digits}d}"
         directory = Path(self._config.log_dir) / name
         directory.mkdir(parents=True, exist_ok=True)
         return {name: (directory / name).open("wb", buffering=0) for name in self._consoles}

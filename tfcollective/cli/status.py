@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.records import JobRecord, running_jobs
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobDescription
 from tfcollective.launch.outcome.report import describe_info

@@ -6,11 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfcollective import runtime
+from tfcollective.auxiliary_tasks import (
+    Checkpoint,
+    Evaluation,
+    EvaluatorOptions,
+    EvaluatorResult,
+    Figures,
+    run_evaluator,
+)
+from tfcollective.auxiliary_tasks.checkpoints import TENSORFLOW, fetched, find_checkpoints
 from tfcollective.estimator.hooks import StepTimer
 from tfcollective.estimator.remote_files import brought_here, evaluation_events, place_of
 from tfcollective.files import Place, join
-from tfcollective.side_tasks import Checkpoint, Evaluation, EvaluatorOptions, EvaluatorResult, Figures, run_evaluator
-from tfcollective.side_tasks.checkpoints import TENSORFLOW, fetched, find_checkpoints
 
 __all__ = ["evaluate_once", "run_estimator_evaluator"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.auxiliary_tasks import announced_training
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.estimator.evaluation import evaluate_once, run_estimator_evaluator
 from tfcollective.estimator.hooks import BroadcastHook, ReductionCheckHook, StepRateHook
@@ -18,7 +19,6 @@ from tfcollective.estimator.silent import silent_copy, silent_hooks
 from tfcollective.estimator.support import check_arguments, estimators
 from tfcollective.files import Workspace
 from tfcollective.log import get_logger
-from tfcollective.side_tasks import announced_training
 from tfcollective.tasks import EVALUATOR
 from tfcollective.tensorflow import allgather_object
 

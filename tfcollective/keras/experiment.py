@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.auxiliary_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.experiment import Trainable
 from tfcollective.files import Place, Workspace, as_place, join
@@ -18,7 +19,6 @@ from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, Metri
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.remote_files import PushCallback, redirected
 from tfcollective.keras.step_rate import StepRateCallback
-from tfcollective.side_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
 
 __all__ = ["KerasExperiment"]
 

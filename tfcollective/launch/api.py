@@ -48,13 +48,13 @@ class Results(list[Any]):
     """The ranks' results, in rank order.
 
     Attributes:
-        side_tasks: what each side task has published, by task: the ``figures`` and ``metrics`` of ``evaluator:0``, the
-            ``url`` of ``tensorboard:0``. Empty for one that failed before it had anything to say.
+        auxiliary_tasks: what each auxiliary task has published, by task: the ``figures`` and ``metrics`` of
+            ``evaluator:0``, the ``url`` of ``tensorboard:0``. Empty for one that failed before it had anything to say.
     """
 
-    def __init__(self, results: Iterable[Any], side_tasks: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(self, results: Iterable[Any], auxiliary_tasks: Mapping[str, Mapping[str, object]]) -> None:
         super().__init__(results)
-        self.side_tasks = dict(side_tasks)
+        self.auxiliary_tasks = dict(auxiliary_tasks)
 
 
 def run(
@@ -74,8 +74,8 @@ def run(
     trains it, and the result is that of the training. A plain function calls ``tfcollective.init()`` itself, as a
     script does. The function, its arguments and its results are pickled with cloudpickle.
 
-    ``task_specs`` may have an evaluator and a TensorBoard: side tasks outside the world, whose failures do not stop
-    training. The evaluator calls the function, too, and evaluates the experiment that it returns; a plain function
+    ``task_specs`` may have an evaluator and a TensorBoard: auxiliary tasks outside the world, whose failures do not
+    stop training. The evaluator calls the function, too, and evaluates the experiment that it returns; a plain function
     finds in ``tfcollective.task()`` that it is the evaluator. They end after training: :class:`Results` tells what
     they found.
 
@@ -215,8 +215,8 @@ def results_of(outcome: JobOutcome, count: int) -> Results:
         if outcome.agent_failure is None:
             raise LaunchError(f"ended without leaving a result: rank {without}")
         raise LaunchError(render(outcome) if outcome.earlier else outcome.agent_failure)
-    report = render(outcome)  # after a success: of side tasks
+    report = render(outcome)  # after a success: of auxiliary tasks
     if report:
         sys.stderr.write("".join(f"tfcollective: {line}\n" for line in report.splitlines()))
     results = [payload.loads(outcome.results[record.task]) for record in tasks]
-    return Results(results, {end.task: end.info for end in outcome.side_tasks})
+    return Results(results, {end.task: end.info for end in outcome.auxiliary_tasks})

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.store import Entry
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, UnsupportedError
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.nodes.launcher_side import (

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfcollective.coordinator.service import JobView
+from tfcollective.control.service import JobView
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 
-__all__ = ["JobDescription", "JobManager", "JobOutcome", "Launcher", "SideTaskEnd", "StartFailure"]
+__all__ = ["JobDescription", "JobManager", "JobOutcome", "Launcher", "AuxiliaryTaskEnd", "StartFailure"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class StartFailure:
 
 
 @dataclass(frozen=True)
-class SideTaskEnd:
+class AuxiliaryTaskEnd:
     """How a task outside the world ended.
 
     Attributes:
@@ -56,9 +56,9 @@ class JobOutcome:
         results: what function calls returned, pickled, by task.
         host_lost: whether ``agent_failure`` is a host that does not answer any more.
         places: host and slot, by task, for people; empty texts on this machine.
-        side_tasks: what became of the tasks outside the world; their failures are none of the job's.
+        auxiliary_tasks: what became of the tasks outside the world; their failures are none of the job's.
         published: what the ranks have published, by task: rank 0 its ``step`` and ``steps_per_second``.
-        durations: how long (s) the processes ran, by task; those of side tasks, too.
+        durations: how long (s) the processes ran, by task; those of auxiliary tasks, too.
         generation: of its last world; 0 when none came together.
         earlier: why it failed before it was started again, each time in one line.
         not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
@@ -73,7 +73,7 @@ class JobOutcome:
     results: Mapping[str, bytes] = field(default_factory=dict)
     host_lost: bool = False
     places: Mapping[str, str] = field(default_factory=dict)
-    side_tasks: tuple[SideTaskEnd, ...] = ()
+    auxiliary_tasks: tuple[AuxiliaryTaskEnd, ...] = ()
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     durations: Mapping[str, float] = field(default_factory=dict)
     generation: int = 0

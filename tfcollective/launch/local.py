@@ -36,7 +36,7 @@ class LocalLauncher(Launcher):
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
         if spec.cwd is not None and not Path(spec.cwd).is_dir():
             raise ConfigError(f"there is no directory {spec.cwd} for the ranks to run in (--cwd)")
-        endpoints = choose_endpoints((*spec.world, *spec.side_tasks), _HOST) if spec.emit_tf_config else None
+        endpoints = choose_endpoints((*spec.world, *spec.auxiliary_tasks), _HOST) if spec.emit_tf_config else None
         environ = environ_snapshot()
         gpus = visible_gpus({**environ, **spec.env})
         return plan_local(spec, cores=available_cores(), environ=environ, endpoints=endpoints, gpus=gpus)

@@ -178,13 +178,13 @@ def rank() -> int:
     """This process's rank in the world, from 0; rank 0 is the chief.
 
     Raises:
-        StateError: not initialised; or this is a side task, which has no rank.
+        StateError: not initialised; or this is an auxiliary task, which has no rank.
     """
     return _current().placement.rank
 
 
 def size() -> int:
-    """How many ranks the world has; a side task is not one of them."""
+    """How many ranks the world has; an auxiliary task is not one of them."""
     return _current().size
 
 
@@ -218,7 +218,7 @@ def publish(info: Mapping[str, object]) -> None:
 
 
 def training_ended() -> bool:
-    """For side tasks under a launcher: whether rank 0's process has ended. False where nobody knows."""
+    """For auxiliary tasks under a launcher: whether rank 0's process has ended. False where nobody knows."""
     return _current().training_ended()
 
 

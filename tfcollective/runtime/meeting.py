@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfcollective.clock import Deadline
-from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError
-from tfcollective.coordinator.process import CoordinatorConfig, CoordinatorProcess
+from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
+from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
 from tfcollective.identity import Identity, KeySource, key_source
 from tfcollective.identity.addresses import is_loopback, is_own_address, resolve, route_address

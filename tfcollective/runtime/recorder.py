@@ -17,7 +17,7 @@ from tfcollective.timeline import RankTimeline, summarise, summary_text, trace_d
 from tfcollective.topology import Placement
 
 if TYPE_CHECKING:
-    from tfcollective.coordinator.client import CoordinatorClient
+    from tfcollective.control.client import CoordinatorClient
 
 __all__ = ["TimelineRecorder"]
 

@@ -34,7 +34,7 @@ from tfcollective.settings import Settings
 from tfcollective.topology import SINGLE, Placement, World
 
 if TYPE_CHECKING:
-    from tfcollective.coordinator.client import CoordinatorClient
+    from tfcollective.control.client import CoordinatorClient
     from tfcollective.engines import ForeignCommunicator
 
 __all__ = ["Session", "join_coordinator", "open_session"]
@@ -50,8 +50,8 @@ class Session:
     """A process's place in a world, its communicator, and the threads that watch over it.
 
     A world of one rank has no communicator until somebody asks for it, and no threads unless a launcher wants
-    its heartbeat. A side task (an evaluator, a TensorBoard) is outside the world: it has no placement. Under a launcher
-    it has a client, so that it can tell the coordinator about itself.
+    its heartbeat. An auxiliary task (an evaluator, a TensorBoard) is outside the world: it has no placement. Under
+    a launcher it has a client, so that it can tell the coordinator about itself.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Session:
 
     @property
     def placement(self) -> Placement:
-        """The place in the world. Raises StateError for a side task."""
+        """The place in the world. Raises StateError for an auxiliary task."""
         if self._placement is None:
             raise self._outside()
         return self._placement
@@ -111,7 +111,7 @@ class Session:
             self.start_timeline(self.settings.timeline)
 
     def communicator(self) -> Communicator:
-        """The communicator; made now if the world has one rank. Raises StateError for a side task."""
+        """The communicator; made now if the world has one rank. Raises StateError for an auxiliary task."""
         with self._lock:
             if self._communicator is None:
                 if self._placement is None:
@@ -121,7 +121,7 @@ class Session:
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Adds to what the coordinator knows of this task, at once and with every heartbeat from now on."""
-        from tfcollective.coordinator.published import write_published
+        from tfcollective.control.published import write_published
 
         # A new one: the heartbeat may be reading the old.
         self._published = {**self._published, **write_published(info)}
@@ -132,7 +132,7 @@ class Session:
         """Whether rank 0's process has ended, as far as the coordinator is known to say so."""
         if self._client is None:
             return False
-        from tfcollective.coordinator.protocol import TRAINING_ENDED
+        from tfcollective.control.protocol import TRAINING_ENDED
 
         try:
             return self._client.get(TRAINING_ENDED) is not None
@@ -161,7 +161,7 @@ class Session:
 
     @functools.cached_property
     def members(self) -> Members:
-        """All ranks. Raises StateError for a side task."""
+        """All ranks. Raises StateError for an auxiliary task."""
         return Members(GLOBAL_SET, tuple(range(self.placement.size)), self.placement.rank)
 
     def members_of(self, process_set: ProcessSet | None) -> Members:
@@ -345,7 +345,7 @@ def open_session(settings: Settings, identity: Identity) -> Session:
 
 
 def _open_beside(settings: Settings, identity: Identity) -> Session:
-    """A side task's: where a launcher has started a coordinator, it hears of the task."""
+    """An auxiliary task's: where a launcher has started a coordinator, it hears of the task."""
     if identity.coordinator is None or identity.key is None or identity.without_launcher:
         return Session(settings, identity, None)
     return Session(settings, identity, None, client=_client(settings, identity))
@@ -377,7 +377,7 @@ def join_coordinator(settings: Settings, identity: Identity) -> tuple[Coordinato
 def _client(settings: Settings, identity: Identity) -> CoordinatorClient:
     if identity.coordinator is None or identity.key is None:
         raise InternalError("a world of several ranks, or of a launcher, has a coordinator and a key")
-    from tfcollective.coordinator.client import CoordinatorClient
+    from tfcollective.control.client import CoordinatorClient
 
     return CoordinatorClient(identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption)
 

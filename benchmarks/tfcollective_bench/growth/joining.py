@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import InternalError, LaunchError, ResourceExhaustedError
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint, World

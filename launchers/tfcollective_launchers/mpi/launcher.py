@@ -50,8 +50,10 @@ class MpiLauncher(Launcher):
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. MPI may deal the ranks to the hosts in another way, if its arguments ask for that."""
         MpiOptions.from_platform(spec.platform)
-        if spec.side_tasks:
-            raise ConfigError(f"{spec.side_tasks[0]}: mpirun starts ranks only; run side tasks as a job of their own")
+        if spec.auxiliary_tasks:
+            raise ConfigError(
+                f"{spec.auxiliary_tasks[0]}: mpirun starts ranks only; run auxiliary tasks as a job of their own"
+            )
         if spec.emit_tf_config:
             raise ConfigError("a TF_CONFIG is for TensorFlow's own collectives: use it without --engine mpi")
         hosts = spec.hosts or (Host("", spec.num_proc),)

@@ -37,7 +37,7 @@ class Metrics:
         container_duration: of each container, by task.
         train_eval_time_per_node: of each task of the world and of the evaluator, by task.
         results: what the experiment returned on every rank, in rank order.
-        side_tasks: what evaluator and TensorBoard have published, by task.
+        auxiliary_tasks: what evaluator and TensorBoard have published, by task.
         app_id: the application; empty on other platforms than YARN.
     """
 
@@ -46,7 +46,7 @@ class Metrics:
     container_duration: Mapping[str, timedelta | None] = field(default_factory=dict)
     train_eval_time_per_node: Mapping[str, timedelta | None] = field(default_factory=dict)
     results: tuple[Any, ...] = ()
-    side_tasks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    auxiliary_tasks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     app_id: str = ""
 
 
@@ -172,13 +172,13 @@ def _metrics(app_id: str, ended: HostedOutcome, results: tuple[Any, ...]) -> Met
         container_duration=times,
         train_eval_time_per_node={task: time for task, time in times.items() if not task.startswith("tensorboard")},
         results=results,
-        side_tasks={end.task: end.info for end in ended.outcome.side_tasks},
+        auxiliary_tasks={end.task: end.info for end in ended.outcome.auxiliary_tasks},
         app_id=app_id,
     )
 
 
 def _log_figures(metrics: Metrics, thresholds: Mapping[str, tuple[float | None, float | None]]) -> None:
-    for task, info in metrics.side_tasks.items():
+    for task, info in metrics.auxiliary_tasks.items():
         groups = [group for key in ("figures", "metrics") if isinstance(group := info.get(key), Mapping)]
         figures = {name: value for group in groups for name, value in group.items()}
         for name, (low, high) in thresholds.items():

@@ -89,7 +89,7 @@ def plan_containers(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
     plan = plan_hosts(spec, shares, environ)
     return Plan(
         tuple(_placed(worker, wanted[worker.host], spec) for worker in plan.workers),
-        tuple(_placed(worker, wanted[container_name(worker.task)], spec) for worker in plan.side_tasks),
+        tuple(_placed(worker, wanted[container_name(worker.task)], spec) for worker in plan.auxiliary_tasks),
     )
 
 

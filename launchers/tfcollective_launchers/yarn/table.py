@@ -15,7 +15,7 @@ _COLUMNS = ("task", "host", "state", "duration", "exit", "log")
 def render_table(app_id: str, ended: HostedOutcome) -> str:
     """One row a task; empty when nothing is known of the containers."""
     exits = {record.task: record for record in ended.outcome.exits}
-    exits.update({end.task: end.exit for end in ended.outcome.side_tasks if end.exit is not None})
+    exits.update({end.task: end.exit for end in ended.outcome.auxiliary_tasks if end.exit is not None})
     rows = [_row(task, container, exits) for container in ended.containers for task in container.tasks]
     if not rows:
         return ""

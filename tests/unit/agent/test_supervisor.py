@@ -163,7 +163,7 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
     assert "(/no/such/place)" in reports.ended[0].stderr_tail[0]
 
 
-def test_a_side_task_that_fails_stops_nobody(tmp_path, clock):
+def test_a_auxiliary_task_that_fails_stops_nobody(tmp_path, clock):
     workers = (
         WorkerConfig("worker:0", 0, (sys.executable, "-c", "import time; time.sleep(60)"), {}),
         WorkerConfig("evaluator:0", -1, (sys.executable, "-c", "raise SystemExit(3)"), {}),

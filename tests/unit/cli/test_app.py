@@ -8,7 +8,7 @@ import pytest
 from tfcollective import errors
 from tfcollective.cli import main, run_main
 from tfcollective.cli.app import EXIT_CODES, app
-from tfcollective.coordinator.records import JobDirectory, JobRecord
+from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 

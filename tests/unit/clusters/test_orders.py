@@ -8,7 +8,7 @@ from patience import within
 
 from tfcollective import clusters, payload
 from tfcollective.clusters import Cluster, _Orders
-from tfcollective.coordinator.store import Entry
+from tfcollective.control.store import Entry
 
 
 class Client:

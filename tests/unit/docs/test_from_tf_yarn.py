@@ -36,4 +36,4 @@ def test_every_field_of_a_task_spec_is_there(field):
 
 def test_what_comes_back():
     names = {field.name for field in fields(Metrics)}
-    assert {"total_training_duration", "total_eval_duration", "results", "side_tasks", "app_id"} <= names
+    assert {"total_training_duration", "total_eval_duration", "results", "auxiliary_tasks", "app_id"} <= names

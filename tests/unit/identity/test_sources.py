@@ -53,7 +53,7 @@ def test_what_a_system_writes_is_understood(case):
 
 @pytest.mark.parametrize("name", ["tfjob", "by_hand", "slurm", "mpi"])
 def test_one_rank_starts_the_coordinator(name):
-    """Of all that agree on a world, only rank 0 does; a side task and a process alone do not."""
+    """Of all that agree on a world, only rank 0 does; an auxiliary task and a process alone do not."""
     for case in json.loads((FIXTURES / f"{name}.json").read_text()):
         if "expect" in case:
             expected = case["expect"]

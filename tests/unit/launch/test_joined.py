@@ -8,10 +8,10 @@ import pytest
 from patience import within
 
 from tfcollective._version import __version__
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
-from tfcollective.coordinator.store import Entry
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, RendezvousError
 from tfcollective.launch import joined
 from tfcollective.launch.joined import Attendance, deal_to

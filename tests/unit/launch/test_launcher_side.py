@@ -15,7 +15,7 @@ from patience import within
 from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
 from tfcollective.agent.policy import StopCause
-from tfcollective.coordinator.store import Entry
+from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.nodes import launcher_side
 from tfcollective.launch.nodes.launcher_side import Facts, Node, version_problem
@@ -215,7 +215,7 @@ def test_when_one_node_is_lost_the_others_are_stopped():
     assert not lost.lines
 
 
-def test_a_lost_node_of_side_tasks_stops_nobody_and_is_named():
+def test_a_lost_node_of_auxiliary_tasks_stops_nobody_and_is_named():
     silent, lost, other = node(beat(1, ended=True)), node(None), node(beat(1, ended=True))
     agents = Agents([other], [silent, lost])
     assert agents.wait(lambda: False) is None

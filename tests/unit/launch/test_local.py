@@ -12,8 +12,8 @@ from patience import within
 
 from tfcollective.agent.config import KillCommand, StopCommand, command_from_line
 from tfcollective.agent.policy import StopCause
-from tfcollective.coordinator.service import JobView
-from tfcollective.coordinator.state import TaskState, TaskView
+from tfcollective.control.service import JobView
+from tfcollective.control.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.outcome.report import exit_code, render

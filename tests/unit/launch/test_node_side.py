@@ -11,10 +11,10 @@ from patience import within
 
 from tfcollective.agent.config import AgentConfig, StopCommand, command_to_line
 from tfcollective.agent.policy import StopCause
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.client import CoordinatorClient, UnprovenReplyError
-from tfcollective.coordinator.protocol import NODES
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
+from tfcollective.control.protocol import NODES
+from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.nodes import node_side
 from tfcollective.launch.nodes.protocol import NodeSettings, beat_key, orders_key, refusal_line

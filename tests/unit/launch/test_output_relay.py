@@ -7,7 +7,7 @@ from tfcollective.launch.hosted.output_relay import Outbox
 
 PROGRAM = """
 import os, subprocess, sys
-from tfcollective.coordinator.output_log import OutputPiece
+from tfcollective.control.output_log import OutputPiece
 from tfcollective.launch.hosted.output_relay import OutputRelay
 
 class Client:

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
+from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.outcome.report import describe_info, exit_code, headline, render, warning
 
 
@@ -148,14 +148,14 @@ def test_a_job_that_never_called_init_gets_one_line():
     assert warning(outcome(initialised=False, stopped_by=2)) is None
 
 
-def test_side_tasks_have_the_last_word():
+def test_auxiliary_tasks_have_the_last_word():
     gone = ExitRecord("evaluator:0", -1, "n", 7, 1, None, 2.0, False, "", ("why",))
     board = ExitRecord("tensorboard:0", -1, "n", 8, 0, None, 2.0, False)
     ends = (
-        SideTaskEnd("evaluator:0", gone, {"figures": {"last_training_step": 5, "nb_eval_steps": 2}}),
-        SideTaskEnd("tensorboard:0", board, {"url": "http://h:6006/"}),
+        AuxiliaryTaskEnd("evaluator:0", gone, {"figures": {"last_training_step": 5, "nb_eval_steps": 2}}),
+        AuxiliaryTaskEnd("tensorboard:0", board, {"url": "http://h:6006/"}),
     )
-    one = outcome(record(0, 1.0, code=0), side_tasks=ends)
+    one = outcome(record(0, 1.0, code=0), auxiliary_tasks=ends)
     assert exit_code(one) == 0
     assert render(one).splitlines() == [
         "warning: evaluator:0 (pid 7) exited with code 1; training did not need it",
@@ -165,19 +165,20 @@ def test_side_tasks_have_the_last_word():
         "tensorboard:0: http://h:6006/",
     ]
     assert (
-        render(outcome(side_tasks=(SideTaskEnd("evaluator:0", None, started=False),))) == "evaluator:0: was not started"
+        render(outcome(auxiliary_tasks=(AuxiliaryTaskEnd("evaluator:0", None, started=False),)))
+        == "evaluator:0: was not started"
     )
-    lost = SideTaskEnd("evaluator:0", None, lost="its container was ended")
-    assert render(outcome(side_tasks=(lost,))) == (
+    lost = AuxiliaryTaskEnd("evaluator:0", None, lost="its container was ended")
+    assert render(outcome(auxiliary_tasks=(lost,))) == (
         "warning: evaluator:0: its container was ended; training did not need it"
     )
 
 
-def test_a_side_task_that_was_stopped_is_named_unless_the_job_ended_it():
-    stopped = SideTaskEnd("evaluator:0", ExitRecord("evaluator:0", -1, "n", 7, None, 15, 2.0, True))
-    alone = outcome(record(0, 1.0, code=0), side_tasks=(stopped,))
+def test_a_auxiliary_task_that_was_stopped_is_named_unless_the_job_ended_it():
+    stopped = AuxiliaryTaskEnd("evaluator:0", ExitRecord("evaluator:0", -1, "n", 7, None, 15, 2.0, True))
+    alone = outcome(record(0, 1.0, code=0), auxiliary_tasks=(stopped,))
     assert render(alone) == "warning: evaluator:0 (pid 7) was killed by SIGTERM; training did not need it"
-    assert "evaluator" not in render(outcome(record(0, 1.0, code=1), side_tasks=(stopped,)))
+    assert "evaluator" not in render(outcome(record(0, 1.0, code=1), auxiliary_tasks=(stopped,)))
 
 
 def test_the_figures_of_an_evaluator_in_words():

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from patience import within
 
-from tfcollective.coordinator.service import JobView
-from tfcollective.coordinator.state import TaskView
+from tfcollective.control.service import JobView
+from tfcollective.control.state import TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.launcher import JobOutcome, Launcher, SideTaskEnd
+from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, Launcher
 from tfcollective.launch.outcome import tracking as module
 from tfcollective.launch.outcome.tracking import metrics_of, parameters_of, tracking
 from tfcollective.launch.plan.planner import Plan
@@ -40,9 +40,9 @@ def view(step):
 
 def outcome(code=0):
     end = ExitRecord("worker:0", 0, "n", 7, code, None, 1.0)
-    evaluator = SideTaskEnd("evaluator:0", None, {"figures": {**FIGURES, "last_training_step": 9}})
+    evaluator = AuxiliaryTaskEnd("evaluator:0", None, {"figures": {**FIGURES, "last_training_step": 9}})
     durations = {"worker:0": 12.5}
-    return JobOutcome((end,), True, side_tasks=(evaluator,), durations=durations, earlier=("rank 0 was killed",))
+    return JobOutcome((end,), True, auxiliary_tasks=(evaluator,), durations=durations, earlier=("rank 0 was killed",))
 
 
 def test_numbers_of_what_tasks_publish():
@@ -160,4 +160,4 @@ def test_what_a_platform_s_master_knows_travels_to_the_submitter():
     back = HostedOutcome.from_json(json.loads(json.dumps(sent.to_json())))
     assert back.outcome.published == {"worker:0": {"step": 4, "steps_per_second": 2.0}}
     assert back.outcome.durations == {"worker:0": 12.5}
-    assert back.outcome.side_tasks == known.side_tasks
+    assert back.outcome.auxiliary_tasks == known.auxiliary_tasks

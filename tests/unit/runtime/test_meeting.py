@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
+from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, KeySource, key_source
 from tfcollective.runtime import meeting, session

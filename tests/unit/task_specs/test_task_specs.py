@@ -5,9 +5,9 @@ from tfcollective.task_specs import (
     NodeLabel,
     TaskSpec,
     allreduce_topology,
+    auxiliary_tasks_of,
     check_task_specs,
     memory_in_mib,
-    side_tasks_of,
     single_server_topology,
     trainers_of,
 )
@@ -133,7 +133,7 @@ def test_the_chief_is_rank_0_and_worker_i_is_rank_i_plus_1():
 
 def test_the_topologies_are_jobs():
     single = check_task_specs(single_server_topology("8 GiB", 3))
-    assert [str(task) for task in (*trainers_of(single), *side_tasks_of(single))] == [
+    assert [str(task) for task in (*trainers_of(single), *auxiliary_tasks_of(single))] == [
         "chief:0",
         "evaluator:0",
         "tensorboard:0",

@@ -14,7 +14,7 @@ from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
+from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.plan.spec import FunctionCall, JobSpec
 from tfcollective.task_specs import TaskSpec
@@ -76,7 +76,7 @@ class HostedJob:
             "spec": {**spec, "tasks": [str(task) for task in self.spec.tasks]},
             "task_specs": {role: asdict(one) for role, one in self.spec.task_specs.items()},
             "plan": [{**asdict(worker), "task": str(worker.task)} for worker in self.plan.workers],
-            "side_tasks": [{**asdict(worker), "task": str(worker.task)} for worker in self.plan.side_tasks],
+            "auxiliary_tasks": [{**asdict(worker), "task": str(worker.task)} for worker in self.plan.auxiliary_tasks],
             "python": self.python,
             "allocation_timeout": self.allocation_timeout,
             "followed": self.followed,
@@ -95,7 +95,7 @@ class HostedJob:
                 job_id=str(document["job_id"]),
                 key=bytes.fromhex(document["key"]),
                 spec=JobSpec(**spec, tasks=tasks, task_specs=specs, call=call),
-                plan=Plan(*(tuple(map(_worker, document[part])) for part in ("plan", "side_tasks"))),
+                plan=Plan(*(tuple(map(_worker, document[part])) for part in ("plan", "auxiliary_tasks"))),
                 python=str(document["python"]),
                 allocation_timeout=float(document["allocation_timeout"]),
                 followed=bool(document["followed"]),
@@ -165,7 +165,7 @@ class HostedOutcome:
             "generation": outcome.generation,
             "published": {task: dict(info) for task, info in outcome.published.items()},
             "durations": dict(outcome.durations),
-            "side_tasks": [_side_task(end) for end in outcome.side_tasks],
+            "auxiliary_tasks": [_auxiliary_task(end) for end in outcome.auxiliary_tasks],
             "containers": [asdict(row) for row in self.containers],
             "training_s": self.training_s,
         }
@@ -187,7 +187,7 @@ class HostedOutcome:
                 generation=document["generation"],
                 published=document["published"],
                 durations=document["durations"],
-                side_tasks=tuple(_side_task_end(end) for end in document["side_tasks"]),
+                auxiliary_tasks=tuple(_auxiliary_task_end(end) for end in document["auxiliary_tasks"]),
             )
             rows = tuple(ContainerRow(**{**row, "tasks": tuple(row["tasks"])}) for row in document["containers"])
             return cls(outcome, rows, document["training_s"])
@@ -195,10 +195,10 @@ class HostedOutcome:
             raise ConfigError(f"the outcome of the job cannot be read: {error!r}") from error
 
 
-def _side_task(end: SideTaskEnd) -> dict[str, Any]:
+def _auxiliary_task(end: AuxiliaryTaskEnd) -> dict[str, Any]:
     return {**asdict(end), "info": dict(end.info), "exit": None if end.exit is None else end.exit.to_json()}
 
 
-def _side_task_end(document: Mapping[str, Any]) -> SideTaskEnd:
+def _auxiliary_task_end(document: Mapping[str, Any]) -> AuxiliaryTaskEnd:
     record = document["exit"]
-    return SideTaskEnd(**{**document, "exit": None if record is None else ExitRecord.from_json(record)})
+    return AuxiliaryTaskEnd(**{**document, "exit": None if record is None else ExitRecord.from_json(record)})

@@ -11,8 +11,8 @@ import time
 from collections import deque
 
 from tfcollective.agent.output import LineSplitter
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.output_log import OutputPiece
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.output_log import OutputPiece
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.hosted.messages import (
     DONE,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
-from tfcollective.coordinator.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import DONE, LEASE, LEASE_S, OUTCOME, STOP, HostedOutcome

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from tfcollective._version import __version__
 from tfcollective.agent.config import Command, StopCommand, command_to_line
 from tfcollective.agent.policy import DEFAULT_GRACE_S
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.protocol import NODES
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import NODES
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes.protocol import LOST_S, beat_key, orders_key, refusal_line

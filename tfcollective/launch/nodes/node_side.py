@@ -28,8 +28,8 @@ from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, StopCommand, WorkerConfig, command_from_line
 from tfcollective.agent.policy import StopCause
 from tfcollective.clock import Deadline
-from tfcollective.coordinator.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
-from tfcollective.coordinator.records import JobDirectory
+from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
+from tfcollective.control.records import JobDirectory
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity.addresses import route_address

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective.failures import ExitRecord, first_cause, in_order_of_arrival
-from tfcollective.launch.launcher import JobOutcome, SideTaskEnd
+from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome
 from tfcollective.tasks import NO_RANK
 
 __all__ = ["describe_info", "exit_code", "headline", "render", "warning"]
@@ -68,8 +68,8 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         yield from (f"  then {_who(record, outcome.places)} {_how(record)}" for record in others)
     if outcome.agent_failure is not None and not host_is_cause:
         yield f"  then {outcome.agent_failure}"
-    for side_task in outcome.side_tasks:
-        yield from _side_task_lines(side_task, outcome)
+    for auxiliary_task in outcome.auxiliary_tasks:
+        yield from _auxiliary_task_lines(auxiliary_task, outcome)
 
 
 def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
         yield f"it was not started again: {outcome.not_restarted}"
 
 
-def _side_task_lines(end: SideTaskEnd, outcome: JobOutcome) -> Iterator[str]:
+def _auxiliary_task_lines(end: AuxiliaryTaskEnd, outcome: JobOutcome) -> Iterator[str]:
     """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did.
 
     One that was stopped although training did well was stopped by somebody else: by its platform, for example.
@@ -100,7 +100,7 @@ def _side_task_lines(end: SideTaskEnd, outcome: JobOutcome) -> Iterator[str]:
         yield f"{end.task}: {said}"
 
 
-def _unreported(end: SideTaskEnd) -> str:
+def _unreported(end: AuxiliaryTaskEnd) -> str:
     if end.lost:
         return f"warning: {end.task}: {end.lost}; training did not need it"
     return f"{end.task}: {'nobody has reported how it ended' if end.started else 'was not started'}"

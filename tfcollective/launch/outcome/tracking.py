@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfcollective._version import __version__
-from tfcollective.coordinator.service import JobView
+from tfcollective.control.service import JobView
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.plan.spec import JobSpec
@@ -118,11 +118,11 @@ class MlflowTracker:
 
     def observe(self, view: JobView) -> None:
         """How the job stands; what has not changed since is not told again."""
-        self._note({str(task.task): task.info for task in (*view.tasks[:1], *view.side_tasks)})
+        self._note({str(task.task): task.info for task in (*view.tasks[:1], *view.auxiliary_tasks)})
 
     def end(self, outcome: JobOutcome) -> None:
         """How it ended."""
-        self._note({**outcome.published, **{end.task: end.info for end in outcome.side_tasks}})
+        self._note({**outcome.published, **{end.task: end.info for end in outcome.auxiliary_tasks}})
         failed = exit_code(outcome) != 0
         status = "KILLED" if outcome.stopped_by is not None else "FAILED" if failed else "FINISHED"
         durations = {f"duration_s.{task}".replace(":", "."): seconds for task, seconds in outcome.durations.items()}

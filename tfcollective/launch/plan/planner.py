@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tfcollective.launch.plan.auxiliary_tasks import side_command
 from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.plan.horovod_engine import engine_variables
 from tfcollective.launch.plan.hosts import Share
 from tfcollective.launch.plan.rank_variables import rank_variables
-from tfcollective.launch.plan.side_tasks import side_command
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.plan.tf_config import tf_config
 from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variables, variable
@@ -48,7 +48,7 @@ _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 class WorkerPlan:
     """One process: its role, its rank, its command, what to add to its environment, and its host (none: this one).
 
-    A side task has no rank (``NO_RANK``).
+    An auxiliary task has no rank (``NO_RANK``).
     """
 
     task: TaskKey
@@ -71,12 +71,12 @@ class Plan:
     """All processes of a job: the ranks in rank order, and what runs beside the world."""
 
     workers: tuple[WorkerPlan, ...]
-    side_tasks: tuple[WorkerPlan, ...] = ()
+    auxiliary_tasks: tuple[WorkerPlan, ...] = ()
 
     @property
     def processes(self) -> tuple[WorkerPlan, ...]:
         """All of them."""
-        return (*self.workers, *self.side_tasks)
+        return (*self.workers, *self.auxiliary_tasks)
 
     @property
     def tasks(self) -> tuple[TaskKey, ...]:
@@ -159,7 +159,7 @@ def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:
             return worker
         return replace(worker, env={**worker.env, TF_CONFIG: tf_config(worker.task, endpoints)})
 
-    return Plan(tuple(map(told, plan.workers)), tuple(map(told, plan.side_tasks)))
+    return Plan(tuple(map(told, plan.workers)), tuple(map(told, plan.auxiliary_tasks)))
 
 
 def _side_plans(
@@ -174,7 +174,7 @@ def _side_plans(
             {**common, **_task_variables(task, endpoints if task.type == EVALUATOR else None)},
             host,
         )
-        for task in spec.side_tasks
+        for task in spec.auxiliary_tasks
     )
 
 
@@ -219,7 +219,7 @@ def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
 
 def _job_variables(spec: JobSpec) -> dict[str, str]:
     timeline = {} if spec.timeline is None else {variable("timeline"): spec.timeline}
-    evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.side_tasks) else {}
+    evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.auxiliary_tasks) else {}
     restarts = {variable("max_restarts"): str(spec.max_restarts), variable("restarts"): str(spec.restarts)}
     return {
         **timeline,

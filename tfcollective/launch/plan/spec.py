@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.errors import ConfigError
+from tfcollective.launch.plan.auxiliary_tasks import check_auxiliary_tasks
 from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.side_tasks import check_side_tasks
 from tfcollective.settings import ENGINES, TRANSPORTS
-from tfcollective.task_specs import TaskSpec, side_tasks_of
+from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
 
 __all__ = ["MIN_HOST_TIMEOUT_S", "FunctionCall", "JobSpec"]
@@ -59,7 +59,7 @@ class JobSpec:
         timestamps: whether lines of output start with the time.
         platform: settings that the launcher's platform has besides these.
         call: a function to call instead of ``command``'s own work, or None.
-        task_specs: what each role needs, for platforms that give it out; its side tasks run beside the world.
+        task_specs: what each role needs, for platforms that give it out; its auxiliary tasks run beside the world.
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
         grace: how long (s) the processes have between SIGTERM and SIGKILL when a person or a platform asks for the end.
         host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
@@ -106,9 +106,9 @@ class JobSpec:
         return self.tasks or workers(self.num_proc)
 
     @property
-    def side_tasks(self) -> tuple[TaskKey, ...]:
+    def auxiliary_tasks(self) -> tuple[TaskKey, ...]:
         """The tasks outside the world."""
-        return side_tasks_of(self.task_specs)
+        return auxiliary_tasks_of(self.task_specs)
 
     def __post_init__(self) -> None:
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
@@ -126,7 +126,7 @@ class JobSpec:
                 f"the host timeout is {MIN_HOST_TIMEOUT_S:g} s or more, not {self.host_timeout:g}: hosts give a sign "
                 "of life every 1.5 s, and one may be late"
             )
-        check_side_tasks(self.task_specs, is_function=self.call is not None)
+        check_auxiliary_tasks(self.task_specs, is_function=self.call is not None)
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
         _check_engine(self.engine, self.horovod_compat)

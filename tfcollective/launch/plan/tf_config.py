@@ -15,8 +15,10 @@ __all__ = ["tf_config"]
 
 
 def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
-    """The value for ``task``: the trainers among these tasks, given in rank order, and it; other side tasks are left
-    out, as TensorFlow's server would wait for them."""
+    """The value for ``task``: the trainers among these tasks, given in rank order, and it.
+
+    Other auxiliary tasks are left out, as TensorFlow's server would wait for them.
+    """
     cluster: dict[str, list[str]] = {}
     for member, endpoint in endpoints.items():
         if member.is_trainer or member == task:

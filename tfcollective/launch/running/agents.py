@@ -49,7 +49,7 @@ class Agents:
 
     Args:
         agents: those that have ranks.
-        side: those that have side tasks only: what happens to them is none of the others' business.
+        side: those that have auxiliary tasks only: what happens to them is none of the others' business.
 
     Attributes:
         side_failures: what happened to those of ``side`` that did not end in order, by their place in it.

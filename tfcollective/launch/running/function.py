@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.protocol import experiment_key
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError, InvalidArgumentError
 from tfcollective.experiment import Trainable
 from tfcollective.identity import discover
@@ -26,7 +26,7 @@ from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import TaskKey
 
 if TYPE_CHECKING:
-    from tfcollective.coordinator.server import CoordinatorServer
+    from tfcollective.control.server import CoordinatorServer
 
 __all__ = ["collect", "fetch_results", "get_safe_experiment_fn", "make_call", "publish"]
 

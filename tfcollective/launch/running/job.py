@@ -15,19 +15,19 @@ from types import TracebackType
 import psutil
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.gloo_store import GlooStoreServer
-from tfcollective.coordinator.published import read_published
-from tfcollective.coordinator.records import JobDirectory, JobRecord
-from tfcollective.coordinator.server import CoordinatorServer, ServerOptions
-from tfcollective.coordinator.service import JobView
-from tfcollective.coordinator.state import TaskState, TaskView
+from tfcollective.control.auth import new_key
+from tfcollective.control.gloo_store import GlooStoreServer
+from tfcollective.control.published import read_published
+from tfcollective.control.records import JobDirectory, JobRecord
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.service import JobView
+from tfcollective.control.state import TaskState, TaskView
 from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
-from tfcollective.launch.launcher import JobOutcome, SideTaskEnd, StartFailure
+from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
+from tfcollective.launch.plan.auxiliary_tasks import side_limit
 from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of, with_interface
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
-from tfcollective.launch.plan.side_tasks import side_limit
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
 from tfcollective.launch.running.agents import AgentFailure
@@ -94,14 +94,14 @@ class Job:
             bind_host=bind_host,
             bind_port=bind_port,
             silence_limit=spec.op_timeout + _SILENCE_MARGIN_S,
-            side_tasks=spec.side_tasks,
+            auxiliary_tasks=spec.auxiliary_tasks,
             first_generation=spec.first_generation,
             encryption=Settings.load().encryption,
         )
         self._killer = _Killer()
         patience = {"evaluator_grace": spec.evaluator_grace, "start_timeout": spec.start_timeout}
-        self._side_tasks = _SideTaskWatch(
-            {task: side_limit(task, spec.task_specs, **patience) for task in spec.side_tasks}, self._killer
+        self._auxiliary_tasks = _AuxiliaryTaskWatch(
+            {task: side_limit(task, spec.task_specs, **patience) for task in spec.auxiliary_tasks}, self._killer
         )
         self._store: GlooStoreServer | None = None
         self._open = ExitStack()
@@ -112,9 +112,11 @@ class Job:
         with ExitStack() as opened:
             opened.enter_context(many_descriptors())  # the coordinator has a connection to each rank and agent
             self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
-            opened.callback(self._side_tasks.close)
+            opened.callback(self._auxiliary_tasks.close)
             self._coordinator = opened.enter_context(
-                CoordinatorServer(self._options, on_silent=self._silent, on_trained=self._side_tasks.training_ended)
+                CoordinatorServer(
+                    self._options, on_silent=self._silent, on_trained=self._auxiliary_tasks.training_ended
+                )
             )
             if self._spec.call is not None:
                 function.publish(self._spec.call, self._coordinator)
@@ -172,7 +174,7 @@ class Job:
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
         view = self._coordinator.view()
-        exits = [one.exit for one in (*view.tasks, *view.side_tasks) if one.task in tasks]
+        exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
 
     def agent_config(self, workers: Sequence[WorkerPlan], scratch_dir: str | None = None) -> AgentConfig:
@@ -205,8 +207,7 @@ class Job:
         return with_interface(env, env.get(variable("bind_host")), interface_addresses())
 
     def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
-        """From now on their agent is told with ``send`` to kill a rank that no longer answers, and a side task that
-        stays too long."""
+        """Orders their agents with ``send`` to kill silent ranks and auxiliary tasks past their limit."""
         self._killer.add([worker.task for worker in workers], send)
 
     def _silent(self, task: TaskKey) -> None:
@@ -227,7 +228,7 @@ class Job:
             received: the signals that asked the launcher to stop.
             agent_failure: what happened to an agent that did not do its work to the end, or None.
             host_lost: whether that was a host that does not answer any more.
-            side_failures: the same of agents that had side tasks only, by task.
+            side_failures: the same of agents that had auxiliary tasks only, by task.
         """
         results = function.collect(self._plan.tasks, self._coordinator) if self._spec.call is not None else {}
         view = self._coordinator.view()
@@ -243,7 +244,7 @@ class Job:
             results=results,
             host_lost=host_lost,
             places={str(process.task): process.place for process in self._plan.processes},
-            side_tasks=tuple(_side_task_end(task, side_failures or {}) for task in view.side_tasks),
+            auxiliary_tasks=tuple(_auxiliary_task_end(task, side_failures or {}) for task in view.auxiliary_tasks),
             published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
             durations={str(task): seconds for task, seconds in view.durations.items()},
             generation=view.generation,
@@ -288,8 +289,8 @@ class _Killer:
             send(KillCommand(str(task), reason))
 
 
-class _SideTaskWatch:
-    """Ends side tasks that stay too long when training has ended."""
+class _AuxiliaryTaskWatch:
+    """Ends auxiliary tasks that stay too long when training has ended."""
 
     def __init__(self, limits: Mapping[TaskKey, float], killer: _Killer) -> None:
         self._limits = limits
@@ -311,9 +312,9 @@ class _SideTaskWatch:
             timer.cancel()
 
 
-def _side_task_end(view: TaskView, lost: Mapping[str, str]) -> SideTaskEnd:
+def _auxiliary_task_end(view: TaskView, lost: Mapping[str, str]) -> AuxiliaryTaskEnd:
     started = view.state is not TaskState.EXPECTED
-    return SideTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
+    return AuxiliaryTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
 
 
 def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcollective.clock import Deadline
-from tfcollective.coordinator.auth import new_key
-from tfcollective.coordinator.client import CoordinatorClient
-from tfcollective.coordinator.process import CoordinatorConfig, CoordinatorProcess
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory

@@ -1,0 +1,92 @@
+"""What connections that have not authenticated can do to others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from tfcollective.control.doorkeeper import Doorkeeper
+
+
+@dataclass(eq=False)
+class FakeTransport:
+    """Notes its end."""
+
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def abort(self) -> None:
+        """As a transport does."""
+        self.aborted.set()
+
+
+class FakeConnection:
+    """A connection that is open."""
+
+    def __init__(self) -> None:
+        self.fake = FakeTransport()
+        self.transport: asyncio.Transport | None = cast(asyncio.Transport, self.fake)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the doorkeeper has ended it."""
+        return self.fake.aborted.is_set()
+
+    async def end(self) -> None:
+        """Until it has been ended."""
+        await asyncio.wait_for(self.fake.aborted.wait(), 30)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Runs the test on an event loop."""
+
+    async def main() -> None:
+        await test()
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_proves_nothing_is_ended() -> None:
+    async def test() -> None:
+        keeper = Doorkeeper(patience=0.01, most=10)
+        silent, honest = FakeConnection(), FakeConnection()
+        keeper.came(silent)
+        keeper.came(honest)
+        keeper.proved(honest)
+        await silent.end()
+        assert not honest.ended
+
+    run(test)
+
+
+def test_many_that_come_at_once_do_not_end_one_that_came_before() -> None:
+    async def test() -> None:
+        keeper = Doorkeeper(patience=600, most=4, crowded=0.2)
+        honest = FakeConnection()
+        keeper.came(honest)
+        crowd = [FakeConnection() for _ in range(2000)]
+        for connection in crowd:
+            keeper.came(connection)
+        assert not honest.ended, "it has had no time to ask for anything"
+        keeper.proved(honest)
+        for connection in crowd[:-4]:
+            await connection.end()
+        assert not honest.ended
+        assert not any(connection.ended for connection in crowd[-4:]), "so many may take their time"
+        keeper.close()
+
+    run(test)
+
+
+def test_what_has_proved_the_key_is_forgotten_after_the_close() -> None:
+    async def test() -> None:
+        keeper = Doorkeeper(patience=0.01, most=1, crowded=0.01)
+        connections = [FakeConnection() for _ in range(3)]
+        for connection in connections:
+            keeper.came(connection)
+        keeper.close()
+        await asyncio.sleep(0.05)  # in which nothing happens
+        assert not any(connection.ended for connection in connections)
+
+    run(test)

@@ -1,0 +1,56 @@
+"""What a reader of a job's output gets."""
+
+import pytest
+
+from tfcollective.control.output_log import OutputLog, OutputPiece
+
+
+def piece(text, node="worker-0", stream="stdout"):
+    return OutputPiece(node, stream, text)
+
+
+def test_a_reader_gets_everything_once():
+    log = OutputLog(100)
+    log.add(piece("a\n"))
+    log.add(piece("b\n"))
+    page = log.since(0)
+    assert [one.text for one in page.pieces] == ["a\n", "b\n"]
+    assert log.since(page.position) is None
+    log.add(piece("c\n"))
+    assert [one.text for one in log.since(page.position).pieces] == ["c\n"]
+
+
+def test_old_pieces_make_room_and_a_slow_reader_learns_how_many_it_has_missed():
+    log = OutputLog(10)
+    for number in range(5):
+        log.add(piece(f"{number}...."))
+    page = log.since(1)
+    assert [one.text for one in page.pieces] == ["3....", "4...."]
+    assert page.lost == 2
+    assert log.since(page.position) is None
+
+
+def test_a_piece_above_the_limit_is_kept_until_the_next_comes():
+    log = OutputLog(4)
+    log.add(piece("far too long"))
+    assert log.since(0).pieces[0].text == "far too long"
+    log.add(piece("b"))
+    assert [one.text for one in log.since(0).pieces] == ["b"]
+
+
+def test_a_page_holds_a_mebibyte_at_most_but_always_something():
+    log = OutputLog(1 << 24)
+    for _ in range(3):
+        log.add(piece("x" * (1 << 20)))
+    position, pages = 0, 0
+    while (page := log.since(position)) is not None:
+        assert len(page.pieces) == 1
+        position, pages = page.position, pages + 1
+    assert pages == 3
+
+
+def test_a_piece_survives_json():
+    one = piece("ä\r\n", stream="stderr")
+    assert OutputPiece.from_json(one.to_json()) == one
+    with pytest.raises(ValueError, match="not a piece"):
+        OutputPiece.from_json([])

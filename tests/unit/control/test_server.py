@@ -1,0 +1,562 @@
+"""The server over real sockets: what it does for its own, and how little it does for strangers."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from control_wire import ByHand
+from launching import until
+from patience import within
+
+from tfcollective.clock import SYSTEM_CLOCK
+from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers, new_key
+from tfcollective.control.client import CoordinatorClient, OtherJobError
+from tfcollective.control.output_log import OutputPiece
+from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
+from tfcollective.control.requests import Body
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.service import JobService
+from tfcollective.control.state import Membership
+from tfcollective.control.store import Store
+from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.failures import ExitRecord
+from tfcollective.tasks import TaskKey, workers
+from tfcollective.topology import Endpoint
+
+KEY = new_key()
+
+
+def serve(size=2, start_timeout=60.0, **options):
+    return CoordinatorServer(ServerOptions("job", KEY, workers(size), start_timeout, **options))
+
+
+@pytest.fixture
+def server():
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with CoordinatorClient(server.endpoint, KEY) as one:
+        yield one
+
+
+def join(endpoint, index, size=2, timeout=60.0):
+    with CoordinatorClient(endpoint, KEY) as client:
+        return client.join(
+            TaskKey("worker", index), size=size, node="n", pid=index, address=f"a{index}", timeout=timeout
+        )
+
+
+def in_thread(function, *arguments):
+    results = []
+
+    def call():
+        try:
+            results.append(function(*arguments))
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread, results
+
+
+def ended(index, code):
+    return ExitRecord(f"worker:{index}", index, "n", index, code, None, 1.0)
+
+
+def test_everybody_gets_the_same_world(server):
+    threads = [in_thread(join, server.endpoint, index) for index in range(2)]
+    for thread, _ in threads:
+        thread.join(within(20))
+    (first,), (second,) = (results for _, results in threads)
+    assert first == second
+    assert first.addresses == ("a0", "a1")
+    assert first.generation == 1
+
+
+def test_the_start_timeout_names_the_missing():
+    with serve(3, start_timeout=0.2) as server:
+        with pytest.raises(RendezvousError, match="1 of 3 tasks joined") as caught:
+            join(server.endpoint, 1, 3)
+        assert caught.value.missing == ("worker:0", "worker:2")
+        assert server.view().failure.timed_out
+
+
+def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
+    thread, results = in_thread(join, server.endpoint, 0)
+    until(lambda: server.view().initialised)
+    client.exited(ended(1, 3).to_json())
+    thread.join(within(20))
+    assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
+
+
+def test_a_silent_member_is_told_to_the_owner():
+    found = []
+    options = ServerOptions("job", KEY, workers(1), 60.0, silence_limit=0.2)
+    with CoordinatorServer(options, on_silent=found.append) as server:
+        join(server.endpoint, 0, size=1)
+        until(lambda: found == [TaskKey("worker", 0)])
+
+
+def test_closing_ends_the_waits():
+    server = serve()
+    server.start()
+    thread, results = in_thread(join, server.endpoint, 0)
+    until(lambda: server.view().initialised)
+    server.close()
+    server.close()
+    thread.join(within(20))
+    assert isinstance(results[0], (RendezvousError, CoordinatorError))
+
+
+def test_a_contradicting_join_is_refused(server):
+    with pytest.raises(RendezvousError, match="world of 5"):
+        join(server.endpoint, 0, size=5)
+
+
+def test_status_tells_all(server, client):
+    client.started(TaskKey("worker", 0), node="n", pid=7)
+    client.heartbeat(TaskKey("worker", 0), "running", {"completed": 3})
+    client.exited(ended(1, 0).to_json())
+    status = client.status()
+    first, second = status["tasks"]
+    assert (status["job"], status["generation"], status["failure"]) == ("job", 0, None)
+    assert (first["task"], first["state"], first["pid"], first["info"]) == ("worker:0", "started", 7, {"completed": 3})
+    assert first["heartbeat_age_s"] < 10
+    assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
+
+
+def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
+    assert [client.enroll(token, {"name": token}) for token in ("b", "a", "b")] == [0, 1, 0]
+    assert client.wait(NODES, timeout=5, newer_than=1).value == [{"name": "b"}, {"name": "a"}]
+    assert client.wait(NODES, timeout=0.05, newer_than=2) is None
+
+
+def test_values_and_waits(server, client):
+    assert client.get("k") is None
+    assert client.wait("k", timeout=0.01) is None
+    thread, results = in_thread(lambda: client.wait("k", timeout=within(20), newer_than=1))
+    assert [client.put("k", "old"), client.put("k", {"new": [1, None]})] == [1, 2]
+    thread.join(within(20))
+    assert results[0].value == {"new": [1, None]}
+
+
+def test_blobs_both_ways(server, client):
+    data = bytes(range(256)) * 10000
+    client.put_blob("up", data)
+    assert server.get_blob("up") == data
+    server.put_blob("down", data)
+    assert client.get_blob("down", timeout=1) == data
+    assert client.get_blob("none", timeout=0.01) is None
+    assert server.get_blob("none") is None
+
+
+def test_bytes_that_are_removed_are_forgotten_in_full(server, client):
+    for _ in range(3):
+        client.put_blob("big", bytes(3 << 20))
+        client.remove_blob("big")
+        client.remove_blob("big")
+        assert client.get_blob("big", timeout=0.0) is None
+        assert [client.get(f"big/{index}") for index in range(3)] == [None] * 3
+
+
+def test_a_value_wakes_only_those_that_wait_for_it():
+    """Else each sign of life of one of n nodes costs the coordinator n wake-ups."""
+
+    async def look():
+        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK)
+        looks = []
+
+        def newer(key, version, of=service._store.newer):
+            looks.append(key)
+            return of(key, version)
+
+        service._store.newer = newer
+        bodies = [Body({"key": f"k{number}", "version": 0, "timeout": 20.0}) for number in range(5)]
+        waiting = [asyncio.create_task(service._get(body)) for body in bodies]
+        await asyncio.sleep(0.05)
+        looks.clear()
+        service.put("k3", 1)
+        assert (await asyncio.wait_for(waiting[3], within(20)))["value"] == 1
+        assert looks == ["k3"]
+        service.close()
+        assert [reply["version"] for reply in await asyncio.gather(*waiting)] == [0, 0, 0, 1, 0]
+
+    asyncio.run(look())
+
+
+def test_a_value_that_is_too_large_is_refused_before_it_is_sent(client):
+    with pytest.raises(CoordinatorError, match="too large"):
+        client.put("k", "x" * MAX_BODY_BYTES)
+
+
+def test_proxies_are_ignored(server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with CoordinatorClient(server.endpoint, KEY) as client:
+        assert client.put("k", 1) == 1
+
+
+def test_a_coordinator_that_has_vanished_is_noticed():
+    with serve() as server, CoordinatorClient(server.endpoint, KEY) as client:
+        client.put("k", 1)
+        server.close()
+        with pytest.raises(CoordinatorError, match="no answer from the coordinator"):
+            client.put("k", 2)
+
+
+def test_an_address_that_is_not_ours_cannot_be_served():
+    with pytest.raises(CoordinatorError, match=r"cannot listen on 192\.0\.2\.1"):
+        serve(bind_host="192.0.2.1").start()
+
+
+# ---- strangers: every one is refused and logged, and the job goes on -------------------------------------------------
+
+
+@pytest.fixture
+def raw(server):
+    """A connection on which nothing has been said yet."""
+    with ByHand(server.endpoint) as one:
+        yield one
+
+
+@pytest.fixture
+def signed(raw):
+    """Asks on a connection that has begun as it should: the status and the body of the answer."""
+    session = raw.greet(KEY)
+
+    def ask(method="POST", path="/v1/status", body=b"{}"):
+        return raw.ask(path, body, session.request_headers(method, path, body), method)[:2]
+
+    return ask
+
+
+@pytest.fixture
+def refused(caplog, client):
+    """Checks at the end that something was logged and that the server still works."""
+    with caplog.at_level(logging.WARNING, logger="tfcollective"):
+        yield
+    assert any("refused" in one.message for one in caplog.get_records("call"))
+    assert client.put("still", "alive") == 1
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_wrong_key(server):
+    with CoordinatorClient(server.endpoint, new_key()) as stranger:
+        with pytest.raises(CoordinatorError, match="status 401"):
+            stranger.put("k", 1)
+    assert server.get_blob("k") is None
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("path", ["/", HELLO_PATH, "/v1/status", "/v1/nothing"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_no_key(raw, method, path):
+    status, body, headers = raw.ask(path, method=method)
+    assert (status, body, headers.get(SIGNATURE)) == (401, b"refused\n", None)
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_greeting_alone_is_not_enough(raw):
+    raw.greet(KEY)
+    assert raw.ask("/v1/status")[0] == 401
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_second_greeting(raw):
+    raw.greet(KEY)
+    assert raw.ask(HELLO_PATH, b"", hello_headers(KEY))[0] == 401
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_replay(raw):
+    session = raw.greet(KEY)
+    headers = session.request_headers("POST", "/v1/status", b"{}")
+    assert raw.ask("/v1/status", headers=headers)[0] == 200
+    assert raw.ask("/v1/status", headers=headers)[0] == 401
+
+
+def recorded(endpoint):
+    """What a client that proves the key says: its hello, and a request."""
+    with ByHand(endpoint) as one:
+        hello = hello_headers(KEY)
+        status, body, headers = one.ask(HELLO_PATH, b"", hello)
+        assert status == 200
+        session = Welcome.from_reply(KEY, hello[NONCE], body, headers[SIGNATURE]).session(KEY)
+        request = session.request_headers("POST", "/v1/status", b"{}")
+        assert one.ask("/v1/status", headers=request)[0] == 200
+        return hello, request
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_recorded_connection_cannot_be_played_again(server):
+    hello, request = recorded(server.endpoint)
+    with ByHand(server.endpoint) as thief:
+        assert thief.ask(HELLO_PATH, b"", hello)[0] == 200
+        assert thief.ask("/v1/status", headers=request)[0] == 401
+
+
+def test_a_recorded_connection_is_worth_nothing_with_a_coordinator_that_was_started_again():
+    with serve() as first:
+        hello, request = recorded(first.endpoint)
+    with serve() as second, ByHand(second.endpoint) as thief:
+        assert thief.ask(HELLO_PATH, b"", hello)[0] == 200
+        assert thief.ask("/v1/status", headers=request)[0] == 401
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(("path", "body"), [("/v1/status", b'{"a":1}'), ("/v1/put", b"{}")])
+def test_another_body_or_path_under_the_same_signature(raw, path, body):
+    headers = raw.greet(KEY).request_headers("POST", "/v1/status", b"{}")
+    assert raw.ask(path, body, headers)[0] == 401
+
+
+def test_two_jobs_with_one_key_do_not_form_one_world(server):
+    """A rank of another job comes to this job's coordinator: it is told so, and its place stays free."""
+    with CoordinatorClient(server.endpoint, KEY, "job-b") as stray:
+        with pytest.raises(OtherJobError, match=r"coordinator of the job 'job', .* belongs to the job 'job-b'"):
+            stray.join(TaskKey("worker", 1), size=2, node="n", pid=1, address="stray", timeout=within(20))
+    threads = [in_thread(join, server.endpoint, index) for index in range(2)]
+    for thread, _ in threads:
+        thread.join(within(20))
+    assert [results[0].addresses for _, results in threads] == [("a0", "a1")] * 2
+
+
+@pytest.mark.usefixtures("refused")
+def test_proofs_for_another_job_with_the_same_key(raw):
+    """Of a client that does not look at the name that it is given."""
+    hello = hello_headers(KEY)
+    _, body, headers = raw.ask(HELLO_PATH, b"", hello)
+    welcome = Welcome.from_reply(KEY, hello[NONCE], body, headers[SIGNATURE])
+    other = replace(welcome, job_id="job-b").session(KEY)
+    assert raw.ask("/v1/status", headers=other.request_headers("POST", "/v1/status", b"{}"))[0] == 401
+
+
+@pytest.mark.usefixtures("refused")
+def test_an_oversized_body(signed):
+    assert signed(body=b" " * (MAX_BODY_BYTES + 1))[0] == 413
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/status", b"not json"),
+        ("/v1/status", b"[]"),
+        ("/v1/status", b"[" * 100000),
+        ("/v1/put", b"{}"),
+        ("/v1/put", b'{"key": 3, "value": 1}'),
+        ("/v1/get", b'{"key": "k", "version": true, "timeout": 0}'),
+        ("/v1/get", b'{"key": "k", "version": 0, "timeout": -1}'),
+        ("/v1/get", b'{"key": "k", "version": 0, "timeout": NaN}'),
+        ("/v1/leave", b'{"task": "nobody"}'),
+        ("/v1/heartbeat", b'{"task": "worker:0", "activity": "", "info": 3}'),
+        ("/v1/exited", b'{"record": {}}'),
+    ],
+)
+def test_a_malformed_body_of_somebody_with_the_key(signed, path, body):
+    status, reply = signed(path=path, body=body)
+    assert status == 400
+    assert json.loads(reply)["error"]
+
+
+def test_many_refusals_make_few_lines(server, caplog):
+    with caplog.at_level(logging.WARNING, logger="tfcollective"):
+        begin = time.monotonic()
+        for _ in range(200):
+            with ByHand(server.endpoint) as stranger:
+                assert stranger.ask("/v1/status")[0] == 401
+        assert len(caplog.records) <= 2 + (time.monotonic() - begin)
+
+
+def test_a_coordinator_that_does_not_run_says_so():
+    for use in (lambda server: server.view(), lambda server: server.endpoint):
+        with pytest.raises(CoordinatorError, match=r"does not run|not been started"):
+            use(serve())
+
+
+def test_an_unknown_path_and_method_for_somebody_with_the_key(signed):
+    assert signed(path="/v1/none")[0] == 404
+    assert signed(method="GET")[0] == 404
+
+
+def test_an_unknown_task_is_a_conflict(server, client):
+    with pytest.raises(CoordinatorError, match="no task worker:9"):
+        client.leave(TaskKey("worker", 9))
+
+
+def connect(server):
+    connection = socket.create_connection((server.endpoint.host, server.endpoint.port))
+    connection.settimeout(within(20))
+    return connection
+
+
+def head(headers, length, path="/v1/status"):
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {length}\r\n\r\n".encode("latin-1")
+
+
+def read_all(connection):
+    data = b""
+    while part := connection.recv(1 << 16):
+        data += part
+    return data
+
+
+def is_cut_off(connection):
+    """Waits for the end; a connection with something unread ends with a reset."""
+    try:
+        return read_all(connection) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_client_that_sends_slowly_is_cut_off(caplog):
+    # Not shorter: whoever is slow is meant, and on a busy machine that is this test, too.
+    with serve(body_timeout=2.0) as server, ByHand(server.endpoint) as one:
+        session, slow = one.greet(KEY), one.http.sock
+        slow.sendall(head(session.request_headers("POST", "/v1/status", b" " * 100), 100) + b" ")
+        with CoordinatorClient(server.endpoint, KEY) as client:
+            assert client.put("meanwhile", 1) == 1
+        assert b"408" in slow.recv(1000)
+        assert "did not come in time" in caplog.text
+
+
+def test_a_stranger_is_refused_before_its_body_has_come(server):
+    with connect(server) as stranger:
+        stranger.sendall(head(hello_headers(new_key()), MAX_BODY_BYTES, HELLO_PATH))
+        assert b"401" in read_all(stranger)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("name", [NONCE, SIGNATURE])
+def test_a_header_of_a_greeting_that_is_no_text(server, name):
+    with connect(server) as stranger:
+        stranger.sendall(head({**hello_headers(KEY), name: "\xff" * 32}, 2, HELLO_PATH) + b"{}")
+        assert b"401" in read_all(stranger)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("name", [DIGEST, SIGNATURE])
+def test_a_header_of_a_request_that_is_no_text(raw, name):
+    headers = raw.greet(KEY).request_headers("POST", "/v1/status", b"{}")
+    raw.http.sock.sendall(head({**headers, name: "\xff" * 32}, 2) + b"{}")
+    assert b"401" in read_all(raw.http.sock)
+
+
+def test_strangers_that_never_finish_a_head_are_cut_off():
+    with serve(body_timeout=0.2) as server:
+        strangers = [connect(server) for _ in range(5)]
+        for stranger in strangers[1:]:
+            with contextlib.suppress(ConnectionError):  # cut off already
+                stranger.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
+        for stranger in strangers:
+            assert is_cut_off(stranger)
+            stranger.close()
+
+
+def test_the_oldest_of_many_strangers_has_to_go(client, server):
+    client.put("k", 1)  # this connection has proved the key and stays
+    strangers = [connect(server) for _ in range(200)]
+    for stranger in strangers[:50]:
+        assert read_all(stranger) == b""
+    assert client.put("k", 2) == 2
+    with CoordinatorClient(server.endpoint, KEY) as newcomer:
+        assert newcomer.put("k", 3) == 3
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_malformed_requests_make_few_lines(server, caplog):
+    with caplog.at_level(logging.DEBUG):
+        begin = time.monotonic()
+        for _ in range(50):
+            with connect(server) as stranger:
+                stranger.sendall(b"POST /\0 HTTP/1.1\r\n\r\n")
+                assert b"400" in read_all(stranger)
+        assert 1 <= len([one for one in caplog.records if "handling" in one.message]) <= 2 + time.monotonic() - begin
+    assert not any(one.exc_info for one in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"\0" * 100, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
+)
+def test_what_is_no_http_is_cut_off(server, client, garbage):
+    with socket.create_connection((server.endpoint.host, server.endpoint.port)) as stranger:
+        stranger.sendall(garbage)
+        stranger.settimeout(within(20))
+        with contextlib.suppress(OSError):  # it may be cut off before it has said that there is no more
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(1000):
+                pass
+    assert client.put("still", "alive") == 1
+
+
+def test_a_server_without_the_key_is_not_believed():
+    listener = socket.create_server(("127.0.0.1", 0))
+    body = b'{"version": 1}'
+
+    def impostor():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(10000)
+            head = f"HTTP/1.1 200 OK\r\n{SIGNATURE}: 00\r\n{NONCE}: 00\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+
+    thread, _ = in_thread(impostor)
+    endpoint = Endpoint(*listener.getsockname()[:2])
+    with listener, CoordinatorClient(endpoint, KEY) as client:
+        with pytest.raises(CoordinatorError, match="does not prove the job key"):
+            client.put("k", 1)
+    thread.join(within(20))
+
+
+def test_it_listens_on_one_interface_only(server):
+    assert server.endpoint.host == "127.0.0.1"
+
+
+def test_the_clock_offset_is_that_of_the_coordinator(client):
+    assert abs(client.clock_offset(8)) < 1e9  # the same clock: what is left is half the way there and back
+
+
+def test_a_lost_member_is_told_to_those_who_ask(server, client):
+    threads = [in_thread(join, server.endpoint, index) for index in range(2)]
+    for thread, _ in threads:
+        thread.join(within(20))
+    assert client.lost_member(1, timeout=0.01) is None
+    thread, results = in_thread(lambda: client.lost_member(1, timeout=within(20)))
+    server.exited(ended(1, 3))
+    thread.join(within(20))
+    assert results == [(1, "rank 1 (worker:1, pid 1) exited with code 3")]
+    assert client.lost_member(2, timeout=0.01) is None  # another world
+
+
+def test_more_tasks_than_strangers_may_join_at_once():
+    size = 200
+    with serve(size) as running:
+        joins = [in_thread(join, running.endpoint, index, size) for index in range(size)]
+        for thread, _ in joins:
+            thread.join(60)
+        worlds = [results[0] for _, results in joins]
+    assert all(world == worlds[0] for world in worlds)
+    assert worlds[0].size == size
+
+
+def test_output_reaches_a_reader_who_waits_and_one_who_comes_later(server, client):
+    thread, pages = in_thread(lambda: client.read_output(0, timeout=20))
+    with CoordinatorClient(server.endpoint, KEY) as node:
+        node.show(OutputPiece("worker-0", "stdout", "a line\n"))
+    thread.join(within(20))
+    (page,) = pages
+    assert [piece.text for piece in page.pieces] == ["a line\n"]
+    assert client.read_output(0, timeout=0).pieces == page.pieces
+    assert client.read_output(page.position, timeout=0).pieces == ()

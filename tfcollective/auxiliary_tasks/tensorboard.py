@@ -1,0 +1,276 @@
+"""TensorBoard in a process of its own, which ends with the one that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Protocol
+
+from tfcollective.auxiliary_tasks import training_flag
+from tfcollective.auxiliary_tasks.remote_events import EventFollower
+from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
+from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.files import Place, is_url
+from tfcollective.log import get_logger
+from tfcollective.processes import spawn
+from tfcollective.settings import environ_snapshot
+from tfcollective.task_specs import TENSORBOARD_LINGER_S
+
+__all__ = ["TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
+
+_END_S = 5.0
+_POLL_S = 1.0
+_LAST_LINES = 20
+_URL = re.compile(r"TensorBoard \S+ at (http://\S+)")
+_LOG = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class TensorBoardOptions:
+    """How TensorBoard is started.
+
+    Attributes:
+        logdir: what it shows; may come into being later. Of a URL (``hdfs://``, ``s3://``, ...) it shows copies.
+        host: the address to listen at. TensorBoard asks nobody who they are: beyond loopback, everybody who reaches it
+            sees what is logged.
+        port: where it listens; 0: at a free port, which it finds itself.
+        extra_args: further arguments, as a list or as one text (``"--samples_per_plugin images=50"``).
+        start_timeout: how long it may take to say where it listens, in seconds.
+    """
+
+    logdir: Place
+    host: str = "127.0.0.1"
+    port: int = 0
+    extra_args: Sequence[str] | str = ()
+    start_timeout: float = 120.0
+
+    def command(self) -> list[str]:
+        """The command line.
+
+        Raises:
+            ConfigError: the extra arguments name another log directory, or are not well quoted.
+        """
+        extra = self._extra()
+        names = {argument.partition("=")[0] for argument in extra}
+        if names & {"--logdir", "--logdir_spec"}:
+            raise ConfigError("extra_args: the log directory is the option logdir")
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(self.logdir)]
+        if not names & {"--host", "--bind_all"}:
+            command += ["--host", self.host]
+        if "--port" not in names:
+            command += ["--port", str(self.port)]
+        if "--load_fast" not in names:
+            command += ["--load_fast", "false"]  # one process, not two
+        return command + extra
+
+    def _extra(self) -> list[str]:
+        if not isinstance(self.extra_args, str):
+            return [str(argument) for argument in self.extra_args]
+        try:
+            return shlex.split(self.extra_args)
+        except ValueError as error:
+            raise ConfigError(f"extra_args: {error}: {self.extra_args!r}") from error
+
+
+class TensorBoardProcess:
+    """A TensorBoard that listens. It ends with :meth:`close`, and when the thread that started it ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: _Output) -> None:
+        self._process = process
+        self._output = output
+
+    @classmethod
+    def start(cls, options: TensorBoardOptions) -> TensorBoardProcess:
+        """Starts it and waits until it listens.
+
+        Raises:
+            ConfigError: TensorBoard is not installed, or an option is wrong.
+            LaunchError: it ended, or did not say in time where it listens; with its last lines.
+        """
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError("TensorBoard is not installed: pip install 'tfcollective[tensorboard]'")
+        process = spawn(options.command(), environ_snapshot(), None)
+        output = _Output(process)
+        started = cls(process, output)
+        if not output.wait_for_url(options.start_timeout):
+            code = output.code_at_end()
+            started.close()
+            what = f"ended with code {code}" if code is not None else f"did not start in {options.start_timeout:g} s"
+            raise LaunchError(f"TensorBoard {what}: {output.last_lines()}")
+        _LOG.info("TensorBoard listens on %s", started.url)
+        return started
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it."""
+        return self._output.url
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def last_lines(self) -> str:
+        """What it said last."""
+        return self._output.last_lines()
+
+    def close(self) -> None:
+        """Ends it. A second call does nothing."""
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+    def __enter__(self) -> TensorBoardProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Output:
+    """Reads what the process writes, so that it never waits for a reader, and finds the address in it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.url = ""
+        self._process = process
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._known = threading.Event()  # or it is known that none will come
+        self._pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
+        self._open = len(self._pipes)
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in self._pipes]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_for_url(self, seconds: float) -> bool:
+        """Whether the address came in time; returns at once when the process has ended."""
+        self._known.wait(seconds)
+        return bool(self.url)
+
+    def code_at_end(self) -> int | None:
+        """The exit code if the process has ended, or does so now that it has closed both streams; else None."""
+        if self._open:
+            return self._process.poll()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_END_S)
+        return None
+
+    def last_lines(self) -> str:
+        """The last lines of both streams."""
+        return "\n".join(self._lines).strip() or "it said nothing"
+
+    def close(self) -> None:
+        """To be called when the process has ended."""
+        for thread in self._threads:
+            thread.join(_END_S)
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                text = line.decode(errors="replace").rstrip()
+                self._lines.append(text)
+                match = _URL.search(text)
+                if match and not self.url:
+                    self.url = match[1]
+                    self._known.set()
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._known.set()
+
+
+class _Alive(Protocol):
+    @property
+    def alive(self) -> bool: ...
+
+    def last_lines(self) -> str: ...
+
+
+def run_tensorboard(
+    options: TensorBoardOptions,
+    *,
+    training_ended: Callable[[], bool] | None = None,
+    linger: float = TENSORBOARD_LINGER_S,
+    lifetime: float = float("inf"),
+    on_url: Callable[[str], object] | None = None,
+) -> None:
+    """The TensorBoard task: shows the log directory until training has ended, and a moment longer.
+
+    Args:
+        options: how it is started.
+        training_ended: whether training has; the chief's ``announced_training`` of the log directory if None.
+        linger: how long it stays then, in seconds.
+        lifetime: how long it stays at most, in seconds.
+        on_url: called with the address once it listens.
+
+    Raises:
+        ConfigError: TensorBoard is not installed, or an option is wrong.
+        LaunchError: it did not start, or ended by itself.
+    """
+    if not 0 <= linger < threading.TIMEOUT_MAX:
+        raise ConfigError(f"linger: seconds, 0 or more, not {linger!r}")
+    ended = training_ended or (lambda: training_flag.training_ended(options.logdir))
+    end = Deadline.after(lifetime)
+    with _shown_here(options) as (options, look), TensorBoardProcess.start(options) as process:
+        if on_url is not None:
+            on_url(process.url)
+
+        def pause(seconds: float) -> None:
+            look()
+            threading.Event().wait(seconds)
+
+        _stay(process, ended, linger, end, SYSTEM_CLOCK, pause)
+
+
+@contextlib.contextmanager
+def _shown_here(options: TensorBoardOptions) -> Iterator[tuple[TensorBoardOptions, Callable[[], object]]]:
+    """The options with a log directory of this machine, and what to call now and then to keep it up to date."""
+    if not is_url(options.logdir):
+        yield options, lambda: None
+        return
+    with tempfile.TemporaryDirectory(prefix="tfcollective-events-") as directory:
+        follower = EventFollower(str(options.logdir).rstrip("/"), Path(directory))
+        follower.look()
+        yield replace(options, logdir=directory), follower.look
+
+
+def _stay(
+    process: _Alive,
+    ended: Callable[[], bool],
+    linger: float,
+    end: Deadline,
+    clock: Clock,
+    pause: Callable[[float], object],
+) -> None:
+    """Returns when it is time to end."""
+    lingering = False
+    while not end.expired(clock):
+        if not process.alive:
+            raise LaunchError(f"TensorBoard ended by itself: {process.last_lines()}")
+        if not lingering and ended():
+            lingering = True
+            end = Deadline(min(end.at, clock.monotonic() + linger))
+            continue
+        pause(min(_POLL_S, end.remaining(clock)))  # a file that another node writes gives no notice

@@ -1,0 +1,107 @@
+"""``python -m tfcollective.control``: serves one job until the process that started it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import sys
+from pathlib import Path
+
+from tfcollective import log
+from tfcollective.clock import SYSTEM_CLOCK
+from tfcollective.control.process import CoordinatorConfig
+from tfcollective.control.records import JobDirectory, JobRecord
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.descriptors import raise_limit
+from tfcollective.errors import ConfigError, TfCollectiveError
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective.failures import ExitRecord
+from tfcollective.tasks import TaskKey
+
+_LOG = log.get_logger(__name__)
+_MAX_LINE_BYTES = 1 << 22
+_POLL_S = 0.5
+
+
+def main() -> int:
+    """Serves the job that stdin describes."""
+    line = sys.stdin.buffer.readline(_MAX_LINE_BYTES)
+    try:
+        config = CoordinatorConfig.from_line(line)
+    except ConfigError as error:
+        _answer("error", str(error))
+        return ExitCode.USAGE
+    log.configure(config.log_level)
+    raise_limit()
+    # Its own end is decided by the owner's: ranks that are told to stop still need somebody to tell it to.
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        with CoordinatorServer(_options(config)) as server, _recorded(config, server):
+            _answer("endpoint", str(server.endpoint))
+            _wait_for_end_of(config.owner)
+            server.exited(_end_of_owner(config))
+    except TfCollectiveError as error:
+        _answer("error", str(error))
+        return ExitCode.INTERNAL
+    return 0
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends in order: what is open is closed on the way out."""
+    del frame
+    sys.exit(SIGNAL_BASE + number)
+
+
+def _options(config: CoordinatorConfig) -> ServerOptions:
+    return ServerOptions(
+        job_id=config.job_id,
+        key=bytes.fromhex(config.key),
+        tasks=tuple(TaskKey.parse(task) for task in config.tasks),
+        start_timeout=config.start_timeout,
+        bind_host=config.bind_host,
+        bind_port=config.bind_port,
+        encryption=config.encryption,
+    )
+
+
+def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirectory:
+    """Lets ``tfcollective status`` find the job, as long as the directory is open."""
+    job = JobDirectory.create(Path(config.runtime_dir), f"{config.job_id}-{os.getpid()}")
+    key, now = bytes.fromhex(config.key), SYSTEM_CLOCK.wall()
+    job.publish(JobRecord(config.job_id, server.endpoint, key, os.getpid(), now, config.command))
+    return job
+
+
+def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
+    """For the ranks that wait for it: how it ended is not ours to know."""
+    return ExitRecord(config.tasks[0], 0, "", config.owner, None, None, SYSTEM_CLOCK.wall(), note="ended")
+
+
+def _answer(name: str, text: str) -> None:
+    sys.stdout.write(json.dumps({name: text}) + "\n")
+    sys.stdout.flush()
+
+
+def _wait_for_end_of(owner: int) -> None:
+    """Returns when our parent, the owner, has ended.
+
+    A descriptor of the process says so at once. Kernels before 5.3 have none; there we look twice a second. (The end of
+    a pipe would not do: a fork of the owner, a data loader say, holds its other end, too. Neither would the kernel's
+    signal at a parent's death: it comes when the thread ends that called ``init()``.)
+    """
+    try:
+        descriptor = os.pidfd_open(owner)
+    except OSError:
+        descriptor = -1
+    with selectors.DefaultSelector() as selector:
+        if descriptor >= 0:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while os.getppid() == owner:
+            selector.select(_POLL_S if descriptor < 0 else None)
+    _LOG.info("coordinator: process %d has ended", owner)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""The coordinator as ranks and agents see it: blocking calls with deadlines, safe to use from several threads."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from tfcollective.clock import Deadline
+from tfcollective.control import blobs
+from tfcollective.control.connection import (
+    Access,
+    Connection,
+    CoordinatorUnreachableError,
+    InterceptedError,
+    OtherJobError,
+    UnprovenReplyError,
+)
+from tfcollective.control.output_log import OutputPage, OutputPiece
+from tfcollective.control.protocol import MAX_BODY_BYTES
+from tfcollective.control.store import Entry
+from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint, World
+
+__all__ = [
+    "CoordinatorClient",
+    "CoordinatorUnreachableError",
+    "InterceptedError",
+    "OtherJobError",
+    "UnprovenReplyError",
+]
+
+_REPLY_TIMEOUT_S = 10.0
+_POLL_S = 20.0  # one long poll; a waiting call makes several
+_JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up this much later
+_CONNECTIONS = 4
+_CONFLICT = 409
+_OK = 200
+
+
+class CoordinatorClient:
+    """A connection to the coordinator of one job. Opens nothing before the first call.
+
+    ``job_id`` is the name of the job, ``encryption`` the setting; see :class:`Access`. ``reply_timeout`` is how long
+    (s) an answer may take, on top of what a call waits for on purpose; ``connections`` is how many calls at a time find
+    one open.
+
+    Every call raises CoordinatorError when the coordinator cannot be reached, does not answer in time, does not
+    prove the job key, is another job's, or refuses the request.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        key: bytes,
+        job_id: str | None = None,
+        *,
+        encryption: str = "auto",
+        reply_timeout: float = _REPLY_TIMEOUT_S,
+        connections: int = _CONNECTIONS,
+    ) -> None:
+        self._access = Access(endpoint, key, job_id, encryption)
+        self._reply_timeout = reply_timeout
+        self._most_idle = connections
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()  # over the idle connections
+        self._closed = False
+
+    def __enter__(self) -> CoordinatorClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens new ones."""
+        self._closed = True
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner has closed it: threads that go on after errors end then."""
+        return self._closed
+
+    # ---- membership ------------------------------------------------------------------------------------------------
+
+    def join(self, task: TaskKey, *, size: int, node: str, pid: int, address: str, timeout: float) -> World:
+        """Joins the next world and blocks until all tasks have.
+
+        ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself. Raises
+        RendezvousError that names the missing tasks, or the task that ended before it had joined.
+        """
+        body = {"task": str(task), "size": size, "node": node, "pid": pid, "address": address}
+        deadline = Deadline.after(timeout + _JOIN_MARGIN_S)
+        while True:
+            reply = self._long_poll("/v1/join", body, deadline)
+            if "world" in reply:
+                return World.from_json(_mapping(reply["world"]))
+            missing = _texts(reply.get("missing"))
+            if "failure" in reply:
+                raise RendezvousError(str(reply["failure"]), missing=missing)
+            if deadline.expired():
+                raise RendezvousError(f"no world within {timeout:g} s; missing: {', '.join(missing)}", missing=missing)
+
+    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
+        """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
+        self._call("/v1/heartbeat", {"task": str(task), "activity": activity, "info": dict(info)})
+
+    def leave(self, task: TaskKey) -> None:
+        """Says that the task leaves the world in order."""
+        self._call("/v1/leave", {"task": str(task)})
+
+    def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
+        """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
+        is none within ``timeout`` seconds (20 at most)."""
+        wait = min(_POLL_S, timeout)
+        reply = self._call("/v1/lost", {"generation": generation, "timeout": wait}, wait=wait)
+        return (_number(reply["rank"]), str(reply.get("message"))) if "rank" in reply else None
+
+    def started(self, task: TaskKey, *, node: str, pid: int) -> None:
+        """Says that the task's process runs: for agents."""
+        self._call("/v1/started", {"task": str(task), "node": node, "pid": pid})
+
+    def exited(self, record: Mapping[str, object]) -> None:
+        """Says how a task's process ended (``ExitRecord.to_json()``): for agents."""
+        self._call("/v1/exited", {"record": dict(record)})
+
+    def enroll(self, token: str, facts: Mapping[str, object]) -> int:
+        """Says that a node is ready for its part of the job, and what it is like; returns its number.
+
+        ``token`` is random: whoever says it again is the same node.
+        """
+        return _number(self._call("/v1/enroll", {"token": token, "facts": dict(facts)}).get("number"))
+
+    def status(self) -> Mapping[str, object]:
+        """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
+        return self._call("/v1/status", {})
+
+    def ping(self) -> None:
+        """Nothing when the coordinator answers."""
+        self._call("/v1/clock", {})
+
+    def clock_offset(self, samples: int) -> int:
+        """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.
+
+        The answer with the shortest way of `samples` counts (Cristian, Distributed Computing 3, 1989): the error is
+        at most half of that way.
+        """
+        best: tuple[int, int] | None = None
+        for _ in range(samples):
+            sent = time.monotonic_ns()
+            there = _number(self._call("/v1/clock", {}).get("monotonic_ns"))
+            received = time.monotonic_ns()
+            measured = (received - sent, there - (sent + received) // 2)
+            best = measured if best is None else min(best, measured)
+        return 0 if best is None else best[1]
+
+    # ---- key-value store -------------------------------------------------------------------------------------------
+
+    def put(self, key: str, value: object) -> int:
+        """Sets a JSON value and returns its version."""
+        return _number(self._call("/v1/put", {"key": key, "value": value}).get("version"))
+
+    def get(self, key: str) -> Entry | None:
+        """The newest value of a key, or None."""
+        return _entry(self._call("/v1/get", {"key": key, "version": 0, "timeout": 0}))
+
+    def wait(self, key: str, *, timeout: float, newer_than: int = 0) -> Entry | None:
+        """The newest value of a key once its version is above ``newer_than``; None after ``timeout`` seconds."""
+        deadline = Deadline.after(timeout)
+        while True:
+            entry = _entry(self._long_poll("/v1/get", {"key": key, "version": newer_than}, deadline))
+            if entry is not None or deadline.expired():
+                return entry
+
+    def put_blob(self, name: str, data: bytes) -> None:
+        """Stores bytes of any length under ``name``."""
+        for key, value in blobs.encode(name, data):
+            self.put(key, value)
+
+    def get_blob(self, name: str, *, timeout: float) -> bytes | None:
+        """The bytes stored under ``name``; None when they are not there within ``timeout`` seconds."""
+        count = self.wait(blobs.count_key(name), timeout=timeout)
+        if count is None:
+            return None
+        segments = [self.get(blobs.segment_key(name, index)) for index in range(_number(count.value))]
+        return b"".join(blobs.decode(segment.value if segment else None) for segment in segments)
+
+    def remove_blob(self, name: str) -> None:
+        """Has the bytes under ``name`` forgotten; nothing if there are none."""
+        self._call("/v1/remove", {"name": name})
+
+    # ---- output ----------------------------------------------------------------------------------------------------
+
+    def show(self, piece: OutputPiece) -> None:
+        """Hands on whole lines of a node's output to those who read along."""
+        self._call("/v1/show", piece.to_json())
+
+    def read_output(self, position: int, *, timeout: float) -> OutputPage:
+        """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
+        (20 at most)."""
+        wait = min(_POLL_S, timeout)
+        reply = self._call("/v1/read", {"position": position, "timeout": wait}, wait=wait)
+        found = reply.get("pieces")
+        pieces = tuple(OutputPiece.from_json(piece) for piece in found) if isinstance(found, list) else ()
+        return OutputPage(pieces, _number(reply.get("position")), _number(reply.get("lost")))
+
+    # ---- transport -------------------------------------------------------------------------------------------------
+
+    def _long_poll(self, path: str, body: Mapping[str, object], deadline: Deadline) -> Mapping[str, object]:
+        wait = min(_POLL_S, deadline.remaining())
+        return self._call(path, {**body, "timeout": wait}, wait=wait)
+
+    def _call(self, path: str, body: Mapping[str, object], *, wait: float = 0.0) -> Mapping[str, object]:
+        data = json.dumps(body, allow_nan=False).encode()
+        if len(data) > MAX_BODY_BYTES:
+            raise CoordinatorError(f"a message of {len(data)} bytes is too large; {MAX_BODY_BYTES} are allowed")
+        status, reply = self._exchange(path, data, wait)
+        document = _document(reply)
+        if status == _OK:
+            return document
+        reason = document.get("error", "no reason given")
+        if status == _CONFLICT and path == "/v1/join":
+            raise RendezvousError(str(reason))
+        raise CoordinatorError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
+
+    def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
+        timeout = wait + self._reply_timeout
+        try:
+            try:
+                return self._ask(self._take_idle() or self._open(timeout), path, data, timeout)
+            except (http.client.HTTPException, ConnectionResetError, BrokenPipeError, ssl.SSLError):
+                # The other end may have closed it while it was idle: a fresh one tells the truth.
+                return self._ask(self._open(timeout), path, data, timeout)
+        except CoordinatorError:
+            raise  # is an OSError too, and says it better
+        except (http.client.HTTPException, OSError) as error:
+            text = str(error) or type(error).__name__
+            raise CoordinatorUnreachableError(
+                f"no answer from the coordinator at {self._access.endpoint}: {text}"
+            ) from error
+
+    def _ask(self, connection: Connection, path: str, data: bytes, timeout: float) -> tuple[int, bytes]:
+        answer = connection.ask(path, data, timeout)
+        with self._lock:
+            keep = connection.usable and not self._closed and len(self._idle) < self._most_idle
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            connection.close()
+        return answer
+
+    def _open(self, timeout: float) -> Connection:
+        return Connection.open(self._access, timeout)
+
+    def _take_idle(self) -> Connection | None:
+        """The one that was used last: it is the least likely to have been closed."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+
+def _document(data: bytes) -> Mapping[str, object]:
+    try:
+        return _mapping(json.loads(data))
+    except ValueError as error:
+        raise CoordinatorError("the coordinator's answer is no JSON object") from error
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise ValueError("not an object")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise CoordinatorError(f"the coordinator's answer holds {value!r} where a number was due")
+    return value
+
+
+def _entry(reply: Mapping[str, object]) -> Entry | None:
+    version = _number(reply.get("version"))
+    return Entry(reply.get("value"), version) if version > 0 else None

@@ -1,0 +1,205 @@
+"""One connection of a client to its coordinator: TLS where it leaves the host, the greeting, then proved requests."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.client
+import ssl
+from dataclasses import dataclass, field
+
+from tfcollective.control.auth import (
+    NONCE,
+    SIGNATURE,
+    Session,
+    Unauthenticated,
+    Welcome,
+    hello_headers,
+)
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
+from tfcollective.errors import CoordinatorError
+from tfcollective.settings import variable
+from tfcollective.topology import Endpoint
+
+__all__ = [
+    "Access",
+    "Connection",
+    "CoordinatorUnreachableError",
+    "InterceptedError",
+    "OtherJobError",
+    "UnprovenReplyError",
+]
+
+_CONNECT_TIMEOUT_S = 5.0
+_OK = 200
+
+
+class CoordinatorUnreachableError(CoordinatorError):
+    """No process answers there (yet)."""
+
+
+class UnprovenReplyError(CoordinatorError):
+    """What answers there does not hold the job key."""
+
+
+class InterceptedError(CoordinatorError):
+    """What answers there is not the coordinator, but something that passes its words on."""
+
+
+class OtherJobError(CoordinatorError):
+    """The coordinator there holds the same key, but is another job's."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a client has to know of a coordinator.
+
+    Attributes:
+        endpoint: where it listens.
+        key: the job key.
+        job_id: the name of its job; None: any that has this key.
+        encryption: the setting.
+    """
+
+    endpoint: Endpoint
+    key: bytes = field(repr=False)
+    job_id: str | None = None
+    encryption: str = "auto"
+
+
+class Connection:
+    """Both ends have proved the job key to each other when it is open. Not thread-safe.
+
+    Nothing of a request leaves this process before that, and before the certificate, if there is one, is known to be
+    the coordinator's.
+    """
+
+    def __init__(self, http: http.client.HTTPConnection, session: Session, endpoint: Endpoint) -> None:
+        self._http = http
+        self._session = session
+        self._endpoint = endpoint
+
+    @classmethod
+    def open(cls, access: Access, timeout: float) -> Connection:
+        """Connects; each step may take ``timeout`` seconds.
+
+        Raises:
+            OSError, http.client.HTTPException: there is no answer.
+            UnprovenReplyError, InterceptedError, OtherJobError: it is not this job's coordinator.
+            CoordinatorError: one of the ends does not encrypt what the other wants encrypted.
+        """
+        endpoint = access.endpoint
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=min(_CONNECT_TIMEOUT_S, timeout))
+        connection.auto_open = 0  # never by itself: what it would open is neither encrypted nor proved
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout)
+            certificate = _encrypt(connection, access) if _is_to_encrypt(connection, access) else ""
+            return cls(connection, _greet(connection, access, certificate), endpoint)
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request can be sent: no reply is outstanding, and neither end has closed it."""
+        return self._http.sock is not None
+
+    def ask(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
+        """Status and body of the proved reply, which may take ``timeout`` seconds.
+
+        Raises UnprovenReplyError; OSError or http.client.HTTPException when there is no reply. It is not usable then.
+        """
+        headers = {**self._session.request_headers("POST", path, body), "Content-Type": "application/json"}
+        done = False
+        try:
+            self._http.sock.settimeout(timeout)
+            self._http.request("POST", path, body, headers)
+            response = self._http.getresponse()
+            reply = response.read(2 * MAX_BODY_BYTES)
+            self._session.check_reply(response.status, reply, response.headers.get(SIGNATURE, ""))
+            done = response.isclosed()
+        except Unauthenticated as error:
+            raise _unproven(self._endpoint, response.status, error) from error
+        finally:
+            if not done:
+                self.close()
+        return response.status, reply
+
+    def close(self) -> None:
+        """Closes it. A second call does nothing."""
+        self._http.close()
+
+
+def _is_to_encrypt(connection: http.client.HTTPConnection, access: Access) -> bool:
+    peer = str(connection.sock.getpeername()[0])
+    return access.encryption == "on" or (access.encryption == "auto" and not is_loopback(peer))
+
+
+@functools.lru_cache(maxsize=1)
+def _context() -> ssl.SSLContext:
+    """No authority knows a coordinator's certificate: the greeting proves it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _encrypt(connection: http.client.HTTPConnection, access: Access) -> str:
+    """Begins TLS; returns the SHA-256 of the certificate that the other end shows."""
+    try:
+        encrypted = _context().wrap_socket(connection.sock)
+    except ssl.SSLEOFError:
+        raise  # it has ended
+    except ssl.SSLError as error:
+        raise CoordinatorError(
+            f"{access.endpoint} does not speak TLS 1.3 ({error.reason}), and nothing was sent to it: check that it is "
+            f"the coordinator's port, that nothing in between changes the traffic, and that {variable('encryption')} "
+            f"is {access.encryption} there, too"
+        ) from error
+    connection.sock = encrypted
+    return hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").hexdigest()
+
+
+def _greet(connection: http.client.HTTPConnection, access: Access, certificate: str) -> Session:
+    """The session, when the other end has proved that it is the coordinator and that ``certificate`` is its own."""
+    headers = hello_headers(access.key)
+    connection.request("POST", HELLO_PATH, b"", headers)
+    response = connection.getresponse()
+    body = response.read(MAX_BODY_BYTES)
+    if response.status == ENCRYPTED_ONLY:
+        raise CoordinatorError(
+            f"the coordinator at {access.endpoint} takes encrypted connections only from other hosts: "
+            f"{variable('encryption')} has to be the same there and here, where it is {access.encryption}"
+        )
+    try:
+        if response.status != _OK:
+            raise Unauthenticated("the reply does not prove the job key")
+        welcome = Welcome.from_reply(access.key, headers[NONCE], body, response.headers.get(SIGNATURE, ""))
+    except Unauthenticated as error:
+        raise _unproven(access.endpoint, response.status, error) from error
+    _check(welcome, access, certificate)
+    return welcome.session(access.key)
+
+
+def _check(welcome: Welcome, access: Access, certificate: str) -> None:
+    if access.job_id is not None and welcome.job_id != access.job_id:
+        raise OtherJobError(
+            f"{access.endpoint} is the coordinator of the job {welcome.job_id!r}, which has the same key, and this "
+            f"process belongs to the job {access.job_id!r}: give each job another address "
+            f"({variable('rendezvous')}=HOST:PORT)"
+        )
+    if welcome.certificate != certificate:
+        raise InterceptedError(
+            f"something between this host and the coordinator at {access.endpoint} intercepts the connection: the "
+            f"certificate shown here has the SHA-256 {certificate or '(none)'}, the coordinator's has "
+            f"{welcome.certificate or '(none)'}. Nothing was sent. A proxy that inspects TLS has to let this "
+            "connection pass; if there is none, it is an attack"
+        )
+
+
+def _unproven(endpoint: Endpoint, status: int, error: Unauthenticated) -> UnprovenReplyError:
+    return UnprovenReplyError(
+        f"{endpoint} answered with status {status}, but {error}: is it another job's coordinator?"
+    )

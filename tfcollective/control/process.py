@@ -1,0 +1,173 @@
+"""A coordinator in a process of its own, for jobs without a launcher: rank 0's ``init()`` starts it.
+
+It ends when the process that started it ends, however that ends. The other half is ``python -m
+tfcollective.control``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from tfcollective.clock import Deadline
+from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.exit_codes import signal_name
+from tfcollective.processes import program_of
+from tfcollective.topology import Endpoint
+
+__all__ = ["CoordinatorConfig", "CoordinatorProcess"]
+
+_START_S = 120.0  # Python and the modules may come from a slow file system
+_END_S = 2.0
+_MAX_LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class CoordinatorConfig:
+    """What the process is told: one line of JSON on its stdin, never in argv.
+
+    Attributes:
+        job_id: the name of the job.
+        key: the job key in hexadecimal.
+        tasks: the tasks that form the world.
+        start_timeout: how long (s) they may wait for each other.
+        bind_host: the address to listen on.
+        bind_port: the port; 0: any free one.
+        owner: the process to end with.
+        log_level: what it logs.
+        runtime_dir: where to leave a record for ``tfcollective status``.
+        command: what the job runs, for people.
+        encryption: the setting.
+    """
+
+    job_id: str
+    key: str = field(repr=False)
+    tasks: tuple[str, ...]
+    start_timeout: float
+    bind_host: str
+    bind_port: int
+    owner: int
+    log_level: str
+    runtime_dir: str
+    command: tuple[str, ...]
+    encryption: str = "auto"
+
+    def to_line(self) -> bytes:
+        """One line of JSON that :meth:`from_line` reads."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> CoordinatorConfig:
+        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
+        try:
+            document = json.loads(line)
+            tasks, command = tuple(document.pop("tasks")), tuple(document.pop("command"))
+            return cls(tasks=tasks, command=command, **document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"the coordinator's configuration cannot be read: {error!r}") from error
+
+
+class CoordinatorProcess:
+    """The child, as the process that started it holds it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint) -> None:
+        self._process = process
+        self.endpoint = endpoint
+        """Where it listens."""
+
+    @classmethod
+    def start(cls, config: CoordinatorConfig, environ: Mapping[str, str]) -> CoordinatorProcess:
+        """Starts it and waits until it listens. Raises CoordinatorError that says why it does not.
+
+        The child finds modules where this process does, whatever has been done to ``sys.path``.
+        """
+        places = [place for place in sys.path if isinstance(place, str) and place]
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *program_of("tfcollective.control.__main__")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**environ, "PYTHONPATH": os.pathsep.join(places)},
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C at the terminal is for the ranks: they still have to leave
+            )
+        except OSError as error:
+            raise CoordinatorError(f"cannot start the coordinator: {error}") from error
+        try:
+            return cls(process, _introduce(process, config))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends it. A second call does nothing."""
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig) -> Endpoint:
+    """Tells the child what to do; where it listens."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
+        process.stdin.write(config.to_line())
+    # The others wait as long for rank 0.
+    patience = max(_START_S, config.start_timeout)
+    answer = _read_line(process.stdout.fileno(), Deadline.after(patience))
+    try:
+        document = json.loads(answer)
+    except ValueError as error:
+        raise CoordinatorError(f"the coordinator's process (pid {process.pid}) {_fate(process, patience)}") from error
+    if "error" in document:
+        raise CoordinatorError(str(document["error"]))
+    return Endpoint.parse(str(document["endpoint"]))
+
+
+def _fate(process: subprocess.Popen[bytes], patience: float) -> str:
+    """What became of a child that has not said where it listens."""
+    try:
+        code = process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        return f"has not begun to listen within {patience:g} s: is this machine too busy?"
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    return f"{how} before it listened: its error is above, on stderr"
+
+
+def _read_line(descriptor: int, deadline: Deadline) -> bytes:
+    """What comes up to a line feed, the end, or the deadline."""
+    line = b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+        if not poll.poll(deadline.remaining() * 1000):
+            return line
+        data = os.read(descriptor, _MAX_LINE_BYTES)
+        if not data:
+            return line
+        line += data
+    return line

@@ -1,0 +1,331 @@
+"""The coordinator's server: authenticated HTTP/1.1 with JSON, in a thread of its own, before a :class:`JobService`."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import math
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiohttp import web
+
+from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.control import blobs
+from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
+from tfcollective.control.door import Door
+from tfcollective.control.doorkeeper import Doorkeeper
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
+from tfcollective.control.refusals import RefusalLog
+from tfcollective.control.requests import BadRequest, Body
+from tfcollective.control.service import JobService, JobView, Reply
+from tfcollective.control.state import Membership, Refusal
+from tfcollective.control.store import Store
+from tfcollective.errors import CoordinatorError
+from tfcollective.failures import ExitRecord
+from tfcollective.log import get_logger
+from tfcollective.settings import variable
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
+
+if TYPE_CHECKING:
+    from tfcollective.control.certificate import Certificate
+
+__all__ = ["CoordinatorServer", "ServerOptions"]
+
+_LOG = get_logger(__name__)
+_T = TypeVar("_T")
+_LINGER_S = 1.0
+_THREAD_TIMEOUT_S = 10.0
+_MAX_STRANGERS = 128
+_CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
+_BACKLOG = 4096
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What a coordinator is for.
+
+    Attributes:
+        job_id: the name of the job.
+        key: the job key.
+        tasks: the tasks that form the world.
+        start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
+        bind_host: the address of the interface to listen on.
+        bind_port: the port; 0: any free one.
+        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+        body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
+        max_store_bytes: the size of all values together.
+        auxiliary_tasks: the tasks outside the world.
+        first_generation: the number of the first world; a job that is started again counts on.
+        encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
+            are not, ``off`` none.
+    """
+
+    job_id: str
+    key: bytes = field(repr=False)
+    tasks: Sequence[TaskKey]
+    start_timeout: float
+    bind_host: str = "127.0.0.1"
+    bind_port: int = 0
+    silence_limit: float = math.inf
+    body_timeout: float = 10.0
+    max_store_bytes: int = 1 << 30
+    auxiliary_tasks: Sequence[TaskKey] = ()
+    first_generation: int = 1
+    encryption: str = "auto"
+
+
+class CoordinatorServer:
+    """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
+
+    ``on_silent`` is called once for a task that has become silent, ``on_trained`` once when rank 0's process has ended;
+    both on the coordinator's thread: they must not block.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        clock: Clock = SYSTEM_CLOCK,
+        on_silent: Callable[[TaskKey], None] | None = None,
+        on_trained: Callable[[], None] | None = None,
+    ) -> None:
+        self._options = options
+        membership = Membership(options.tasks, options.start_timeout, options.auxiliary_tasks, options.first_generation)
+        store = Store(options.max_store_bytes)
+        self._service = JobService(
+            options.job_id, membership, store, clock, options.silence_limit, on_silent, on_trained
+        )
+        self._certificate: Certificate | None = None
+        self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._doorkeeper = Doorkeeper(
+            options.body_timeout,
+            _MAX_STRANGERS + _CONNECTIONS_PER_TASK * (len(options.tasks) + len(options.auxiliary_tasks)),
+        )
+        self._time_keeper: asyncio.Task[None] | None = None
+        self._closing = False
+        self._endpoint: Endpoint | None = None
+        self._refusals = RefusalLog(_LOG, clock)
+
+    def __enter__(self) -> CoordinatorServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it listens; only after :meth:`start`."""
+        if self._endpoint is None:
+            raise CoordinatorError("the coordinator has not been started")
+        return self._endpoint
+
+    def start(self) -> Endpoint:
+        """Starts to listen and returns where; CoordinatorError if that fails."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-coordinator", daemon=True)
+        self._thread.start()
+        try:
+            self._endpoint = self._on_thread(self._listen())
+        except OSError as error:
+            self.close()
+            at = f"{self._options.bind_host}, port {self._options.bind_port or '(any)'}"
+            raise CoordinatorError(f"the coordinator cannot listen on {at}: {error}") from error
+        return self._endpoint
+
+    def close(self) -> None:
+        """Ends all waits and the thread; what clients send afterwards finds nobody. A second call does nothing."""
+        if self._loop is None or self._thread is None or self._closing:
+            return
+        self._on_thread(self._shut_down())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_THREAD_TIMEOUT_S)
+        self._loop.close()
+
+    # ---- for the process that owns the coordinator -----------------------------------------------------------------
+
+    def view(self) -> JobView:
+        """The job as it stands."""
+        return self._on_thread(_call(self._service.view))
+
+    def exited(self, record: ExitRecord) -> None:
+        """As an agent's report: for the end of a process that no agent has reported."""
+        self._on_thread(_call(self._service.exited, record))
+
+    def put_blob(self, name: str, data: bytes) -> None:
+        """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
+        for key, value in blobs.encode(name, data):  # one by one: the tasks' requests are served in between
+            self._on_thread(_call(self._service.put, key, value))
+
+    def get_blob(self, name: str) -> bytes | None:
+        """The bytes that a task has stored, or None."""
+        segments = self._on_thread(_call(self._service.segments, name))
+        return None if segments is None else b"".join(blobs.decode(segment) for segment in segments)
+
+    def _on_thread(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._loop is None or self._loop.is_closed():
+            work.close()
+            raise CoordinatorError("the coordinator does not run")
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_THREAD_TIMEOUT_S)
+        except concurrent.futures.TimeoutError as error:
+            raise CoordinatorError(f"the coordinator's thread did not answer in {_THREAD_TIMEOUT_S:g} s") from error
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> Endpoint:
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_trouble)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.2, lingering_time=_LINGER_S, logger=self._refusals.as_logger()
+        )
+        await self._runner.setup()
+        self._certificate = _certificate_for(self._options)
+        self._server = await loop.create_server(
+            self._admit, self._options.bind_host, self._options.bind_port, backlog=_BACKLOG
+        )
+        self._time_keeper = asyncio.create_task(self._service.keep_time())
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Endpoint(str(host), int(port))
+
+    def _admit(self) -> asyncio.Protocol:
+        """A connection comes."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        http = self._runner.server()
+        tls = None if self._certificate is None else self._certificate.context
+        door = Door(http, tls, self._options.body_timeout, self._refusals.note, self._ended)
+        self._doors[http] = door
+        self._doorkeeper.came(door)
+        return door
+
+    def _ended(self, door: Door) -> None:
+        """A connection has ended."""
+        self._doorkeeper.proved(door)
+        del self._doors[door.http]
+
+    async def _shut_down(self) -> None:
+        self._closing = True
+        self._service.close()
+        if self._time_keeper is not None:
+            self._time_keeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._doorkeeper.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for door in list(self._doors.values()):  # those that HTTP has not begun to serve
+            if door.transport is not None:
+                door.transport.abort()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_LINGER_S)
+
+    def _note_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop itself could not do, for example accept a connection for want of descriptors."""
+        del loop
+        self._refusals.note(f"{context.get('message')}: {context.get('exception')!r}")
+
+    # ---- one request -----------------------------------------------------------------------------------------------
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        try:
+            door = self._doors.get(request.protocol)
+            if door is None:
+                raise Unauthenticated("the connection has ended")
+            if request.path == HELLO_PATH:
+                return self._greet(request, door)
+            if door.session is None:
+                raise Unauthenticated("no greeting")
+            digest = door.session.check_head(request.method, request.path, request.headers)
+            self._doorkeeper.proved(door)
+            body = await asyncio.wait_for(request.read(), self._options.body_timeout)
+            check_body(digest, body)
+        except Unauthenticated as error:
+            return self._refuse(request, 401, str(error))
+        except web.HTTPRequestEntityTooLarge:
+            return self._refuse(request, 413, f"a body of more than {MAX_BODY_BYTES} bytes")
+        except asyncio.TimeoutError:
+            return self._refuse(request, 408, "the body did not come in time")
+        except web.RequestPayloadError as error:
+            return self._refuse(request, 400, f"a body that cannot be read: {error}")
+        status, reply = await self._answer(request, body)
+        data = json.dumps(reply).encode()
+        headers = {SIGNATURE: door.session.reply_signature(status, data)}
+        return web.Response(status=status, body=data, headers=headers, content_type="application/json")
+
+    def _greet(self, request: web.Request, door: Door) -> web.Response:
+        """The beginning of a connection. Raises Unauthenticated."""
+        if door.session is not None:
+            raise Unauthenticated("a second greeting")
+        nonce = check_hello(self._options.key, request.headers)
+        if not door.encrypted and not self._may_be_plain(request):
+            return self._refuse(request, ENCRYPTED_ONLY, "the connection is not encrypted")
+        shown = self._certificate.fingerprint if door.encrypted and self._certificate is not None else ""
+        welcome = Welcome.answering(self._options.job_id, nonce, shown)
+        door.session = welcome.session(self._options.key)
+        headers = {SIGNATURE: welcome.proof(self._options.key)}
+        return web.Response(body=welcome.to_body(), headers=headers, content_type="application/json")
+
+    def _may_be_plain(self, request: web.Request) -> bool:
+        """Whether a connection needs no encryption; a peer that cannot be seen any more needs it."""
+        encryption = self._options.encryption
+        return encryption == "off" or (encryption == "auto" and is_loopback(request.remote or ""))
+
+    async def _answer(self, request: web.Request, body: bytes) -> tuple[int, Reply]:
+        """Status and reply of a proved request."""
+        handler = self._service.handler(request.path)
+        if handler is None or request.method != "POST":
+            return 404, {"error": f"there is no {request.method} {request.path}"}
+        try:
+            return 200, await handler(Body.parse(body))
+        except BadRequest as error:
+            text = f"refused {request.path} from {request.remote}: {error}"
+            self._refusals.note(text)
+            return 400, {"error": str(error)}
+        except Refusal as error:
+            return 409, {"error": str(error)}
+
+    def _refuse(self, request: web.Request, status: int, reason: str) -> web.Response:
+        """The answer to a client that has not proved the key: says nothing, and the connection ends."""
+        self._refusals.note(f"refused a request from {request.remote}: {reason}")
+        response = web.Response(status=status, text="refused\n")
+        response.force_close()
+        return response
+
+
+def _certificate_for(options: ServerOptions) -> Certificate | None:
+    """The certificate of a coordinator that other hosts may reach; a setting of ``off`` does not need one. Raises
+    CoordinatorError when it cannot be made."""
+    if options.encryption != "on" and is_loopback(options.bind_host):
+        return None
+    try:
+        from tfcollective.control.certificate import Certificate  # not sooner: it takes a moment
+    except ImportError as error:
+        if options.encryption == "off":
+            return None
+        raise CoordinatorError(
+            f"connections to the coordinator cannot be encrypted: {error}. Install the package cryptography; in a "
+            f"network where you trust all hosts, {variable('encryption')}=off on all of them does without"
+        ) from error
+    return Certificate.make()
+
+
+async def _call(function: Callable[..., _T], *arguments: object) -> _T:
+    """The call as work for the loop."""
+    return function(*arguments)
