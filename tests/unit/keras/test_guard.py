@@ -42,6 +42,19 @@ def test_third_step_and_then_rarely(traced: bool) -> None:
     assert steps(13, traced, replica_check_steps=5) == [2, 5, 10]
 
 
+def test_a_traced_step_holds_the_check_as_one_op() -> None:
+    """Taken apart, a condition costs a switch for each variable in every step."""
+    layer = keras.layers.Dense(1)  # its variables are of Keras, in Keras 3
+    layer.build((None, 1))
+    variables = [tf.Variable([1.0]), *layer.trainable_variables]
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables]))
+    with fake_world():
+        graph = step.get_concrete_function().graph
+    checks = [op for op in graph.get_operations() if op.type == "If"]
+    assert [op.get_attr("_lower_using_switch_merge") for op in checks] == [False]
+
+
 def test_never() -> None:
     assert steps(5, False, replica_check_steps=0) == []
 
