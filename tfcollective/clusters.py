@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -230,7 +230,7 @@ def _failure(answers: list[_Answer]) -> WorkerFailedError:
     assert first is not None
     assert first.exception is not None
     text = f"rank {first.rank} ({first.task}) raised an exception:\n{first.exception.traceback}"
-    return WorkerFailedError(text, failures=[record.to_json() for record in records], first=first.to_json())
+    return WorkerFailedError(text, failures=[asdict(record) for record in records], first=asdict(first))
 
 
 # ---- on the ranks ----------------------------------------------------------------------------------------------------

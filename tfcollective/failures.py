@@ -6,13 +6,13 @@ system knows and sends the record to the coordinator.
 
 from __future__ import annotations
 
-import json
 import os
 import traceback
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from tfcollective.codec import decode, encode
 from tfcollective.errors import (
     Code,
     CollectiveError,
@@ -22,7 +22,6 @@ from tfcollective.errors import (
     UnsupportedError,
 )
 from tfcollective.exit_codes import SIGNAL_BASE, signal_name
-from tfcollective.tasks import TaskKey
 
 __all__ = [
     "ExceptionRecord",
@@ -160,32 +159,6 @@ class ExitRecord:
             return "failed, and was stopped before its process had ended"
         return f"was killed by {signal_name(self.signal)}"
 
-    def to_json(self) -> dict[str, object]:
-        """A JSON object that :meth:`from_json` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, object]) -> ExitRecord:
-        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
-        try:
-            TaskKey.parse(str(document["task"]))
-            return cls(
-                task=str(document["task"]),
-                rank=_integer(document["rank"]),
-                node=str(document["node"]),
-                pid=_integer(document["pid"]),
-                exit_code=_integer_or_none(document["exit_code"]),
-                signal=_integer_or_none(document["signal"]),
-                time=_number(document["time"]),
-                stopped=bool(document.get("stopped")),
-                note=str(document.get("note", "")),
-                stderr_tail=_lines(document.get("stderr_tail")),
-                exception=_exception_from_json(document.get("exception")),
-                seen=_number(document.get("seen", 0.0)),
-            )
-        except KeyError as error:
-            raise ValueError(f"an exit record without {error}") from error
-
 
 def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
     """The failure that brought about the others; None if nothing failed.
@@ -238,7 +211,7 @@ def write_exception(
     """
     if Path(path).exists():
         return
-    document = json.dumps(asdict(describe_exception(error, now, consequence, blames))).encode()
+    document = encode(describe_exception(error, now, consequence, blames))
     partial = Path(f"{path}.{os.getpid()}")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(document)
@@ -249,9 +222,8 @@ def read_exception(path: str) -> ExceptionRecord | None:
     """The record in ``path``, or None when there is none that can be read."""
     try:
         with Path(path).open("rb") as file:
-            document = json.loads(file.read(_MAX_RECORD_BYTES))
-        return _exception_from_json(document)
-    except (OSError, ValueError):
+            return decode(file.read(_MAX_RECORD_BYTES), ExceptionRecord, "the record of an exception")
+    except (OSError, ConfigError):
         return None  # a worker that was killed leaves nothing, or half a file of an older job
 
 
@@ -316,43 +288,3 @@ def _is_consequence(error: BaseException) -> bool:
 def _named_peer(error: BaseException) -> int | None:
     """The rank that an error of a collective names as lost, or as the one that asked all to stop."""
     return error.peer if isinstance(error, CollectiveError) and error.code in _CONSEQUENCE_CODES else None
-
-
-def _exception_from_json(document: object) -> ExceptionRecord | None:
-    if document is None:
-        return None
-    if not isinstance(document, Mapping) or any(field.name not in document for field in fields(ExceptionRecord)):
-        raise ValueError("not an exception record")
-    return ExceptionRecord(
-        type=str(document["type"]),
-        message=str(document["message"]),
-        traceback=str(document["traceback"]),
-        time=_number(document["time"]),
-        consequence=bool(document["consequence"]),
-        permanent=bool(document["permanent"]),
-        blames=_integer_or_none(document["blames"]),
-    )
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int):
-        raise ValueError(f"not a whole number: {value!r}")
-    return value
-
-
-def _integer_or_none(value: object) -> int | None:
-    return None if value is None else _integer(value)
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"not a number: {value!r}")
-    return float(value)
-
-
-def _lines(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)):
-        raise ValueError("not a list of lines")
-    return tuple(str(line) for line in value)

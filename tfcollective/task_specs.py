@@ -67,7 +67,7 @@ class TaskSpec:
         instances: how many containers (on one machine: groups of processes) of this kind.
         nb_proc_per_worker: how many processes an instance runs, each a rank of its own.
         gpus: how many GPUs.
-        label: which nodes.
+        label: which nodes: a NodeLabel, or the text of any other label.
         tb_termination_timeout_seconds: how long TensorBoard stays when training has ended; -1: the default.
         tb_model_dir: what TensorBoard shows; None: the experiment's ``model_dir``.
         tb_extra_args: further arguments of TensorBoard's command line.
@@ -81,7 +81,7 @@ class TaskSpec:
     instances: int = 1
     nb_proc_per_worker: int = 1
     gpus: int = 0
-    label: NodeLabel | str = NodeLabel.CPU
+    label: str = NodeLabel.CPU
     tb_termination_timeout_seconds: float = -1
     tb_model_dir: str | None = None
     tb_extra_args: str | None = None
@@ -238,7 +238,7 @@ def allreduce_topology(
     *,
     nb_proc_per_worker: int = 1,
     gpus: int = 0,
-    label: NodeLabel | str = NodeLabel.CPU,
+    label: str = NodeLabel.CPU,
     evaluator: bool = True,
     tensorboard: bool = True,
 ) -> dict[str, TaskSpec]:

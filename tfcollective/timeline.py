@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 __all__ = ["WAIT", "Interval", "RankSummary", "RankTimeline", "summarise", "summary_text", "trace_document"]
 
 #: ``Interval.collective`` of a time in which TensorFlow had nothing to do but wait for gradients.
 WAIT = "wait"
 _WAIT_LANE = 0
-_FIELDS = 8
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """One operation of one rank, or a wait. Times are nanoseconds of one monotonic clock.
+
+    A tuple, which travels as a short list: there are many.
 
     Attributes:
         collective: its name, such as "allreduce", or :data:`WAIT`.
@@ -50,31 +51,10 @@ class RankTimeline:
     def shifted(self, nanoseconds: int) -> RankTimeline:
         """The same on a clock that is so far ahead."""
         moved = (
-            replace(i, submitted=i.submitted + nanoseconds, began=i.began + nanoseconds, ended=i.ended + nanoseconds)
+            i._replace(submitted=i.submitted + nanoseconds, began=i.began + nanoseconds, ended=i.ended + nanoseconds)
             for i in self.intervals
         )
         return replace(self, intervals=tuple(moved))
-
-    def to_json(self) -> dict[str, object]:
-        """A JSON object that :meth:`from_json` reads; compact, because there are many intervals."""
-        rows = [
-            [i.collective, i.channel, i.sequence, i.nbytes, i.submitted, i.began, i.ended, i.name]
-            for i in self.intervals
-        ]
-        return {"rank": self.rank, "dropped": self.dropped, "intervals": rows}
-
-    @classmethod
-    def from_json(cls, document: object) -> RankTimeline:
-        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
-        if not isinstance(document, Mapping):
-            raise ValueError("not a timeline")
-        rows = document.get("intervals")
-        rank, dropped = document.get("rank"), document.get("dropped")
-        if not isinstance(rows, list) or not isinstance(rank, int) or not isinstance(dropped, int):
-            raise ValueError("not a timeline")
-        if any(not isinstance(row, list) or len(row) != _FIELDS for row in rows):
-            raise ValueError("not a timeline's interval")
-        return cls(rank, tuple(Interval(*row) for row in rows), dropped)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 from tfcollective.tasks import TaskKey
@@ -131,31 +130,3 @@ class World:
         for member in self.members:
             by_node.setdefault(member.node, []).append(member.rank)
         return by_node
-
-    def to_json(self) -> dict[str, object]:
-        """A JSON object that :meth:`from_json` reads."""
-        members = [{**asdict(member), "task": str(member.task)} for member in self.members]
-        return {"generation": self.generation, "members": members}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, object]) -> World:
-        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
-        generation, members = document.get("generation"), document.get("members")
-        if not isinstance(generation, int) or not isinstance(members, Sequence):
-            raise ValueError("not a world")
-        return cls(generation, tuple(_member_from_json(member) for member in members))
-
-
-def _member_from_json(document: object) -> Member:
-    if not isinstance(document, Mapping):
-        raise ValueError("not a member")
-    try:
-        return Member(
-            task=TaskKey.parse(str(document["task"])),
-            rank=int(document["rank"]),
-            node=str(document["node"]),
-            pid=int(document["pid"]),
-            address=str(document["address"]),
-        )
-    except KeyError as error:
-        raise ValueError(f"a member without {error}") from error

@@ -1,7 +1,6 @@
 """A job whose launcher runs on the platform: here the platform is a folder, and containers are processes."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -48,7 +47,7 @@ class Platform:
         return {"one": ("host-of-one", "its log")}
 
 call = FunctionCall((folder / "call").read_bytes(), ())
-serve_job(HostedJob.from_json(json.loads((folder / "job").read_text()), call), "127.0.0.1", Platform())
+serve_job(HostedJob.from_bytes((folder / "job").read_bytes(), call), "127.0.0.1", Platform())
 """
 CONTAINER = """
 import sys
@@ -80,7 +79,7 @@ class Platform:
         self.job = HostedJob(new_job_id(), new_job_key(), spec, plan, sys.executable, allocation_timeout, True)
         self.folder = folder
         self.ended_by_platform = False
-        (folder / "job").write_text(json.dumps(self.job.to_json()))
+        (folder / "job").write_bytes(self.job.to_bytes())
         (folder / "call").write_bytes(call.payload)
         self.processes = [subprocess.Popen([sys.executable, "-c", MASTER, str(folder)])]
 
@@ -195,4 +194,4 @@ def test_a_container_that_never_will_come_is_reported_at_once(tmp_path):
 
 def test_a_description_that_is_something_else_is_refused():
     with pytest.raises(ConfigError, match="the description of the job cannot be read"):
-        HostedJob.from_json({"job_id": "a"}, None)
+        HostedJob.from_bytes(b'{"job": {"job_id": "a"}}', None)

@@ -13,6 +13,7 @@ from launching import Run, environment_of, gone, until, words_of
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.codec import encode_line
 from tfcollective.control.auth import new_key
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.launch.local import LocalLauncher
@@ -52,7 +53,7 @@ def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone(tmp_path):
     with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
         config = AgentConfig("job", str(server.endpoint), key.hex(), (worker,), str(tmp_path), lost_after=0.5)
         agent = subprocess.Popen([sys.executable, "-m", "tfcollective.agent"], stdin=subprocess.PIPE, bufsize=0)
-        agent.stdin.write(config.to_line())
+        agent.stdin.write(encode_line(config))
         until(lambda: psutil.Process(agent.pid).children())
         (rank,) = psutil.Process(agent.pid).children()
     try:
@@ -71,7 +72,7 @@ def test_an_agent_ends_when_its_launcher_is_gone_that_has_not_heard_it(tmp_path)
     with launcher:
         agent = subprocess.Popen([sys.executable, "-m", "tfcollective.agent"], stdin=theirs.fileno(), bufsize=0)
         theirs.close()
-        launcher.sendall(config.to_line())
+        launcher.sendall(encode_line(config))
         launcher.settimeout(within(60))
         assert launcher.recv(1, socket.MSG_PEEK) == b"."
         until(lambda: psutil.Process(agent.pid).children())

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
-from tfcollective.errors import ConfigError
 from tfcollective.tasks import NO_RANK
 
 __all__ = [
     "AgentConfig",
     "Command",
+    "Order",
     "KillCommand",
     "StopCommand",
     "WorkerConfig",
-    "command_from_line",
-    "command_to_line",
 ]
 
 
@@ -81,23 +78,6 @@ class AgentConfig:
     lost_after: float | None = None
     grace: float = DEFAULT_GRACE_S
 
-    def to_line(self) -> bytes:
-        """One line of JSON that :meth:`from_line` reads."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> AgentConfig:
-        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
-        try:
-            document = json.loads(line)
-            workers = tuple(
-                WorkerConfig(worker["task"], worker["rank"], tuple(worker["argv"]), worker["env"])
-                for worker in document.pop("workers")
-            )
-            return cls(workers=workers, **document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"the agent's configuration cannot be read: {error!r}") from error
-
 
 @dataclass(frozen=True)
 class StopCommand:
@@ -118,18 +98,25 @@ class KillCommand:
 Command = StopCommand | KillCommand
 
 
-def command_to_line(command: Command) -> bytes:
-    """One line of JSON that :func:`command_from_line` reads."""
-    name = "stop" if isinstance(command, StopCommand) else "kill"
-    return json.dumps({name: asdict(command)}).encode() + b"\n"
+@dataclass(frozen=True)
+class Order:
+    """One command as it travels, a line of JSON: exactly one of them is there."""
 
+    stop: StopCommand | None = None
+    kill: KillCommand | None = None
 
-def command_from_line(line: bytes) -> Command:
-    """Reads what :func:`command_to_line` wrote; ConfigError when it is something else."""
-    try:
-        document = json.loads(line)
-        if "stop" in document:
-            return StopCommand(int(document["stop"]["signal"]), StopCause(document["stop"]["cause"]))
-        return KillCommand(str(document["kill"]["task"]), str(document["kill"]["reason"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"the agent does not know this command: {line[:80]!r}") from error
+    def __post_init__(self) -> None:
+        if (self.stop is None) == (self.kill is None):
+            raise ValueError("an order is to stop or to kill")
+
+    @classmethod
+    def of(cls, command: Command) -> Order:
+        """The order that carries ``command``."""
+        return cls(stop=command) if isinstance(command, StopCommand) else cls(kill=command)
+
+    @property
+    def command(self) -> Command:
+        """What it says."""
+        command = self.stop or self.kill
+        assert command is not None
+        return command

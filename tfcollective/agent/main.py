@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective import log
-from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
+from tfcollective.agent.config import AgentConfig, Order, StopCommand
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.pulse import CoordinatorWatch, Pulse
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK
+from tfcollective.codec import decode
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
@@ -46,7 +47,7 @@ def main() -> int:
     if lines.ended and not first:
         return ExitCode.LOST  # the launcher has died before it could say anything
     try:
-        config = AgentConfig.from_line(first)
+        config = decode(first, AgentConfig, "the agent's configuration")
     except ConfigError as error:
         _LOG.error("agent: %s", error)
         return ExitCode.USAGE
@@ -136,7 +137,7 @@ def _obey(supervisor: Supervisor, lines: _LineReader, selector: selectors.BaseSe
 def _carry_out(supervisor: Supervisor, commands: Iterable[bytes]) -> None:
     for line in commands:
         try:
-            command = command_from_line(line)
+            command = decode(line, Order, "the order").command
         except ConfigError as error:
             _LOG.warning("agent: %s", error)
             continue

@@ -41,7 +41,7 @@ class Reporter:
 
     def exited(self, record: ExitRecord) -> None:
         """The task's process has ended."""
-        self._reports.put(lambda: self._client.exited(record.to_json()))
+        self._reports.put(lambda: self._client.exited(record))
 
     def _run(self) -> None:
         level = logging.WARNING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tfcollective.auxiliary_tasks.checkpoints import Checkpoint
 from tfcollective.auxiliary_tasks.small_files import read_json, write_json
@@ -58,10 +58,9 @@ class BestModel:
         """
         place = join(self._directory, _FILE)
         try:
-            found = read_json(place)
-            return None if found is None else Best(str(found["path"]), float(found["value"]), found["step"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise ConfigError(f"{place} does not name the best model ({error!r}): delete it to begin anew") from error
+            return read_json(place, Best)
+        except ConfigError as error:
+            raise ConfigError(f"{place} does not name the best model: delete it to begin anew ({error})") from error
 
     def __call__(self, checkpoint: Checkpoint, metrics: Mapping[str, float], step: int | None) -> bool:
         """Copies `checkpoint` if it is the best so far; returns whether it is.
@@ -74,7 +73,7 @@ class BestModel:
         if math.isnan(value) or (before is not None and not self._is_better(value, before.value)):
             return False
         folder, copy = self._copy(checkpoint)
-        write_json(join(self._directory, _FILE), asdict(Best(copy, value, step)))
+        write_json(join(self._directory, _FILE), Best(copy, value, step))
         if before is not None and before.path.rpartition("/")[0] != folder:
             delete_tree(before.path.rpartition("/")[0])
         return True

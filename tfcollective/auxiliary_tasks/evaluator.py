@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfcollective import runtime
@@ -153,8 +153,8 @@ class _AwayError(OSError):
 class _State:
     """What a restarted evaluator has to know."""
 
-    done: list[str] = field(default_factory=list)
-    last_step: int | None = None
+    done: list[str]
+    last_step: int | None
 
 
 class _Loop:
@@ -337,15 +337,8 @@ class _Loop:
 
 def _load_state(path: Place) -> _State:
     try:
-        found = read_json(path)
-        if found is None:
-            return _State()
-        done, last_step = found["done"], found["last_step"]
-        names = isinstance(done, list) and all(isinstance(one, str) for one in done)
-        if not names or not (last_step is None or isinstance(last_step, int)):
-            raise ValueError("it is not the state of an evaluator")
-    except (ValueError, KeyError, TypeError) as error:
+        return read_json(path, _State) or _State(done=[], last_step=None)
+    except ConfigError as error:
         raise ConfigError(
-            f"the evaluator's state {path} cannot be used ({error}): delete it to evaluate all"
+            f"the evaluator's state {path} cannot be used: delete it to evaluate all ({error})"
         ) from error
-    return _State(done, last_step)

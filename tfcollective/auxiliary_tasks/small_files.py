@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import TypeVar
 
+from tfcollective.codec import decode, encode
 from tfcollective.files import Place, local_copy, written_whole
 
 __all__ = ["read_json", "write_json"]
 
+_T = TypeVar("_T")
 
-def write_json(place: Place, value: Any) -> None:
+
+def write_json(place: Place, value: object) -> None:
     """Puts `value` at `place`, which it replaces at once."""
     with written_whole(place) as path:
-        path.write_text(json.dumps(value), encoding="utf-8")
+        path.write_bytes(encode(value))
 
 
-def read_json(place: Place) -> Any:
-    """What is at `place`; None if nothing is. Raises ValueError if it is not JSON, OSError if it cannot be read."""
+def read_json(place: Place, kind: type[_T]) -> _T | None:
+    """The `kind` that is at `place`; None if nothing is.
+
+    Raises ConfigError if it is something else, OSError if it cannot be read.
+    """
     try:
         with local_copy(place) as path:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return decode(path.read_bytes(), kind, str(place))
     except FileNotFoundError:
         return None

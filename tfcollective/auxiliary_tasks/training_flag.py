@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tfcollective import runtime
 from tfcollective.auxiliary_tasks.small_files import read_json, write_json
+from tfcollective.errors import ConfigError
 from tfcollective.files import Place, as_place, delete, join
 
 __all__ = ["announced_training", "training_ended"]
 
 _FILE = "training_ended.json"
+
+
+@dataclass(frozen=True)
+class _Flag:
+    job: str | None
 
 
 @contextlib.contextmanager
@@ -26,7 +33,7 @@ def announced_training(model_dir: Place) -> Iterator[None]:
         delete(path)
     yield
     if chief:
-        write_json(path, {"job": runtime.settings().job_id})
+        write_json(path, _Flag(runtime.settings().job_id))
 
 
 def training_ended(model_dir: Place, job_id: str | None = None) -> bool:
@@ -37,7 +44,7 @@ def training_ended(model_dir: Place, job_id: str | None = None) -> bool:
         job_id: only if it was this job's; that of an earlier job does not count, as this one's may not have begun.
     """
     try:
-        flag = read_json(join(as_place(model_dir, "model_dir"), _FILE))
-    except ValueError:
+        flag = read_json(join(as_place(model_dir, "model_dir"), _FILE), _Flag)
+    except ConfigError:
         return False
-    return isinstance(flag, dict) and (job_id is None or flag.get("job") == job_id)
+    return flag is not None and job_id in (None, flag.job)

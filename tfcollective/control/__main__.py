@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -11,7 +10,8 @@ from pathlib import Path
 
 from tfcollective import log
 from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.control.process import CoordinatorConfig
+from tfcollective.codec import decode, encode_line
+from tfcollective.control.process import CoordinatorAnswer, CoordinatorConfig
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.descriptors import raise_limit
@@ -29,9 +29,9 @@ def main() -> int:
     """Serves the job that stdin describes."""
     line = sys.stdin.buffer.readline(_MAX_LINE_BYTES)
     try:
-        config = CoordinatorConfig.from_line(line)
+        config = decode(line, CoordinatorConfig, "the coordinator's configuration")
     except ConfigError as error:
-        _answer("error", str(error))
+        _answer(CoordinatorAnswer(error=str(error)))
         return ExitCode.USAGE
     log.configure(config.log_level)
     raise_limit()
@@ -39,11 +39,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     try:
         with CoordinatorServer(_options(config)) as server, _recorded(config, server):
-            _answer("endpoint", str(server.endpoint))
+            _answer(CoordinatorAnswer(server.endpoint))
             _wait_for_end_of(config.owner)
             server.exited(_end_of_owner(config))
     except TfCollectiveError as error:
-        _answer("error", str(error))
+        _answer(CoordinatorAnswer(error=str(error)))
         return ExitCode.INTERNAL
     return 0
 
@@ -79,9 +79,9 @@ def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
     return ExitRecord(config.tasks[0], 0, "", config.owner, None, None, SYSTEM_CLOCK.wall(), note="ended")
 
 
-def _answer(name: str, text: str) -> None:
-    sys.stdout.write(json.dumps({name: text}) + "\n")
-    sys.stdout.flush()
+def _answer(answer: CoordinatorAnswer) -> None:
+    sys.stdout.buffer.write(encode_line(answer))
+    sys.stdout.buffer.flush()
 
 
 def _wait_for_end_of(owner: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from tfcollective.clock import Deadline
+from tfcollective.codec import from_document, to_document
 from tfcollective.control import blobs
 from tfcollective.control.connection import (
     Access,
@@ -24,6 +25,7 @@ from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.protocol import MAX_BODY_BYTES
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, World
 
@@ -105,7 +107,7 @@ class CoordinatorClient:
         while True:
             reply = self._long_poll("/v1/join", body, deadline)
             if "world" in reply:
-                return World.from_json(_mapping(reply["world"]))
+                return from_document(reply["world"], World, "the world")
             missing = _texts(reply.get("missing"))
             if "failure" in reply:
                 raise RendezvousError(str(reply["failure"]), missing=missing)
@@ -131,9 +133,9 @@ class CoordinatorClient:
         """Says that the task's process runs: for agents."""
         self._call("/v1/started", {"task": str(task), "node": node, "pid": pid})
 
-    def exited(self, record: Mapping[str, object]) -> None:
-        """Says how a task's process ended (``ExitRecord.to_json()``): for agents."""
-        self._call("/v1/exited", {"record": dict(record)})
+    def exited(self, record: ExitRecord) -> None:
+        """Says how a task's process ended: for agents."""
+        self._call("/v1/exited", {"record": to_document(record)})
 
     def enroll(self, token: str, facts: Mapping[str, object]) -> int:
         """Says that a node is ready for its part of the job, and what it is like; returns its number.
@@ -204,16 +206,14 @@ class CoordinatorClient:
 
     def show(self, piece: OutputPiece) -> None:
         """Hands on whole lines of a node's output to those who read along."""
-        self._call("/v1/show", piece.to_json())
+        self._call("/v1/show", to_document(piece))
 
     def read_output(self, position: int, *, timeout: float) -> OutputPage:
         """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
         (20 at most)."""
         wait = min(_POLL_S, timeout)
         reply = self._call("/v1/read", {"position": position, "timeout": wait}, wait=wait)
-        found = reply.get("pieces")
-        pieces = tuple(OutputPiece.from_json(piece) for piece in found) if isinstance(found, list) else ()
-        return OutputPage(pieces, _number(reply.get("position")), _number(reply.get("lost")))
+        return from_document(reply, OutputPage, "the output")
 
     # ---- transport -------------------------------------------------------------------------------------------------
 

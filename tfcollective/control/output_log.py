@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["OutputLog", "OutputPage", "OutputPiece"]
@@ -18,17 +17,6 @@ class OutputPiece:
     node: str
     stream: str
     text: str
-
-    def to_json(self) -> dict[str, object]:
-        """A JSON object that :meth:`from_json` reads."""
-        return {"node": self.node, "stream": self.stream, "text": self.text}
-
-    @classmethod
-    def from_json(cls, document: object) -> OutputPiece:
-        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
-        if not isinstance(document, Mapping):
-            raise ValueError("not a piece of output")
-        return cls(*(str(document.get(field, "")) for field in ("node", "stream", "text")))
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,21 @@ tfcollective.control``.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from tfcollective.clock import Deadline
+from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import signal_name
 from tfcollective.processes import program_of
 from tfcollective.topology import Endpoint
 
-__all__ = ["CoordinatorConfig", "CoordinatorProcess"]
+__all__ = ["CoordinatorAnswer", "CoordinatorConfig", "CoordinatorProcess"]
 
 _START_S = 120.0  # Python and the modules may come from a slow file system
 _END_S = 2.0
@@ -58,19 +58,13 @@ class CoordinatorConfig:
     command: tuple[str, ...]
     encryption: str = "auto"
 
-    def to_line(self) -> bytes:
-        """One line of JSON that :meth:`from_line` reads."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> CoordinatorConfig:
-        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
-        try:
-            document = json.loads(line)
-            tasks, command = tuple(document.pop("tasks")), tuple(document.pop("command"))
-            return cls(tasks=tasks, command=command, **document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"the coordinator's configuration cannot be read: {error!r}") from error
+@dataclass(frozen=True)
+class CoordinatorAnswer:
+    """What the process says once, as a line on stdout: where it listens, or why it does not."""
+
+    endpoint: Endpoint | None = None
+    error: str = ""
 
 
 class CoordinatorProcess:
@@ -135,17 +129,17 @@ def _introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig) -> E
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
-        process.stdin.write(config.to_line())
+        process.stdin.write(encode_line(config))
     # The others wait as long for rank 0.
     patience = max(_START_S, config.start_timeout)
-    answer = _read_line(process.stdout.fileno(), Deadline.after(patience))
+    line = _read_line(process.stdout.fileno(), Deadline.after(patience))
     try:
-        document = json.loads(answer)
-    except ValueError as error:
+        answer = decode(line, CoordinatorAnswer, "the coordinator's answer")
+    except ConfigError as error:
         raise CoordinatorError(f"the coordinator's process (pid {process.pid}) {_fate(process, patience)}") from error
-    if "error" in document:
-        raise CoordinatorError(str(document["error"]))
-    return Endpoint.parse(str(document["endpoint"]))
+    if answer.endpoint is None:
+        raise CoordinatorError(answer.error)
+    return answer.endpoint
 
 
 def _fate(process: subprocess.Popen[bytes], patience: float) -> str:

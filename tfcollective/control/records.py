@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from tfcollective.codec import decode, encode
+from tfcollective.errors import ConfigError
 from tfcollective.log import get_logger
 from tfcollective.private_directory import unusable
 from tfcollective.topology import Endpoint
@@ -50,37 +51,6 @@ class JobRecord:
     pid: int
     created: float
     command: tuple[str, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """A JSON object that :meth:`from_json` reads."""
-        return {
-            "job": self.job_id,
-            "coordinator": str(self.coordinator),
-            "key": self.key.hex(),
-            "pid": self.pid,
-            "created": self.created,
-            "command": list(self.command),
-        }
-
-    @classmethod
-    def from_json(cls, document: object) -> JobRecord:
-        """Reads what :meth:`to_json` wrote; ValueError when it is something else."""
-        if not isinstance(document, Mapping):
-            raise ValueError("not a job record")
-        command = document.get("command")
-        pid, created = document.get("pid"), document.get("created")
-        if not isinstance(pid, int) or not isinstance(created, float):
-            raise ValueError("not a job record")
-        if not isinstance(command, list):
-            raise ValueError("not a job record")
-        return cls(
-            job_id=str(document.get("job")),
-            coordinator=Endpoint.parse(str(document.get("coordinator"))),
-            key=bytes.fromhex(str(document.get("key"))),
-            pid=pid,
-            created=created,
-            command=tuple(str(word) for word in command),
-        )
 
 
 class _Owner(Enum):
@@ -132,8 +102,8 @@ class JobDirectory:
         """Writes the record, whole or not at all, with mode 0600."""
         partial = self.path / f"{_RECORD}.new"
         with _explained(self.path):
-            with os.fdopen(_new_file(partial), "w") as file:
-                json.dump(record.to_json(), file)
+            with os.fdopen(_new_file(partial), "wb") as file:
+                file.write(encode(record))
             partial.replace(self.path / _RECORD)
 
     def close(self) -> None:
@@ -162,10 +132,10 @@ def _read(path: Path) -> JobRecord | None:
     if owner is not _Owner.RUNS:
         return None
     try:
-        return JobRecord.from_json(json.loads(path.read_text("utf-8")))
+        return decode(path.read_bytes(), JobRecord, "the record of a job")
     except FileNotFoundError:
         return None  # its job has ended just now
-    except (OSError, ValueError) as error:
+    except (OSError, ConfigError) as error:
         _LOG.warning("ignoring %s, which another version may have written: %s", path, error)
         return None
 

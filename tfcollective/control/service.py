@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tfcollective.clock import Clock
+from tfcollective.codec import from_document, to_document
 from tfcollective.control import blobs
-from tfcollective.control.output_log import OutputLog, OutputPiece
+from tfcollective.control.output_log import OutputLog, OutputPage, OutputPiece
 from tfcollective.control.protocol import NODES, TRAINING_ENDED
 from tfcollective.control.requests import BadRequest, Body
 from tfcollective.control.state import JoinRequest, Membership, RendezvousFailure, TaskView
 from tfcollective.control.store import Entry, Store
+from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import World
@@ -240,7 +242,7 @@ class JobService:
     def _tell_world(self, world: World) -> Reply:
         """The same reply for all its members, made once."""
         if self._told is None or self._told[0] is not world:
-            self._told = (world, {"world": world.to_json()})
+            self._told = (world, {"world": to_document(world)})
         return self._told[1]
 
     async def _heartbeat(self, body: Body) -> Reply:
@@ -265,10 +267,9 @@ class JobService:
 
     async def _exited(self, body: Body) -> Reply:
         try:
-            record = ExitRecord.from_json(body.mapping("record"))
-        except ValueError as error:
+            self.exited(from_document(body.mapping("record"), ExitRecord, "the record"))
+        except ConfigError as error:
             raise BadRequest(str(error)) from error
-        self.exited(record)
         return {}
 
     async def _put(self, body: Body) -> Reply:
@@ -309,10 +310,8 @@ class JobService:
     async def _read(self, body: Body) -> Reply:
         position = body.integer("position")
         page = await self._until(lambda: self._output.since(position), body.number("timeout"), lambda: self._shown)
-        if page is None:
-            return {"pieces": [], "position": position, "lost": 0}
-        pieces = [piece.to_json() for piece in page.pieces]
-        return {"pieces": pieces, "position": page.position, "lost": page.lost}
+        reply: Reply = to_document(OutputPage((), position, 0) if page is None else page)
+        return reply
 
     async def _tell_time(self, body: Body) -> Reply:
         del body
@@ -352,5 +351,5 @@ def _task_reply(view: TaskView, now: float) -> Reply:
         "pid": view.pid,
         "heartbeat_age_s": age,
         "info": dict(view.info),
-        "exit": view.exit.to_json() if view.exit else None,
+        "exit": to_document(view.exit),
     }

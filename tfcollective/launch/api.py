@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +205,8 @@ def results_of(outcome: JobOutcome, count: int) -> Results:
         raise KeyboardInterrupt
     cause = first_cause(outcome.exits)
     if cause is not None:
-        failed = [record.to_json() for record in in_order_of_arrival(outcome.exits)]
-        raise WorkerFailedError(render(outcome), failures=failed, first=cause.to_json())
+        failed = [asdict(record) for record in in_order_of_arrival(outcome.exits)]
+        raise WorkerFailedError(render(outcome), failures=failed, first=asdict(cause))
     if outcome.start_failure is not None:
         raise RendezvousError(render(outcome) if outcome.earlier else outcome.start_failure.message)
     tasks = sorted(outcome.exits, key=lambda record: record.rank)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfcollective.clock import Deadline
+from tfcollective.codec import decode, encode
 from tfcollective.communicator import Communicator
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.log import get_logger
@@ -74,7 +75,7 @@ class TimelineRecorder:
 
     def _send(self, timeline: RankTimeline) -> None:
         if self._client is not None:
-            data = zlib.compress(json.dumps(timeline.to_json()).encode())
+            data = zlib.compress(encode(timeline))
             self._client.put_blob(self._blob(timeline.rank), data)
 
     def _receive(self) -> list[RankTimeline]:
@@ -87,7 +88,7 @@ class TimelineRecorder:
             if data is None:
                 _LOG.warning("rank %d left nothing for the timeline %s", rank, self._path)
             else:
-                found.append(RankTimeline.from_json(json.loads(zlib.decompress(data))))
+                found.append(decode(zlib.decompress(data), RankTimeline, f"the timeline of rank {rank}"))
         return found
 
     def _blob(self, rank: int) -> str:

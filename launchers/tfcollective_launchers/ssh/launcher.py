@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tfcollective.codec import encode_line
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.nodes.launcher_side import Facts, Node, client_of, enrolled, run_on_nodes
@@ -118,7 +119,7 @@ def _started(
                 patience=_patience(spec),
                 ports=len(plan.on(host)) if spec.emit_tf_config else 0,
             )
-            processes[host].write(settings.to_line())
+            processes[host].write(encode_line(settings))
         yield processes
     finally:
         for process in processes.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -12,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +185,8 @@ def _with_script(spec: JobSpec, options: YarnOptions) -> tuple[JobSpec, YarnOpti
 
 def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
     """The files of this job alone; nobody else can read them, here and there."""
-    wanted = [asdict(request) for request in requests(hosted.spec)]
     contents = {
-        JOB_FILE: json.dumps({"job": hosted.to_json(), "requests": wanted}).encode(),
+        JOB_FILE: hosted.to_bytes(requests=requests(hosted.spec)),
         KEY_FILE: hosted.key.hex().encode(),
     }
     call = call_of(hosted.spec)

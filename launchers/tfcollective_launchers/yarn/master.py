@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfcollective import log
+from tfcollective.codec import decode
 from tfcollective.errors import TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
@@ -40,9 +42,8 @@ def main() -> int:
     try:
         hosted = _read(Path.cwd())
         log.configure(hosted.spec.log_level)
-        document = json.loads(Path(JOB_FILE).read_text())
-        wanted = tuple(Request(**request) for request in document["requests"])
-        platform = SkeinPlatform(application_client(import_skein()), wanted)
+        wanted = decode(Path(JOB_FILE).read_bytes(), _Wanted, "the containers of the job")
+        platform = SkeinPlatform(application_client(import_skein()), wanted.requests)
         bind_host = _own_address(hosted.spec.network_interfaces, environ_snapshot())
         ended = serve_job(hosted, bind_host, platform)
     except TfCollectiveError as error:
@@ -51,12 +52,19 @@ def main() -> int:
     return _finish(platform, ended)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What the file of the job says beside it."""
+
+    requests: tuple[Request, ...]
+
+
 def _read(folder: Path) -> HostedJob:
     call, paths = folder / CALL_FILE, folder / PATHS_FILE
     function = None
     if call.exists():
         function = FunctionCall(call.read_bytes(), tuple(json.loads(paths.read_text())))
-    return HostedJob.from_json(json.loads((folder / JOB_FILE).read_text())["job"], function)
+    return HostedJob.from_bytes((folder / JOB_FILE).read_bytes(), function)
 
 
 def _own_address(wanted: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tfcollective.codec import decode, encode
+from tfcollective.errors import ConfigError
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 
@@ -17,21 +19,27 @@ __all__ = ["forget", "recall", "remember"]
 _FILE = "application.json"
 
 
+@dataclass(frozen=True)
+class _Record:
+    coordinator: str
+    key: bytes = field(repr=False)
+
+
 def remember(app_id: str, coordinator: str, key: bytes) -> None:
     """Keeps it where only this user can read it. That it cannot be kept is no reason to stop a job."""
     with suppress(OSError, ValueError):
         folder = _folder(app_id)
         folder.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"coordinator": coordinator, "key": key.hex()}, file)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(encode(_Record(coordinator, key)))
 
 
 def recall(app_id: str) -> tuple[str, bytes] | None:
     """Coordinator and key of an application that this user has submitted from this machine, or None."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        document = json.loads((_folder(app_id) / _FILE).read_text())
-        return str(document["coordinator"]), bytes.fromhex(document["key"])
+    with suppress(OSError, ConfigError):
+        record = decode((_folder(app_id) / _FILE).read_bytes(), _Record, "the record of an application")
+        return record.coordinator, record.key
     return None
 
 

@@ -1,14 +1,8 @@
 import pytest
 
-from tfcollective.agent.config import (
-    AgentConfig,
-    KillCommand,
-    StopCommand,
-    WorkerConfig,
-    command_from_line,
-    command_to_line,
-)
+from tfcollective.agent.config import AgentConfig, KillCommand, Order, StopCommand, WorkerConfig
 from tfcollective.agent.policy import StopCause
+from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError
 
 CONFIG = AgentConfig(
@@ -21,9 +15,9 @@ CONFIG = AgentConfig(
 
 
 def test_it_travels_as_one_line():
-    line = CONFIG.to_line()
+    line = encode_line(CONFIG)
     assert line.count(b"\n") == 1
-    assert AgentConfig.from_line(line) == CONFIG
+    assert decode(line, AgentConfig, "it") == CONFIG
 
 
 def test_the_key_is_not_shown():
@@ -32,18 +26,18 @@ def test_the_key_is_not_shown():
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b"3", b"{}", b'{"workers": []}', b'{"workers": [{}]}'])
 def test_other_lines_are_no_configuration(line):
-    with pytest.raises(ConfigError, match="configuration cannot be read"):
-        AgentConfig.from_line(line)
+    with pytest.raises(ConfigError, match="the configuration cannot be read"):
+        decode(line, AgentConfig, "the configuration")
 
 
 @pytest.mark.parametrize(
     "command", [StopCommand(15), StopCommand(15, StopCause.ELSEWHERE), KillCommand("worker:1", "because")]
 )
 def test_commands(command):
-    assert command_from_line(command_to_line(command)) == command
+    assert decode(encode_line(Order.of(command)), Order, "the order").command == command
 
 
 @pytest.mark.parametrize("line", [b"", b"3", b"[]", b'{"stop": null}', b'{"kill": {"task": "x"}}', b'{"go": 1}'])
 def test_other_lines_are_no_commands(line):
-    with pytest.raises(ConfigError, match="does not know"):
-        command_from_line(line)
+    with pytest.raises(ConfigError, match="the order cannot be read"):
+        decode(line, Order, "the order")

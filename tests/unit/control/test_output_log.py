@@ -1,7 +1,5 @@
 """What a reader of a job's output gets."""
 
-import pytest
-
 from tfcollective.control.output_log import OutputLog, OutputPiece
 
 
@@ -47,10 +45,3 @@ def test_a_page_holds_a_mebibyte_at_most_but_always_something():
         assert len(page.pieces) == 1
         position, pages = page.position, pages + 1
     assert pages == 3
-
-
-def test_a_piece_survives_json():
-    one = piece("ä\r\n", stream="stderr")
-    assert OutputPiece.from_json(one.to_json()) == one
-    with pytest.raises(ValueError, match="not a piece"):
-        OutputPiece.from_json([])

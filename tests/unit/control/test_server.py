@@ -94,7 +94,7 @@ def test_the_start_timeout_names_the_missing():
 def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     thread, results = in_thread(join, server.endpoint, 0)
     until(lambda: server.view().initialised)
-    client.exited(ended(1, 3).to_json())
+    client.exited(ended(1, 3))
     thread.join(within(20))
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
 
@@ -126,7 +126,7 @@ def test_a_contradicting_join_is_refused(server):
 def test_status_tells_all(server, client):
     client.started(TaskKey("worker", 0), node="n", pid=7)
     client.heartbeat(TaskKey("worker", 0), "running", {"completed": 3})
-    client.exited(ended(1, 0).to_json())
+    client.exited(ended(1, 0))
     status = client.status()
     first, second = status["tasks"]
     assert (status["job"], status["generation"], status["failure"]) == ("job", 0, None)

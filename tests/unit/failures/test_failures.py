@@ -1,11 +1,17 @@
-import json
 import stat
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from tfcollective.errors import CollectiveAbortedError, CollectiveTimeoutError, PeerLostError, RendezvousError
+from tfcollective.codec import decode, encode, from_document
+from tfcollective.errors import (
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
+    ConfigError,
+    PeerLostError,
+    RendezvousError,
+)
 from tfcollective.failures import (
     ExceptionRecord,
     ExitRecord,
@@ -83,13 +89,13 @@ def test_an_unreadable_file_is_no_record(tmp_path, content):
     "one", [record(0, 1.0), record(3, 2.5, signal=9, stopped=True), record(1, 1.0, consequence=True)]
 )
 def test_exit_record_round_trip(one):
-    assert ExitRecord.from_json(json.loads(json.dumps(one.to_json()))) == one
+    assert decode(encode(one), ExitRecord, "the record") == one
 
 
-@pytest.mark.parametrize("change", [{"task": "x"}, {"pid": "1"}, {"time": None}, {"stderr_tail": 3}, {"exception": {}}])
+@pytest.mark.parametrize("change", [{"task": 3}, {"pid": "1"}, {"time": None}, {"stderr_tail": 3}, {"exception": {}}])
 def test_other_documents_are_no_exit_records(change):
-    with pytest.raises(ValueError, match=r"."):
-        ExitRecord.from_json({**record(0, 1.0).to_json(), **change})
+    with pytest.raises(ConfigError, match=f"the record cannot be read: .*{next(iter(change))}"):
+        from_document({**asdict(record(0, 1.0)), **change}, ExitRecord, "the record")
 
 
 def test_status_and_words():

@@ -13,17 +13,17 @@ import pytest
 from patience import within
 
 from tfcollective._version import __version__
-from tfcollective.agent.config import AgentConfig, StopCommand, command_from_line
+from tfcollective.agent.config import AgentConfig, Order, StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.codec import decode, encode_line
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.nodes import launcher_side
-from tfcollective.launch.nodes.launcher_side import Facts, Node, version_problem
-from tfcollective.launch.nodes.protocol import NodeSettings
+from tfcollective.launch.nodes.launcher_side import Node, version_problem
+from tfcollective.launch.nodes.protocol import Facts, NodeSettings
 from tfcollective.launch.running.agents import Agents
 
-SAID = {"name": "h2", "address": "10.0.0.2", "version": __version__, "python": platform.python_version(), "slots": 4}
-FACTS = Facts.from_json(3, SAID)
+FACTS = Facts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
 
 
 class Client:
@@ -124,14 +124,14 @@ def test_a_node_is_given_as_long_as_the_job_says():
     one = given_work(node(beat(1), None), finished=False)
     assert "has not answered for 60 s" in one.wait().message
     assert one._client.timeouts == [60.0, 60.0]
-    assert AgentConfig.from_line(one.lines[0]).lost_after == 60.0
+    assert decode(one.lines[0], AgentConfig, "the order").lost_after == 60.0
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):
     monkeypatch.setattr(launcher_side, "_MARGIN_S", -100.0)
     one = node(beat(1))
     one.stop(StopCommand(signal.SIGTERM))
-    assert command_from_line(one.lines[0]) == StopCommand(signal.SIGTERM)
+    assert decode(one.lines[0], Order, "the order").command == StopCommand(signal.SIGTERM)
     begin = time.monotonic()
     failure = one.wait()
     assert "has not ended its ranks" in failure.message
@@ -243,12 +243,12 @@ def test_another_python_is_named():
 
 def test_settings_travel_as_one_line():
     settings = NodeSettings("10.0.0.1:5", "ab" * 32, "h\n2", ("eth0", "10.0.0.0/8"), 4)
-    assert settings.to_line().count(b"\n") == 1
-    assert NodeSettings.from_line(settings.to_line()) == settings
+    assert encode_line(settings).count(b"\n") == 1
+    assert decode(encode_line(settings), NodeSettings, "the settings") == settings
     assert settings.key not in repr(settings)
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b"{}", b'{"network_interfaces": []}'])
 def test_other_lines_are_no_settings(line):
     with pytest.raises(ConfigError, match="settings cannot be read"):
-        NodeSettings.from_line(line)
+        decode(line, NodeSettings, "the settings")

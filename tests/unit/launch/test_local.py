@@ -10,8 +10,9 @@ import time
 import pytest
 from patience import within
 
-from tfcollective.agent.config import KillCommand, StopCommand, command_from_line
+from tfcollective.agent.config import KillCommand, Order, StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.codec import decode
 from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
@@ -68,7 +69,7 @@ def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
     agent.request_stop(signal.SIGTERM)
     assert agent.wait() is None
     with agent._process.stdout as said:
-        assert command_from_line(said.read()).signal == signal.SIGTERM
+        assert decode(said.read(), Order, "the order").command.signal == signal.SIGTERM
 
 
 def test_an_agent_that_never_gives_a_sign_of_life_is_killed(deaf, monkeypatch):

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from patience import within
 
-from tfcollective.agent.config import AgentConfig, StopCommand, command_to_line
+from tfcollective.agent.config import AgentConfig, Order, StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.codec import encode_line
 from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
 from tfcollective.control.protocol import NODES
@@ -42,7 +43,7 @@ def settings(server, key, patience=60.0):
     return NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",), patience=patience)
 
 
-ORDER = AgentConfig("job", "", "", (), "").to_line().decode()
+ORDER = encode_line(AgentConfig("job", "", "", (), "")).decode()
 
 
 def test_what_goes_wrong_before_there_is_an_agent_reaches_the_launcher(server, client, key, monkeypatch):
@@ -145,7 +146,7 @@ def test_a_signal_that_the_launcher_has_not_asked_for_is_told(relay):
 
 def test_a_signal_after_the_launchers_order_is_no_news(relay):
     order = StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)
-    relay.orders.put(command_to_line(order))
+    relay.orders.put(encode_line(Order.of(order)))
     assert relay.agent.said.wait(within(20))
     relay.relay.stop(signal.SIGTERM)
     assert relay.agent.stopped == [order, StopCommand(signal.SIGTERM)]

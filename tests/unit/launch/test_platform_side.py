@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import os
 import platform
 import queue
@@ -15,6 +14,7 @@ from launching import until
 from patience import within
 
 from tfcollective._version import __version__
+from tfcollective.codec import encode
 from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_the_fetching_of_results(client, submitter, monkeypatch):
         os.kill(os.getpid(), signal.SIGUSR1)
         raise CoordinatorError("one slow answer")
 
-    client.put_blob(OUTCOME, json.dumps(WELL.to_json()).encode())
+    client.put_blob(OUTCOME, encode(WELL))
     monkeypatch.setattr(submitter._client, "get_blob", interrupted)
     outcome = submitter.follow(PLAN, lambda: None, (signal.SIGUSR1,), results=True).outcome
     assert (outcome.stopped_by, outcome.results) == (signal.SIGUSR1, {})
@@ -280,7 +280,7 @@ def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
 
 def test_results_that_cannot_be_fetched_are_missed(client, submitter, monkeypatch):
     monkeypatch.setattr(patience, "_LONGEST_S", 0.0)
-    client.put_blob(OUTCOME, json.dumps(WELL.to_json()).encode())
+    client.put_blob(OUTCOME, encode(WELL))
     failing(monkeypatch, submitter, "result/worker:0", 1000)
     with pytest.raises(LaunchError, match="ended well, but its results could not be fetched: one slow answer"):
         submitter.follow(PLAN, lambda: None, (), results=True)
@@ -288,7 +288,7 @@ def test_results_that_cannot_be_fetched_are_missed(client, submitter, monkeypatc
 
 def test_results_of_a_job_that_failed_are_not_fetched(client, submitter, monkeypatch):
     failed = HostedOutcome(JobOutcome((ExitRecord("worker:0", 0, "n", 7, 3, None, 1.0),), initialised=True), ())
-    client.put_blob(OUTCOME, json.dumps(failed.to_json()).encode())
+    client.put_blob(OUTCOME, encode(failed))
     failing(monkeypatch, submitter, "result/worker:0", 1000)
     assert submitter.follow(PLAN, lambda: None, (), results=True).outcome.exits == failed.outcome.exits
 
@@ -320,7 +320,7 @@ def test_a_coordinator_that_answers_somebody_is_not_given_up(client, submitter, 
 
     def after_a_beat(received):
         until(lambda: submitter._heard > heard)
-        client.put_blob(OUTCOME, json.dumps(WELL.to_json()).encode())
+        client.put_blob(OUTCOME, encode(WELL))
         return silence(received)
 
     monkeypatch.setattr(submitter, "_silence", after_a_beat)

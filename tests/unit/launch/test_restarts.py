@@ -8,6 +8,7 @@ import time
 import pytest
 from patience import within
 
+from tfcollective.codec import decode, encode
 from tfcollective.errors import (
     ConfigError,
     InvalidArgumentError,
@@ -239,4 +240,4 @@ def test_which_exceptions_come_again(tmp_path, error, permanent):
     record = read_exception(str(tmp_path / "record"))
     assert record.permanent is permanent
     exit_record = ExitRecord("worker:0", 0, "n", 1, 1, None, 1.0, exception=record)
-    assert ExitRecord.from_json(exit_record.to_json()) == exit_record
+    assert decode(encode(exit_record), ExitRecord, "the record") == exit_record

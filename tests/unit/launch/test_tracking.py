@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from patience import within
 
+from tfcollective.codec import decode, encode
 from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskView
 from tfcollective.failures import ExitRecord
@@ -157,7 +158,7 @@ def test_a_server_that_does_not_answer_holds_nothing_up(store, monkeypatch, capl
 def test_what_a_platform_s_master_knows_travels_to_the_submitter():
     known = outcome()
     sent = HostedOutcome(replace(known, published={"worker:0": {"step": 4, "steps_per_second": 2.0}}, earlier=()), ())
-    back = HostedOutcome.from_json(json.loads(json.dumps(sent.to_json())))
+    back = decode(encode(sent), HostedOutcome, "the outcome")
     assert back.outcome.published == {"worker:0": {"step": 4, "steps_per_second": 2.0}}
     assert back.outcome.durations == {"worker:0": 12.5}
     assert back.outcome.auxiliary_tasks == known.auxiliary_tasks

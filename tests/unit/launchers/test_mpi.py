@@ -69,7 +69,7 @@ def test_another_mpirun_is_refused_with_the_way_by_hand():
 
 
 def facts(*hosts):
-    return [Facts(n, host, "same", host, "1", "3.11.2", "python", "", None, n) for n, host in enumerate(hosts)]
+    return [Facts(host, "same", host, "1", "3.11.2", "python", rank=n, number=n) for n, host in enumerate(hosts)]
 
 
 def test_ranks_are_where_mpi_has_put_them():

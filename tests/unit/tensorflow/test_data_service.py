@@ -68,10 +68,10 @@ def test_what_a_file_holds(tmp_path: Path) -> None:
     assert TfDataServiceConfig.read(str(tmp_path / "a")) == CONFIG
     assert "k" * 32 not in repr(CONFIG)
     (tmp_path / "b").write_text("[1]")
-    with pytest.raises(ConfigError, match="describes no compute service"):
+    with pytest.raises(ConfigError, match="description of a compute service, cannot be read"):
         TfDataServiceConfig.read(str(tmp_path / "b"))
     (tmp_path / "b").write_text('{"dispatchers": 1}')
-    with pytest.raises(ConfigError, match="describes no compute service"):
+    with pytest.raises(ConfigError, match="description of a compute service, cannot be read"):
         TfDataServiceConfig.read(str(tmp_path / "b"))
     with pytest.raises(RendezvousError, match="no compute service has written"):
         TfDataServiceConfig.read(str(tmp_path / "c"), wait_for_file_creation=True, timeout=0.1)

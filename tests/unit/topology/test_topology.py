@@ -1,5 +1,6 @@
 import pytest
 
+from tfcollective.codec import decode, encode, from_document
 from tfcollective.errors import ConfigError
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import SINGLE, Endpoint, Member, Placement, World
@@ -34,15 +35,21 @@ def test_placement_on_uneven_nodes_that_alternate():
 
 def test_world_round_trip():
     before = world("a", "b")
-    assert World.from_json(before.to_json()) == before
+    assert decode(encode(before), World, "the world") == before
 
 
 @pytest.mark.parametrize(
-    "document", [{}, {"generation": 1}, {"generation": 1, "members": [3]}, {"generation": 1, "members": [{}]}]
+    ("document", "what"),
+    [
+        ({}, "generation"),
+        ({"generation": 1}, "members"),
+        ({"generation": 1, "members": [3]}, r"\$\.members\[0\]"),
+        ({"generation": 1, "members": [{"task": {"type": "worker", "index": -1}}]}, r"\$\.members\[0\]\.task"),
+    ],
 )
-def test_other_documents_are_no_worlds(document):
-    with pytest.raises(ValueError, match=r"not a|without"):
-        World.from_json(document)
+def test_other_documents_are_no_worlds(document, what):
+    with pytest.raises(ConfigError, match=f"the world cannot be read: .*{what}"):
+        from_document(document, World, "the world")
 
 
 def test_a_world_has_no_gaps():

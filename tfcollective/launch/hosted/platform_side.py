@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from tfcollective.codec import encode
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.hosted.messages import (
@@ -246,7 +246,7 @@ def _keep_lease(client: CoordinatorClient) -> None:
 def _tell(client: CoordinatorClient, ended: HostedOutcome, *, followed: bool) -> None:
     """Leaves the outcome, and waits until the submitter has seen it and fetched the results, for as long as it lives:
     the coordinator ends with us."""
-    report = json.dumps(ended.to_json()).encode()  # of a large job it is larger than a message may be
+    report = encode(ended)  # of a large job it is larger than a message may be
     patiently(lambda: client.put_blob(OUTCOME, report))
     if not followed or ended.outcome.stopped_by == signal.SIGHUP:
         return

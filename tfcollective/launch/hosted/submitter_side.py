@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import sys
 import threading
@@ -13,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
+from tfcollective.codec import decode
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.exit_codes import ExitCode
@@ -137,7 +137,7 @@ class HostedClient:
             self._ended.wait(max(0.0, 1.0 - (time.monotonic() - began)))
             return None
         self._heard = time.monotonic()
-        return None if found is None else HostedOutcome.from_json(json.loads(found))
+        return None if found is None else decode(found, HostedOutcome, "the outcome of the job")
 
     def _silence(self, received: Sequence[int]) -> str | None:
         """Why not to wait any longer for a coordinator that does not answer, while the platform does not say that the

@@ -8,16 +8,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tfcollective._version import __version__
-from tfcollective.agent.config import Command, StopCommand, command_to_line
+from tfcollective.agent.config import Command, Order, StopCommand
 from tfcollective.agent.policy import DEFAULT_GRACE_S
+from tfcollective.codec import encode_line, from_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import NODES
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.nodes.protocol import LOST_S, beat_key, orders_key, refusal_line
+from tfcollective.launch.nodes.protocol import LOST_S, Facts, beat_key, orders_key, refusal_line
 from tfcollective.launch.plan.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.running.agent_process import stop_limit
@@ -36,40 +37,6 @@ _GATHER_S = 0.5
 _RETRY_S = 0.5
 _IDLE_S = 5.0  # after the end of the job its threads are gone so much later at the latest
 _MARGIN_S = 5.0  # for an order to reach the node, and for its answer
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a node has said of itself; ``number`` is the order of enrolment, ``rank`` what MPI has given it, if any,
-    ``ports`` are free ones."""
-
-    number: int
-    name: str
-    host: str
-    address: str
-    version: str
-    python: str
-    executable: str
-    packages: str
-    slots: int | None
-    rank: int | None = None
-    ports: tuple[int, ...] = ()
-
-    @classmethod
-    def from_json(cls, number: int, document: Mapping[str, object]) -> Facts:
-        """Reads what :mod:`tfcollective.launch.nodes.node_side` wrote."""
-        texts = {
-            key: str(document.get(key, ""))
-            for key in ("name", "host", "address", "version", "python", "executable", "packages")
-        }
-        slots, rank, ports = (document.get(name) for name in ("slots", "rank", "ports"))
-        return cls(
-            number=number,
-            slots=slots if isinstance(slots, int) else None,
-            rank=rank if isinstance(rank, int) else None,
-            ports=tuple(ports) if isinstance(ports, list) else (),
-            **texts,
-        )
 
 
 def version_problem(facts: Facts) -> str | None:
@@ -101,8 +68,8 @@ def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Fact
     entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
     if entry is None:
         entry = client.get(NODES)
-    found = entry.value if entry is not None and isinstance(entry.value, list) else []
-    return tuple(Facts.from_json(number, document) for number, document in enumerate(found))
+    found = () if entry is None else from_document(entry.value, tuple[Facts, ...], "the list of nodes")
+    return tuple(replace(facts, number=number) for number, facts in enumerate(found))
 
 
 def gather(client: CoordinatorClient, count: int, timeout: float, check: Callable[[], None]) -> tuple[Facts, ...]:
@@ -161,7 +128,7 @@ class Node:
         theirs = [self._localised(worker, launcher_python) for worker in workers]
         # It has the key already, and orders may pass where others can listen.
         config = replace(job.agent_config(theirs, scratch_dir=""), key="", lost_after=job.host_timeout)
-        self._write(config.to_line())
+        self._write(encode_line(config))
         job.watch(workers, self.send)
 
     def _localised(self, worker: WorkerPlan, launcher_python: str) -> WorkerPlan:
@@ -177,7 +144,7 @@ class Node:
 
     def send(self, command: Command) -> None:
         """See :class:`AgentHandle`."""
-        self._write(command_to_line(command))
+        self._write(encode_line(Order.of(command)))
 
     def stop(self, command: StopCommand) -> None:
         """See :class:`AgentHandle`. The first order's limit counts: a later one never gives more time."""

@@ -7,7 +7,6 @@ and a coordinator that does not answer any more, mean that the launcher is gone:
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import queue
@@ -25,16 +24,17 @@ from pathlib import Path
 
 from tfcollective import log
 from tfcollective._version import __version__
-from tfcollective.agent.config import AgentConfig, StopCommand, WorkerConfig, command_from_line
+from tfcollective.agent.config import AgentConfig, Order, StopCommand, WorkerConfig
 from tfcollective.agent.policy import StopCause
 from tfcollective.clock import Deadline
+from tfcollective.codec import decode, to_document
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.control.records import JobDirectory
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity.addresses import route_address
 from tfcollective.identity.keys import read_key
-from tfcollective.launch.nodes.protocol import BEAT_S, LOST_S, NodeSettings, beat_key, orders_key
+from tfcollective.launch.nodes.protocol import BEAT_S, LOST_S, Facts, FirstOrder, NodeSettings, beat_key, orders_key
 from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.horovod_compat import PACKAGES
 from tfcollective.launch.plan.horovod_engine import with_interface
@@ -99,7 +99,7 @@ def serve_stdin() -> int:
     first = orders.get()
     if first is None:
         return ExitCode.LOST  # the launcher has died before it could say anything
-    return _serve(NodeSettings.from_line(first), orders, lambda settings, number: None, None)
+    return _serve(decode(first, NodeSettings, "the node's settings"), orders, lambda settings, number: None, None)
 
 
 def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
@@ -153,10 +153,10 @@ def _client(settings: NodeSettings) -> CoordinatorClient:
 
 def _accepted(order: bytes) -> AgentConfig:
     """What the first order asks for; ConfigError when it is to go away."""
-    document = json.loads(order)
-    if "refused" in document:
-        raise ConfigError(str(document["refused"]))
-    return AgentConfig.from_line(order)
+    refused = decode(order, FirstOrder, "the first order").refused
+    if refused is not None:
+        raise ConfigError(refused)
+    return decode(order, AgentConfig, "the agent's configuration")
 
 
 def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int, orders: _Orders) -> _End:
@@ -210,25 +210,25 @@ def _address(settings: NodeSettings) -> str:
 def _enroll(settings: NodeSettings, address: str, key_file: Path | None) -> tuple[NodeSettings, int]:
     """Says what this node is like, until the coordinator hears it; returns the node's number, and the settings with
     the key that the coordinator has."""
-    facts = {
-        "name": settings.name,
-        "host": socket.gethostname(),
-        "address": address,
-        "version": __version__,
-        "python": platform.python_version(),
-        "executable": settings.executable or sys.executable,
-        "packages": str(PACKAGES),
-        "slots": settings.slots,
-        "ports": free_ports(address, settings.ports),
-        "rank": None if settings.mpi is None else settings.mpi[0],
-    }
+    facts = Facts(
+        name=settings.name,
+        host=socket.gethostname(),
+        address=address,
+        version=__version__,
+        python=platform.python_version(),
+        executable=settings.executable or sys.executable,
+        packages=str(PACKAGES),
+        slots=settings.slots,
+        ports=tuple(free_ports(address, settings.ports)),
+        rank=None if settings.mpi is None else settings.mpi[0],
+    )
     token = secrets.token_hex(16)
     deadline = Deadline.after(settings.patience)
     warned = False
     while True:
         try:
             with _client(settings) as client:
-                return settings, client.enroll(token, facts)
+                return settings, client.enroll(token, to_document(facts))
         except CoordinatorUnreachableError:
             if deadline.expired():
                 raise
@@ -313,7 +313,7 @@ class _Relay:
     def _run(self) -> None:
         while (line := self._orders.get()) is not None:
             try:
-                command = command_from_line(line)
+                command = decode(line, Order, "the order").command
             except ConfigError as error:
                 _LOG.warning("node: %s", error)
                 continue

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from tfcollective.errors import ConfigError
+from tfcollective.codec import encode_line
 
-__all__ = ["BEAT_S", "LOST_S", "NodeSettings", "beat_key", "orders_key", "refusal_line"]
+__all__ = ["BEAT_S", "LOST_S", "Facts", "FirstOrder", "NodeSettings", "beat_key", "orders_key", "refusal_line"]
 
 # Until a node knows what its job allows. All ranks end within 8 s more of the moment in which a host is cut off.
 LOST_S = 15.0
@@ -41,18 +40,43 @@ class NodeSettings:
     ports: int = 0
     mpi: tuple[int, int, int] | None = None
 
-    def to_line(self) -> bytes:
-        """One line of JSON that :meth:`from_line` reads."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> NodeSettings:
-        """Reads what :meth:`to_line` wrote; ConfigError when it is something else."""
-        try:
-            document = json.loads(line)
-            return cls(network_interfaces=tuple(document.pop("network_interfaces")), **document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"the node's settings cannot be read: {error!r}") from error
+@dataclass(frozen=True)
+class Facts:
+    """What a node says of itself when it enrolls. Whatever another version leaves out is empty.
+
+    Attributes:
+        name: what its launcher, or its platform, calls it.
+        host: its host name.
+        address: where its ranks can be reached.
+        version: of tfcollective.
+        python: the version of its interpreter.
+        executable: what its ranks run.
+        packages: the directory of the packages for Horovod's names.
+        slots: how many ranks it takes; None: the launcher decides.
+        rank: what MPI has given it, if any.
+        ports: free ones.
+        number: the order of enrolment; the launcher's side fills it in.
+    """
+
+    name: str = ""
+    host: str = ""
+    address: str = ""
+    version: str = ""
+    python: str = ""
+    executable: str = ""
+    packages: str = ""
+    slots: int | None = None
+    rank: int | None = None
+    ports: tuple[int, ...] = ()
+    number: int = -1
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """What an :class:`AgentConfig` may come instead of: why the node is to go away."""
+
+    refused: str | None = None
 
 
 def beat_key(number: int) -> str:
@@ -67,4 +91,4 @@ def orders_key(number: int) -> str:
 
 def refusal_line(reason: str) -> bytes:
     """The order to go away."""
-    return json.dumps({"refused": reason}).encode() + b"\n"
+    return encode_line(FirstOrder(reason))

@@ -13,8 +13,9 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from tfcollective.agent.config import AgentConfig, Command, StopCommand, command_to_line
+from tfcollective.agent.config import AgentConfig, Command, Order, StopCommand
 from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
+from tfcollective.codec import encode_line
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
@@ -82,7 +83,7 @@ class AgentProcess:
             theirs.close()
         give_usual_limit(process.pid)  # before it knows of anything to start
         agent = cls(process, ours, config.grace)
-        agent._orders.write(config.to_line())
+        agent._orders.write(encode_line(config))
         return agent
 
     @property
@@ -92,7 +93,7 @@ class AgentProcess:
 
     def send(self, command: Command) -> None:
         """Tells it what to do. May be called from a signal handler and from any thread."""
-        self._orders.write(command_to_line(command))
+        self._orders.write(encode_line(Order.of(command)))
 
     def request_stop(self, number: int) -> None:
         """A person or a platform asks for the end, with this signal; for signal handlers."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -23,6 +22,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.clock import Deadline
+from tfcollective.codec import decode, encode, from_document, to_document
 from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
 from tfcollective.settings import Settings
 from tfcollective.tensorflow.data.meeting import ComputeClient
@@ -69,26 +69,19 @@ class TfDataServiceConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "key": self.key.hex()}
+        document: dict[str, Any] = to_document(self)
+        return document
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
         """What :meth:`to_dict` gave; ConfigError when it is something else."""
-        try:
-            given = dict(config)
-            given["key"] = bytes.fromhex(given["key"])
-            given["addresses"] = {
-                name: [(str(host), int(port)) for host, port in pairs] for name, pairs in given["addresses"].items()
-            }
-            return TfDataServiceConfig(**given)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"this describes no compute service: {error!r}") from error
+        return from_document(dict(config), TfDataServiceConfig, "the description of a compute service")
 
     def write(self, filename: str) -> None:
         """Puts it into a file that only this user can read, whole or not at all."""
         path = Path(filename)
-        with NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(json.dumps(self.to_dict()))
+        with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            file.write(encode(self))
         os.replace(file.name, path)  # noqa: PTH105  the name is a text
 
     @staticmethod
@@ -110,12 +103,10 @@ class TfDataServiceConfig:
                 raise RendezvousError(f"no compute service has written {filename} within {timeout:g} s")
             time.sleep(_LOOK_S)  # it may be on a file system that tells nobody of new files
         try:
-            document = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+            data = path.read_bytes()
+        except OSError as error:
             raise ConfigError(f"{filename}: {error}") from error
-        if not isinstance(document, dict):
-            raise ConfigError(f"{filename} describes no compute service")
-        return TfDataServiceConfig.from_dict(document)
+        return decode(data, TfDataServiceConfig, f"{filename}, the description of a compute service,")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pytest
+
+from tfcollective.codec import decode, encode, encode_line, from_document, to_document
+from tfcollective.errors import ConfigError
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ConfigError(f"the size is 0 or more, not {self.size}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    parts: tuple[Part, ...]
+    weight: float = 1.0
+    key: bytes = field(default=b"", repr=False)
+    colour: Colour = Colour.RED
+    env: Mapping[str, str] = field(default_factory=dict)
+    rest: Mapping[str, object] = field(default_factory=dict)
+    most: int | None = None
+
+
+WHOLE = Whole((Part("ä\n", 1), Part("b", 2)), 2, b"\x00\xff", env={"A": "é"}, rest={"n": [1, "x", None]})
+
+
+def test_values_come_back_as_they_were() -> None:
+    assert decode(encode(WHOLE), Whole, "the whole") == WHOLE
+    assert from_document(json.loads(json.dumps(to_document(WHOLE))), Whole, "the whole") == WHOLE
+
+
+def test_a_line_is_one_line() -> None:
+    assert encode_line(WHOLE) == encode(WHOLE) + b"\n"
+    assert encode(WHOLE).count(b"\n") == 0
+
+
+def test_text_that_is_not_unicode_and_numbers_that_are_not_finite_survive() -> None:
+    odd = Whole((Part("\udcff", 1),), math.inf, rest={"loss": -math.inf})
+    assert decode(encode(odd), Whole, "it") == odd
+
+
+def test_what_has_a_default_may_be_missing_and_what_is_unknown_is_ignored() -> None:
+    assert decode(b'{"parts": [], "newer": 3}', Whole, "it") == Whole(())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b"\xff", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `parts`"),
+        (b'{"parts": [{"name": "a"}]}', r"`size` - at `\$\.parts\[0\]`"),
+        (b'{"parts": [{"name": 3, "size": 3}]}', r"Expected `str`, got `int` - at `\$\.parts\[0\]\.name`"),
+        (b'{"parts": [{"name": "a", "size": true}]}', r"Expected `int`, got `bool` - at `\$\.parts\[0\]\.size`"),
+        (b'{"parts": [{"name": "a", "size": -1}]}', r"the size is 0 or more, not -1 - at `\$\.parts\[0\]`"),
+        (b'{"parts": [], "colour": "blue"}', r"'blue' - at `\$\.colour`"),
+        (b'{"parts": [], "key": "%"}', r"at `\$\.key`"),
+    ],
+)
+def test_an_error_says_what_cannot_be_read_and_where(data: bytes, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^the whole cannot be read: .*{says}"):
+        decode(data, Whole, "the whole")
+
+
+def test_what_json_cannot_express_is_refused() -> None:
+    with pytest.raises(TypeError, match="object"):
+        encode(Whole((), rest={"x": object()}))
