@@ -9,15 +9,17 @@ checked before this module sees any of it.
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["decode", "encode", "encode_line", "from_document", "to_document"]
+__all__ = ["NotNegative", "decode", "encode", "encode_line", "from_document", "to_document"]
 
 _T = TypeVar("_T")
+#: A number of 0 or more.
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def encode(value: object) -> bytes:

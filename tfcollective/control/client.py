@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TypeVar
 
 from tfcollective.clock import Deadline
-from tfcollective.codec import from_document, to_document
+from tfcollective.codec import decode, encode, from_document
 from tfcollective.control import blobs
 from tfcollective.control.connection import (
     Access,
@@ -21,10 +21,35 @@ from tfcollective.control.connection import (
     OtherJobError,
     UnprovenReplyError,
 )
+from tfcollective.control.messages import (
+    Enroll,
+    Enrolled,
+    Exited,
+    FindLost,
+    Get,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Lost,
+    Nothing,
+    Put,
+    ReadClock,
+    ReadOutput,
+    Refused,
+    Remove,
+    Show,
+    Started,
+    Status,
+    Stored,
+    Time,
+    path_of,
+)
 from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.protocol import MAX_BODY_BYTES
+from tfcollective.control.state import JoinRequest
 from tfcollective.control.store import Entry
-from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, World
@@ -37,6 +62,7 @@ __all__ = [
     "UnprovenReplyError",
 ]
 
+_T = TypeVar("_T")
 _REPLY_TIMEOUT_S = 10.0
 _POLL_S = 20.0  # one long poll; a waiting call makes several
 _JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up this much later
@@ -102,55 +128,56 @@ class CoordinatorClient:
         ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself. Raises
         RendezvousError that names the missing tasks, or the task that ended before it had joined.
         """
-        body = {"task": str(task), "size": size, "node": node, "pid": pid, "address": address}
+        request = JoinRequest(task, size, node, pid, address)
         deadline = Deadline.after(timeout + _JOIN_MARGIN_S)
         while True:
-            reply = self._long_poll("/v1/join", body, deadline)
-            if "world" in reply:
-                return from_document(reply["world"], World, "the world")
-            missing = _texts(reply.get("missing"))
-            if "failure" in reply:
-                raise RendezvousError(str(reply["failure"]), missing=missing)
+            wait = min(_POLL_S, deadline.remaining())
+            reply = self._call(Join(request, wait), Joined, wait=wait)
+            if reply.world is not None:
+                return reply.world
+            if reply.failure is not None:
+                raise RendezvousError(reply.failure, missing=reply.missing)
             if deadline.expired():
-                raise RendezvousError(f"no world within {timeout:g} s; missing: {', '.join(missing)}", missing=missing)
+                text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
+                raise RendezvousError(text, missing=reply.missing)
 
     def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
         """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
-        self._call("/v1/heartbeat", {"task": str(task), "activity": activity, "info": dict(info)})
+        self._call(Heartbeat(task, activity, info), Nothing)
 
     def leave(self, task: TaskKey) -> None:
         """Says that the task leaves the world in order."""
-        self._call("/v1/leave", {"task": str(task)})
+        self._call(Leave(task), Nothing)
 
     def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
         is none within ``timeout`` seconds (20 at most)."""
         wait = min(_POLL_S, timeout)
-        reply = self._call("/v1/lost", {"generation": generation, "timeout": wait}, wait=wait)
-        return (_number(reply["rank"]), str(reply.get("message"))) if "rank" in reply else None
+        lost = self._call(FindLost(generation, wait), Lost, wait=wait)
+        return None if lost.rank is None else (lost.rank, lost.message)
 
     def started(self, task: TaskKey, *, node: str, pid: int) -> None:
         """Says that the task's process runs: for agents."""
-        self._call("/v1/started", {"task": str(task), "node": node, "pid": pid})
+        self._call(Started(task, node, pid), Nothing)
 
     def exited(self, record: ExitRecord) -> None:
         """Says how a task's process ended: for agents."""
-        self._call("/v1/exited", {"record": to_document(record)})
+        self._call(Exited(record), Nothing)
 
     def enroll(self, token: str, facts: Mapping[str, object]) -> int:
         """Says that a node is ready for its part of the job, and what it is like; returns its number.
 
-        ``token`` is random: whoever says it again is the same node.
+        ``token`` is random: the same one is the same node.
         """
-        return _number(self._call("/v1/enroll", {"token": token, "facts": dict(facts)}).get("number"))
+        return self._call(Enroll(token, facts), Enrolled).number
 
     def status(self) -> Mapping[str, object]:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
-        return self._call("/v1/status", {})
+        return self._call(Status(), dict[str, object])
 
     def ping(self) -> None:
         """Nothing when the coordinator answers."""
-        self._call("/v1/clock", {})
+        self._call(ReadClock(), Time)
 
     def clock_offset(self, samples: int) -> int:
         """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.
@@ -161,7 +188,7 @@ class CoordinatorClient:
         best: tuple[int, int] | None = None
         for _ in range(samples):
             sent = time.monotonic_ns()
-            there = _number(self._call("/v1/clock", {}).get("monotonic_ns"))
+            there = self._call(ReadClock(), Time).monotonic_ns
             received = time.monotonic_ns()
             measured = (received - sent, there - (sent + received) // 2)
             best = measured if best is None else min(best, measured)
@@ -171,19 +198,23 @@ class CoordinatorClient:
 
     def put(self, key: str, value: object) -> int:
         """Sets a JSON value and returns its version."""
-        return _number(self._call("/v1/put", {"key": key, "value": value}).get("version"))
+        return self._call(Put(key, value), Stored).version
 
     def get(self, key: str) -> Entry | None:
         """The newest value of a key, or None."""
-        return _entry(self._call("/v1/get", {"key": key, "version": 0, "timeout": 0}))
+        return self._entry(Get(key))
 
     def wait(self, key: str, *, timeout: float, newer_than: int = 0) -> Entry | None:
         """The newest value of a key once its version is above ``newer_than``; None after ``timeout`` seconds."""
         deadline = Deadline.after(timeout)
         while True:
-            entry = _entry(self._long_poll("/v1/get", {"key": key, "version": newer_than}, deadline))
+            entry = self._entry(Get(key, newer_than, min(_POLL_S, deadline.remaining())))
             if entry is not None or deadline.expired():
                 return entry
+
+    def _entry(self, request: Get) -> Entry | None:
+        entry = self._call(request, Entry, wait=request.timeout)
+        return entry if entry.version > 0 else None
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes of any length under ``name``."""
@@ -195,43 +226,42 @@ class CoordinatorClient:
         count = self.wait(blobs.count_key(name), timeout=timeout)
         if count is None:
             return None
-        segments = [self.get(blobs.segment_key(name, index)) for index in range(_number(count.value))]
+        indices = range(from_document(count.value, int, f"the number of segments of {name}"))
+        segments = [self.get(blobs.segment_key(name, index)) for index in indices]
         return b"".join(blobs.decode(segment.value if segment else None) for segment in segments)
 
     def remove_blob(self, name: str) -> None:
         """Has the bytes under ``name`` forgotten; nothing if there are none."""
-        self._call("/v1/remove", {"name": name})
+        self._call(Remove(name), Nothing)
 
     # ---- output ----------------------------------------------------------------------------------------------------
 
     def show(self, piece: OutputPiece) -> None:
         """Hands on whole lines of a node's output to those who read along."""
-        self._call("/v1/show", to_document(piece))
+        self._call(Show(piece), Nothing)
 
     def read_output(self, position: int, *, timeout: float) -> OutputPage:
         """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
         (20 at most)."""
         wait = min(_POLL_S, timeout)
-        reply = self._call("/v1/read", {"position": position, "timeout": wait}, wait=wait)
-        return from_document(reply, OutputPage, "the output")
+        return self._call(ReadOutput(position, wait), OutputPage, wait=wait)
 
     # ---- transport -------------------------------------------------------------------------------------------------
 
-    def _long_poll(self, path: str, body: Mapping[str, object], deadline: Deadline) -> Mapping[str, object]:
-        wait = min(_POLL_S, deadline.remaining())
-        return self._call(path, {**body, "timeout": wait}, wait=wait)
-
-    def _call(self, path: str, body: Mapping[str, object], *, wait: float = 0.0) -> Mapping[str, object]:
-        data = json.dumps(body, allow_nan=False).encode()
+    def _call(self, request: object, kind: type[_T], *, wait: float = 0.0) -> _T:
+        """The ``kind`` that answers ``request``, which the coordinator may keep for ``wait`` seconds."""
+        path, data = path_of(type(request)), encode(request)
         if len(data) > MAX_BODY_BYTES:
             raise CoordinatorError(f"a message of {len(data)} bytes is too large; {MAX_BODY_BYTES} are allowed")
         status, reply = self._exchange(path, data, wait)
-        document = _document(reply)
-        if status == _OK:
-            return document
-        reason = document.get("error", "no reason given")
-        if status == _CONFLICT and path == "/v1/join":
-            raise RendezvousError(str(reason))
+        try:
+            if status == _OK:
+                return decode(reply, kind, "the coordinator's answer")
+            reason = decode(reply, Refused, "the coordinator's refusal").error
+        except ConfigError as error:
+            raise CoordinatorError(str(error)) from error
+        if status == _CONFLICT and isinstance(request, Join):
+            raise RendezvousError(reason)
         raise CoordinatorError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
 
     def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
@@ -267,31 +297,3 @@ class CoordinatorClient:
         """The one that was used last: it is the least likely to have been closed."""
         with self._lock:
             return self._idle.pop() if self._idle else None
-
-
-def _document(data: bytes) -> Mapping[str, object]:
-    try:
-        return _mapping(json.loads(data))
-    except ValueError as error:
-        raise CoordinatorError("the coordinator's answer is no JSON object") from error
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise ValueError("not an object")
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int):
-        raise CoordinatorError(f"the coordinator's answer holds {value!r} where a number was due")
-    return value
-
-
-def _entry(reply: Mapping[str, object]) -> Entry | None:
-    version = _number(reply.get("version"))
-    return Entry(reply.get("value"), version) if version > 0 else None

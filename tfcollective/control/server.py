@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,17 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.codec import encode
 from tfcollective.control import blobs
 from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
 from tfcollective.control.door import Door
 from tfcollective.control.doorkeeper import Doorkeeper
+from tfcollective.control.messages import Refused
 from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
 from tfcollective.control.refusals import RefusalLog
-from tfcollective.control.requests import BadRequest, Body
-from tfcollective.control.service import JobService, JobView, Reply
+from tfcollective.control.service import JobService, JobView
 from tfcollective.control.state import Membership, Refusal
 from tfcollective.control.store import Store
-from tfcollective.errors import CoordinatorError
+from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
 from tfcollective.settings import variable
@@ -264,8 +264,7 @@ class CoordinatorServer:
             return self._refuse(request, 408, "the body did not come in time")
         except web.RequestPayloadError as error:
             return self._refuse(request, 400, f"a body that cannot be read: {error}")
-        status, reply = await self._answer(request, body)
-        data = json.dumps(reply).encode()
+        status, data = await self._answer(request, body)
         headers = {SIGNATURE: door.session.reply_signature(status, data)}
         return web.Response(status=status, body=data, headers=headers, content_type="application/json")
 
@@ -287,19 +286,17 @@ class CoordinatorServer:
         encryption = self._options.encryption
         return encryption == "off" or (encryption == "auto" and is_loopback(request.remote or ""))
 
-    async def _answer(self, request: web.Request, body: bytes) -> tuple[int, Reply]:
-        """Status and reply of a proved request."""
-        handler = self._service.handler(request.path)
-        if handler is None or request.method != "POST":
-            return 404, {"error": f"there is no {request.method} {request.path}"}
+    async def _answer(self, request: web.Request, body: bytes) -> tuple[int, bytes]:
+        """Status and body of the reply to a proved request."""
+        if request.method != "POST" or not self._service.serves(request.path):
+            return 404, encode(Refused(f"there is no {request.method} {request.path}"))
         try:
-            return 200, await handler(Body.parse(body))
-        except BadRequest as error:
-            text = f"refused {request.path} from {request.remote}: {error}"
-            self._refusals.note(text)
-            return 400, {"error": str(error)}
+            return 200, await self._service.answer(request.path, body)
+        except ConfigError as error:
+            self._refusals.note(f"refused {request.path} from {request.remote}: {error}")
+            return 400, encode(Refused(str(error)))
         except Refusal as error:
-            return 409, {"error": str(error)}
+            return 409, encode(Refused(str(error)))
 
     def _refuse(self, request: web.Request, status: int, reason: str) -> web.Response:
         """The answer to a client that has not proved the key: says nothing, and the connection ends."""

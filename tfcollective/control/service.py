@@ -6,25 +6,44 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
-from tfcollective.codec import from_document, to_document
+from tfcollective.codec import decode, encode
 from tfcollective.control import blobs
-from tfcollective.control.output_log import OutputLog, OutputPage, OutputPiece
+from tfcollective.control.messages import (
+    Enroll,
+    Enrolled,
+    Exited,
+    FindLost,
+    Get,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Lost,
+    Nothing,
+    Put,
+    ReadClock,
+    ReadOutput,
+    Remove,
+    Show,
+    Started,
+    Status,
+    Stored,
+    Time,
+    path_of,
+)
+from tfcollective.control.output_log import OutputLog, OutputPage
 from tfcollective.control.protocol import NODES, TRAINING_ENDED
-from tfcollective.control.requests import BadRequest, Body
-from tfcollective.control.state import JoinRequest, Membership, RendezvousFailure, TaskView
+from tfcollective.control.state import Membership, RendezvousFailure, TaskView
 from tfcollective.control.store import Entry, Store
-from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import World
 
-__all__ = ["Handler", "JobService", "JobView", "Reply"]
+__all__ = ["JobService", "JobView"]
 
-Reply = Mapping[str, object]
-Handler = Callable[[Body], Awaitable[Reply]]
 _T = TypeVar("_T")
 _MAX_POLL_S = 30.0
 _LATE_S = 2.0
@@ -81,31 +100,39 @@ class JobService:
         self._put_to: dict[str, asyncio.Event] = {}  # one for each key that is waited for: a put wakes no others
         self._shown = asyncio.Event()  # one of its own: output comes often, and most who wait do not wait for it
         self._closing = False
-        self._told: tuple[World, Reply] | None = None
+        self._told: tuple[World, bytes] | None = None
         self._began: dict[TaskKey, float] = {}
         self._durations: dict[TaskKey, float] = {}
         self._nodes: dict[str, Mapping[str, object]] = {}
         self._output = OutputLog(_MAX_OUTPUT_BYTES)
-        self._handlers: dict[str, Handler] = {
-            "/v1/join": self._join,
-            "/v1/heartbeat": self._heartbeat,
-            "/v1/leave": self._leave,
-            "/v1/lost": self._lost,
-            "/v1/started": self._started,
-            "/v1/exited": self._exited,
-            "/v1/status": self._status,
-            "/v1/clock": self._tell_time,
-            "/v1/enroll": self._enroll,
-            "/v1/put": self._put,
-            "/v1/get": self._get,
-            "/v1/remove": self._remove,
-            "/v1/show": self._show,
-            "/v1/read": self._read,
+        kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
+            Join: self._join,
+            Heartbeat: self._heartbeat,
+            Leave: self._leave,
+            FindLost: self._find_lost,
+            Started: self._started,
+            Exited: self._exited,
+            Status: self._status,
+            ReadClock: self._read_clock,
+            Enroll: self._enroll,
+            Put: self._put,
+            Get: self._get,
+            Remove: self._remove,
+            Show: self._show,
+            ReadOutput: self._read_output,
         }
+        self._handlers = {path_of(kind): (kind, handler) for kind, handler in kinds.items()}
 
-    def handler(self, path: str) -> Handler | None:
-        """What answers a POST to ``path``; it raises BadRequest or Refusal. None if there is no such path."""
-        return self._handlers.get(path)
+    def serves(self, path: str) -> bool:
+        """Whether there are requests that go to ``path``."""
+        return path in self._handlers
+
+    async def answer(self, path: str, body: bytes) -> bytes:
+        """The answer to a request to ``path``. Raises ConfigError when ``body`` is something else than that request,
+        Refusal when it contradicts the state."""
+        kind, handler = self._handlers[path]
+        reply = await handler(decode(body, kind, "the body"))
+        return reply if isinstance(reply, bytes) else encode(reply)
 
     def close(self) -> None:
         """Ends all waits; those who wait hear that the job has ended."""
@@ -218,113 +245,95 @@ class JobService:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    async def _join(self, body: Body) -> Reply:
-        join = JoinRequest(
-            task=body.task("task"),
-            size=body.integer("size"),
-            node=body.text("node"),
-            pid=body.integer("pid"),
-            address=body.text("address"),
-        )
-        round_ends = self._membership.deadline
-        self._membership.join(join, self._clock.monotonic())
-        if self._membership.deadline != round_ends or self._membership.outcome(join) is not None:
+    async def _join(self, message: Join) -> object:
+        request, round_ends = message.request, self._membership.deadline
+        self._membership.join(request, self._clock.monotonic())
+        if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
             self._notify()  # the round has begun or is over: what lies between wakes nobody, or n joins wake n^2 times
-        outcome = await self._until(lambda: self._membership.outcome(join), body.number("timeout"))
+        outcome = await self._until(lambda: self._membership.outcome(request), message.timeout)
         if isinstance(outcome, World):
             return self._tell_world(outcome)
         if isinstance(outcome, RendezvousFailure):
-            return {"failure": outcome.message, "missing": list(outcome.missing)}
+            return Joined(failure=outcome.message, missing=outcome.missing)
         if self._closing:
-            return {"failure": "the job has ended", "missing": []}
-        return {"missing": [str(task) for task in self._membership.missing]}
+            return Joined(failure="the job has ended")
+        return Joined(missing=tuple(str(task) for task in self._membership.missing))
 
-    def _tell_world(self, world: World) -> Reply:
+    def _tell_world(self, world: World) -> bytes:
         """The same reply for all its members, made once."""
         if self._told is None or self._told[0] is not world:
-            self._told = (world, {"world": to_document(world)})
+            self._told = (world, encode(Joined(world)))
         return self._told[1]
 
-    async def _heartbeat(self, body: Body) -> Reply:
-        now = self._clock.monotonic()
-        self._membership.heartbeat(body.task("task"), body.text("activity"), body.mapping("info"), now)
-        return {}
+    async def _heartbeat(self, beat: Heartbeat) -> Nothing:
+        self._membership.heartbeat(beat.task, beat.activity, beat.info, self._clock.monotonic())
+        return Nothing()
 
-    async def _leave(self, body: Body) -> Reply:
-        self._membership.leave(body.task("task"), self._clock.monotonic())
+    async def _leave(self, message: Leave) -> Nothing:
+        self._membership.leave(message.task, self._clock.monotonic())
         self._notify()
-        return {}
+        return Nothing()
 
-    async def _lost(self, body: Body) -> Reply:
-        generation = body.integer("generation")
-        lost = await self._until(lambda: self._membership.lost_member(generation), body.number("timeout"))
-        return {} if lost is None else {"rank": lost[0], "message": lost[1]}
+    async def _find_lost(self, message: FindLost) -> Lost:
+        lost = await self._until(lambda: self._membership.lost_member(message.generation), message.timeout)
+        return Lost() if lost is None else Lost(*lost)
 
-    async def _started(self, body: Body) -> Reply:
-        self._membership.started(body.task("task"), body.text("node"), body.integer("pid"))
-        self._began.setdefault(body.task("task"), self._clock.monotonic())
-        return {}
+    async def _started(self, message: Started) -> Nothing:
+        self._membership.started(message.task, message.node, message.pid)
+        self._began.setdefault(message.task, self._clock.monotonic())
+        return Nothing()
 
-    async def _exited(self, body: Body) -> Reply:
-        try:
-            self.exited(from_document(body.mapping("record"), ExitRecord, "the record"))
-        except ConfigError as error:
-            raise BadRequest(str(error)) from error
-        return {}
+    async def _exited(self, message: Exited) -> Nothing:
+        self.exited(message.record)
+        return Nothing()
 
-    async def _put(self, body: Body) -> Reply:
-        return {"version": self.put(body.text("key"), body.value("value"))}
+    async def _put(self, message: Put) -> Stored:
+        return Stored(self.put(message.key, message.value))
 
-    async def _get(self, body: Body) -> Reply:
-        key, version = body.text("key"), body.integer("version")
+    async def _get(self, message: Get) -> Entry:
         entry = await self._until(
-            lambda: self._store.newer(key, version),
-            body.number("timeout"),
-            lambda: self._put_to.setdefault(key, asyncio.Event()),
+            lambda: self._store.newer(message.key, message.version),
+            message.timeout,
+            lambda: self._put_to.setdefault(message.key, asyncio.Event()),
         )
-        return _entry_reply(entry)
+        return entry or Entry(None, 0)
 
-    async def _remove(self, body: Body) -> Reply:
+    async def _remove(self, message: Remove) -> Nothing:
         """Forgets the bytes under a name: the number of their segments first, so that no reader finds half of them."""
-        name = body.text("name")
-        count = len(self.segments(name) or ())
-        self._store.remove(blobs.count_key(name))
+        count = len(self.segments(message.name) or ())
+        self._store.remove(blobs.count_key(message.name))
         for index in range(count):
-            self._store.remove(blobs.segment_key(name, index))
-        return {}
+            self._store.remove(blobs.segment_key(message.name, index))
+        return Nothing()
 
-    async def _enroll(self, body: Body) -> Reply:
-        """An agent that was not started by the launcher itself says that it is there. Repeating it changes nothing."""
-        token = body.text("token")
-        if token not in self._nodes:
-            self._nodes[token] = body.mapping("facts")
+    async def _enroll(self, message: Enroll) -> Enrolled:
+        if message.token not in self._nodes:
+            self._nodes[message.token] = message.facts
             self.put(NODES, list(self._nodes.values()))
-        return {"number": list(self._nodes).index(token)}
+        return Enrolled(list(self._nodes).index(message.token))
 
-    async def _show(self, body: Body) -> Reply:
-        """A node's output, for those who read along."""
-        self._output.add(OutputPiece(body.text("node"), body.text("stream"), body.text("text")))
+    async def _show(self, message: Show) -> Nothing:
+        self._output.add(message.piece)
         self._notify_readers()
-        return {}
+        return Nothing()
 
-    async def _read(self, body: Body) -> Reply:
-        position = body.integer("position")
-        page = await self._until(lambda: self._output.since(position), body.number("timeout"), lambda: self._shown)
-        reply: Reply = to_document(OutputPage((), position, 0) if page is None else page)
-        return reply
+    async def _read_output(self, message: ReadOutput) -> OutputPage:
+        position = message.position
+        page = await self._until(lambda: self._output.since(position), message.timeout, lambda: self._shown)
+        return page or OutputPage((), position, 0)
 
-    async def _tell_time(self, body: Body) -> Reply:
-        del body
-        return {"monotonic_ns": int(self._clock.monotonic() * 1e9)}
+    async def _read_clock(self, message: ReadClock) -> Time:
+        del message
+        return Time(int(self._clock.monotonic() * 1e9))
 
-    async def _status(self, body: Body) -> Reply:
-        del body
+    async def _status(self, message: Status) -> object:
+        del message
         membership, now = self._membership, self._clock.monotonic()
         return {
             "job": self._job_id,
             "generation": membership.world.generation if membership.world else 0,
             "failure": membership.failure.message if membership.failure else None,
-            "tasks": [_task_reply(view, now) for view in (*membership.views, *membership.side_views)],
+            "tasks": [_describe(view, now) for view in (*membership.views, *membership.side_views)],
         }
 
 
@@ -336,11 +345,7 @@ async def _wait(event: asyncio.Event, timeout: float | None) -> None:
         return
 
 
-def _entry_reply(entry: Entry | None) -> Reply:
-    return {"version": 0} if entry is None else {"version": entry.version, "value": entry.value}
-
-
-def _task_reply(view: TaskView, now: float) -> Reply:
+def _describe(view: TaskView, now: float) -> Mapping[str, object]:
     age = None if view.last_heartbeat is None else round(now - view.last_heartbeat, 3)
     return {
         "task": str(view.task),
@@ -351,5 +356,5 @@ def _task_reply(view: TaskView, now: float) -> Reply:
         "pid": view.pid,
         "heartbeat_age_s": age,
         "info": dict(view.info),
-        "exit": to_document(view.exit),
+        "exit": view.exit,
     }

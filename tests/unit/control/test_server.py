@@ -17,9 +17,9 @@ from patience import within
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers, new_key
 from tfcollective.control.client import CoordinatorClient, OtherJobError
+from tfcollective.control.messages import Get
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
-from tfcollective.control.requests import Body
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.control.service import JobService
 from tfcollective.control.state import Membership
@@ -181,15 +181,15 @@ def test_a_value_wakes_only_those_that_wait_for_it():
             return of(key, version)
 
         service._store.newer = newer
-        bodies = [Body({"key": f"k{number}", "version": 0, "timeout": 20.0}) for number in range(5)]
-        waiting = [asyncio.create_task(service._get(body)) for body in bodies]
+        requests = [Get(f"k{number}", timeout=20.0) for number in range(5)]
+        waiting = [asyncio.create_task(service._get(request)) for request in requests]
         await asyncio.sleep(0.05)
         looks.clear()
         service.put("k3", 1)
-        assert (await asyncio.wait_for(waiting[3], within(20)))["value"] == 1
+        assert (await asyncio.wait_for(waiting[3], within(20))).value == 1
         assert looks == ["k3"]
         service.close()
-        assert [reply["version"] for reply in await asyncio.gather(*waiting)] == [0, 0, 0, 1, 0]
+        assert [entry.version for entry in await asyncio.gather(*waiting)] == [0, 0, 0, 1, 0]
 
     asyncio.run(look())
 
@@ -359,7 +359,7 @@ def test_an_oversized_body(signed):
         ("/v1/get", b'{"key": "k", "version": 0, "timeout": -1}'),
         ("/v1/get", b'{"key": "k", "version": 0, "timeout": NaN}'),
         ("/v1/leave", b'{"task": "nobody"}'),
-        ("/v1/heartbeat", b'{"task": "worker:0", "activity": "", "info": 3}'),
+        ("/v1/heartbeat", b'{"task": {"type": "worker", "index": 0}, "activity": "", "info": 3}'),
         ("/v1/exited", b'{"record": {}}'),
     ],
 )
