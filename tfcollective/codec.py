@@ -9,6 +9,7 @@ checked before this module sees any of it.
 from __future__ import annotations
 
 import json
+import threading
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -20,6 +21,8 @@ __all__ = ["NotNegative", "decode", "encode", "encode_line", "from_document", "t
 _T = TypeVar("_T")
 #: A number of 0 or more.
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_lock = threading.Lock()
+_prepared: set[object] = set()
 
 
 def encode(value: object) -> bytes:
@@ -55,7 +58,19 @@ def to_document(value: object) -> Any:
 
 def from_document(document: object, kind: type[_T], what: str) -> _T:
     """The ``kind`` that :func:`to_document` has made into ``document``; ConfigError as for :func:`decode`."""
+    _prepare(kind)
     try:
         return msgspec.convert(document, kind)
     except (ValueError, RecursionError) as error:  # msgspec's errors, with what a class's own checks raise among them
         raise ConfigError(f"{what} cannot be read: {error}") from error
+
+
+def _prepare(kind: object) -> None:
+    """Has msgspec read the annotations of ``kind`` and of all classes in it, by one thread at a time.
+
+    msgspec does that when it first meets a class and lets other threads see the result before it is whole: they crash.
+    """
+    if kind not in _prepared:
+        with _lock:
+            msgspec.json.Decoder(kind)
+            _prepared.add(kind)

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 import pytest
+from patience import within
 
 from tfcollective.codec import decode, encode, encode_line, from_document, to_document
 from tfcollective.errors import ConfigError
@@ -84,3 +87,30 @@ def test_an_error_says_what_cannot_be_read_and_where(data: bytes, says: str) -> 
 def test_what_json_cannot_express_is_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         encode(Whole((), rest={"x": object()}))
+
+
+MANY_THREADS = """
+import dataclasses, sys, threading
+from tfcollective.codec import encode, decode
+
+sys.setswitchinterval(1e-6)
+for _ in range(60):
+    Leaf = dataclasses.make_dataclass("Leaf", [(f"f{i}", "int") for i in range(40)])
+    Top = dataclasses.make_dataclass("Top", [("m", tuple[Leaf, ...]), ("leaf", Leaf)])
+    leaf = Leaf(*range(40))
+    top = Top((leaf,) * 3, leaf)
+    right = []
+    work = lambda value: right.append(decode(encode(value), type(value), "it") == value)
+    threads = [threading.Thread(target=work, args=(value,)) for value in (top, leaf) * 8]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 16
+"""
+
+
+def test_a_class_may_be_met_by_many_threads_at_once() -> None:
+    """In a process of its own, which msgspec would crash."""
+    done = subprocess.run([sys.executable, "-c", MANY_THREADS], timeout=within(60), check=False)
+    assert done.returncode == 0
