@@ -14,17 +14,19 @@ from typing import Any
 from tfcollective import log
 from tfcollective.agent.config import AgentConfig, Order, StopCommand
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.pulse import CoordinatorWatch, Pulse
+from tfcollective.agent.pulse import Pulse
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.liveness import Heartbeat
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
 from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["main"]
@@ -35,7 +37,6 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READ_BYTES = 1 << 16
 _REPORT_S = 5.0
 _DRAIN_S = 1.0
-_REPLY_S = 3.0
 _LOST = 0  # among the numbers of signals: the coordinator is gone
 
 
@@ -87,9 +88,13 @@ def _watch_coordinator(config: AgentConfig, wake_up: _WakeUp) -> None:
     """Where the launcher's end is not the end of our stdin: whoever holds that may have been stopped."""
     if config.lost_after is None:
         return
-    CoordinatorWatch(
-        _client(config, reply_timeout=_REPLY_S, connections=1), config.lost_after, wake_up.coordinator_lost
-    ).start()
+    client = _client(config, reply_timeout=TIMING.short_reply, connections=1)
+
+    def lost(cause: str) -> None:
+        _LOG.error("agent: %s: ending the ranks", cause)
+        wake_up.coordinator_lost()
+
+    Heartbeat(client.ping, lost, config.lost_after).start()
 
 
 def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:

@@ -22,17 +22,20 @@ from tfcollective.control.connection import (
     UnprovenReplyError,
 )
 from tfcollective.control.messages import (
+    Alive,
+    Beat,
     Enroll,
     Enrolled,
     Exited,
     FindLost,
+    Found,
     Get,
-    Heartbeat,
     Join,
     Joined,
     Leave,
     Lost,
     Nothing,
+    Presence,
     Put,
     ReadClock,
     ReadOutput,
@@ -52,6 +55,7 @@ from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint, World
 
 __all__ = [
@@ -63,9 +67,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_REPLY_TIMEOUT_S = 10.0
-_POLL_S = 20.0  # one long poll; a waiting call makes several
-_JOIN_MARGIN_S = 15.0  # the coordinator judges the start timeout; we give up this much later
 _CONNECTIONS = 4
 _CONFLICT = 409
 _OK = 200
@@ -89,7 +90,7 @@ class CoordinatorClient:
         job_id: str | None = None,
         *,
         encryption: str = "auto",
-        reply_timeout: float = _REPLY_TIMEOUT_S,
+        reply_timeout: float = TIMING.reply,
         connections: int = _CONNECTIONS,
     ) -> None:
         self._access = Access(endpoint, key, job_id, encryption)
@@ -129,9 +130,9 @@ class CoordinatorClient:
         RendezvousError that names the missing tasks, or the task that ended before it had joined.
         """
         request = JoinRequest(task, size, node, pid, address)
-        deadline = Deadline.after(timeout + _JOIN_MARGIN_S)
+        deadline = Deadline.after(timeout + TIMING.join_margin)
         while True:
-            wait = min(_POLL_S, deadline.remaining())
+            wait = min(TIMING.poll, deadline.remaining())
             reply = self._call(Join(request, wait), Joined, wait=wait)
             if reply.world is not None:
                 return reply.world
@@ -143,7 +144,11 @@ class CoordinatorClient:
 
     def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
         """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
-        self._call(Heartbeat(task, activity, info), Nothing)
+        self._call(Beat(task, activity, info), Nothing)
+
+    def alive(self, name: str) -> None:
+        """Says that the process of this name lives: for those that are no task."""
+        self._call(Alive(name), Nothing)
 
     def leave(self, task: TaskKey) -> None:
         """Says that the task leaves the world in order."""
@@ -152,7 +157,7 @@ class CoordinatorClient:
     def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
         is none within ``timeout`` seconds (20 at most)."""
-        wait = min(_POLL_S, timeout)
+        wait = min(TIMING.poll, timeout)
         lost = self._call(FindLost(generation, wait), Lost, wait=wait)
         return None if lost.rank is None else (lost.rank, lost.message)
 
@@ -208,13 +213,21 @@ class CoordinatorClient:
         """The newest value of a key once its version is above ``newer_than``; None after ``timeout`` seconds."""
         deadline = Deadline.after(timeout)
         while True:
-            entry = self._entry(Get(key, newer_than, min(_POLL_S, deadline.remaining())))
+            entry = self._entry(Get(key, newer_than, min(TIMING.poll, deadline.remaining())))
             if entry is not None or deadline.expired():
                 return entry
 
+    def wait_while(self, key: str, name: str, limit: float, *, newer_than: int = 0) -> Entry | None:
+        """As :meth:`wait`, for as long as the process ``name`` says that it is :meth:`alive`; None once it has not done
+        so for ``limit`` seconds."""
+        request = Get(key, newer_than, TIMING.poll, Presence(name, limit))
+        while True:
+            found = self._call(request, Found, wait=request.timeout)
+            if found.entry is not None or found.silent:
+                return found.entry
+
     def _entry(self, request: Get) -> Entry | None:
-        entry = self._call(request, Entry, wait=request.timeout)
-        return entry if entry.version > 0 else None
+        return self._call(request, Found, wait=request.timeout).entry
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes of any length under ``name``."""
@@ -243,7 +256,7 @@ class CoordinatorClient:
     def read_output(self, position: int, *, timeout: float) -> OutputPage:
         """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
         (20 at most)."""
-        wait = min(_POLL_S, timeout)
+        wait = min(TIMING.poll, timeout)
         return self._call(ReadOutput(position, wait), OutputPage, wait=wait)
 
     # ---- transport -------------------------------------------------------------------------------------------------

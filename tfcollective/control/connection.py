@@ -19,6 +19,7 @@ from tfcollective.control.auth import (
 from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
 from tfcollective.errors import CoordinatorError
 from tfcollective.settings import variable
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "UnprovenReplyError",
 ]
 
-_CONNECT_TIMEOUT_S = 5.0
 _OK = 200
 
 
@@ -89,7 +89,7 @@ class Connection:
             CoordinatorError: one of the ends does not encrypt what the other wants encrypted.
         """
         endpoint = access.endpoint
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=min(_CONNECT_TIMEOUT_S, timeout))
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=min(TIMING.connect, timeout))
         connection.auto_open = 0  # never by itself: what it would open is neither encrypted nor proved
         try:
             connection.connect()

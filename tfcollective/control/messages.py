@@ -11,22 +11,26 @@ from dataclasses import dataclass
 from tfcollective.codec import NotNegative
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.state import JoinRequest
+from tfcollective.control.store import Entry
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import World
 
 __all__ = [
+    "Alive",
+    "Beat",
     "Enroll",
     "Enrolled",
     "Exited",
     "FindLost",
+    "Found",
     "Get",
-    "Heartbeat",
     "Join",
     "Joined",
     "Leave",
     "Lost",
     "Nothing",
+    "Presence",
     "Put",
     "ReadClock",
     "ReadOutput",
@@ -71,12 +75,19 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Heartbeat:
+class Beat:
     """A task lives: what it does (a word) and what it counts."""
 
     task: TaskKey
     activity: str
     info: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Alive:
+    """A process of this name, which is no task, lives: a node or a submitter."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -166,15 +177,33 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Get:
-    """The value of a key once its version is above ``version``, or after ``timeout`` seconds.
+class Presence:
+    """What a wait depends on: the process of this name gives signs of life (:class:`Alive`) within ``limit`` seconds.
 
-    The answer is an :class:`~tfcollective.control.store.Entry`, of version 0 when there is none.
+    One that has given none yet counts as heard when the first wait for it begins.
     """
+
+    name: str
+    limit: NotNegative
+
+
+@dataclass(frozen=True)
+class Get:
+    """The value of a key once its version is above ``version``, or after ``timeout`` seconds, or as soon as the one
+    that is to put it there is silent."""
 
     key: str
     version: int = 0
     timeout: NotNegative = 0.0
+    presence: Presence | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The value, if there is one, and whether the one that is to put it there is silent."""
+
+    entry: Entry | None = None
+    silent: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.codec import decode, encode
 from tfcollective.control import blobs
+from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.messages import (
+    Alive,
+    Beat,
     Enroll,
     Enrolled,
     Exited,
     FindLost,
+    Found,
     Get,
-    Heartbeat,
     Join,
     Joined,
     Leave,
     Lost,
     Nothing,
+    Presence,
     Put,
     ReadClock,
     ReadOutput,
@@ -37,18 +42,19 @@ from tfcollective.control.messages import (
 from tfcollective.control.output_log import OutputLog, OutputPage
 from tfcollective.control.protocol import NODES, TRAINING_ENDED
 from tfcollective.control.state import Membership, RendezvousFailure, TaskView
-from tfcollective.control.store import Entry, Store
+from tfcollective.control.store import Store
+from tfcollective.control.wakeups import Wakeups
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
 from tfcollective.topology import World
 
 __all__ = ["JobService", "JobView"]
 
 _T = TypeVar("_T")
-_MAX_POLL_S = 30.0
-_LATE_S = 2.0
-_CATCH_UP_S = 5.0
 _MAX_OUTPUT_BYTES = 16 << 20
+# What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
+_TIME, _ROUND, _ENDS, _OUTPUT, _STORE = "time", "round", "ends", "output", "store"
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,8 @@ class JobView:
 
 
 class JobService:
-    """The pure membership and store, and the requests that wait for them to change.
+    """The pure membership and store, and the requests that wait for them to change. A change wakes those that
+    wait for it; signs of life are noted and wake none: their absence is looked for (:data:`Timing.watch`).
 
     Lives on the thread of one event loop; only its construction may happen elsewhere.
 
@@ -96,9 +103,9 @@ class JobService:
         self._silence_limit = silence_limit
         self._on_silent = on_silent
         self._on_trained = on_trained
-        self._changed = asyncio.Event()
-        self._put_to: dict[str, asyncio.Event] = {}  # one for each key that is waited for: a put wakes no others
-        self._shown = asyncio.Event()  # one of its own: output comes often, and most who wait do not wait for it
+        self._wakeups = Wakeups()
+        self._liveness = LivenessTracker[str](TIMING.longest_gap)  # of processes that are no tasks
+        self._awaited: Counter[Presence] = Counter()
         self._closing = False
         self._told: tuple[World, bytes] | None = None
         self._began: dict[TaskKey, float] = {}
@@ -107,7 +114,8 @@ class JobService:
         self._output = OutputLog(_MAX_OUTPUT_BYTES)
         kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
             Join: self._join,
-            Heartbeat: self._heartbeat,
+            Beat: self._beat,
+            Alive: self._alive,
             Leave: self._leave,
             FindLost: self._find_lost,
             Started: self._started,
@@ -137,10 +145,7 @@ class JobService:
     def close(self) -> None:
         """Ends all waits; those who wait hear that the job has ended."""
         self._closing = True
-        self._notify()
-        for key in tuple(self._put_to):
-            self._notify_of(key)
-        self._notify_readers()
+        self._wakeups.wake_all()
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
 
@@ -167,12 +172,12 @@ class JobService:
             self.put(TRAINING_ENDED, True)
             if self._on_trained is not None:
                 self._on_trained()
-        self._notify()
+        self._wakeups.wake(_ROUND, _ENDS)
 
     def put(self, key: str, value: object) -> int:
         """Stores a value for the tasks; returns its version."""
         version = self._store.put(key, value)
-        self._notify_of(key)
+        self._wakeups.wake((_STORE, key))
         return version
 
     def segments(self, name: str) -> list[object] | None:
@@ -186,62 +191,46 @@ class JobService:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     async def keep_time(self) -> None:
-        """Does what is due when its time comes; sleeps until then, or until something changes."""
+        """Does what is due when its time comes; sleeps until then, or until something is due sooner."""
         while not self._closing:
-            due = self._next_due()
+            await self._wakeups.wait((_TIME,), self._until_due())
             now = self._clock.monotonic()
-            await _wait(self._changed, None if due == math.inf else max(0.0, due - now))
-            if self._clock.monotonic() - max(due, now) > _LATE_S:
-                # This process was stopped for a while: first hear what was said meanwhile.
-                await asyncio.sleep(_CATCH_UP_S)
-            self._expire_round()
-            for task in self._membership.find_silent(self._clock.monotonic(), self._silence_limit):
+            self._expire_round(now)
+            for task in self._membership.find_silent(now, self._silence_limit):
                 if self._on_silent is not None:
                     self._on_silent(task)
+            self._wakeups.wake(*(one for one in self._awaited if self._is_silent(one)))
 
-    def _next_due(self) -> float:
-        round_ends = self._membership.deadline
-        silence = None
-        if self._silence_limit < math.inf:
-            silence = self._membership.next_silence(self._silence_limit)
-        return min(math.inf if moment is None else moment for moment in (round_ends, silence))
+    def _until_due(self) -> float | None:
+        """In how many seconds something is due; None: not yet."""
+        judges = self._awaited or (self._silence_limit < math.inf and self._membership.expects_heartbeats)
+        deadline = self._membership.deadline
+        due = [] if deadline is None else [max(0.0, deadline - self._clock.monotonic())]
+        return min([*due, *([TIMING.watch] if judges else [])], default=None)
 
-    def _expire_round(self) -> None:
+    def _expire_round(self, now: float) -> None:
         before = self._membership.failure
-        self._membership.expire(self._clock.monotonic())
+        self._membership.expire(now)
         if self._membership.failure is not before:
-            self._notify()
+            self._wakeups.wake(_ROUND)
 
-    def _notify(self) -> None:
-        """Wakes every request that waits for the world; each looks whether its own condition holds."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _is_silent(self, presence: Presence | None) -> bool:
+        if presence is None:
+            return False
+        return self._liveness.silence(presence.name, self._clock.monotonic()) >= presence.limit
 
-    def _notify_of(self, key: str) -> None:
-        """Wakes those who wait for this key."""
-        event = self._put_to.pop(key, None)
-        if event is not None:
-            event.set()
-
-    def _notify_readers(self) -> None:
-        """The same for those who wait for output."""
-        self._shown.set()
-        self._shown = asyncio.Event()
-
-    async def _until(
-        self, condition: Callable[[], _T | None], timeout: float, event: Callable[[], asyncio.Event] | None = None
-    ) -> _T | None:
+    async def _until(self, condition: Callable[[], _T | None], timeout: float, *topics: Hashable) -> _T | None:
         """The first value of ``condition`` that is not None, or None after ``timeout`` seconds or at the end.
 
-        ``event`` is what says that it may have changed, by default what :meth:`_notify` sets.
+        It is looked at when one of the topics changes.
         """
-        deadline = self._clock.monotonic() + min(timeout, _MAX_POLL_S)
+        deadline = self._clock.monotonic() + min(timeout, TIMING.longest_poll)
         while True:
             value = condition()
             remaining = deadline - self._clock.monotonic()
             if value is not None or remaining <= 0 or self._closing:
                 return value
-            await _wait(self._changed if event is None else event(), remaining)
+            await self._wakeups.wait(topics, remaining)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -249,8 +238,9 @@ class JobService:
         request, round_ends = message.request, self._membership.deadline
         self._membership.join(request, self._clock.monotonic())
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
-            self._notify()  # the round has begun or is over: what lies between wakes nobody, or n joins wake n^2 times
-        outcome = await self._until(lambda: self._membership.outcome(request), message.timeout)
+            # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
+            self._wakeups.wake(_ROUND, _TIME)
+        outcome = await self._until(lambda: self._membership.outcome(request), message.timeout, _ROUND)
         if isinstance(outcome, World):
             return self._tell_world(outcome)
         if isinstance(outcome, RendezvousFailure):
@@ -265,17 +255,20 @@ class JobService:
             self._told = (world, encode(Joined(world)))
         return self._told[1]
 
-    async def _heartbeat(self, beat: Heartbeat) -> Nothing:
-        self._membership.heartbeat(beat.task, beat.activity, beat.info, self._clock.monotonic())
+    async def _beat(self, message: Beat) -> Nothing:
+        self._membership.heartbeat(message.task, message.activity, message.info, self._clock.monotonic())
+        return Nothing()
+
+    async def _alive(self, message: Alive) -> Nothing:
+        self._liveness.heard(message.name, self._clock.monotonic())
         return Nothing()
 
     async def _leave(self, message: Leave) -> Nothing:
         self._membership.leave(message.task, self._clock.monotonic())
-        self._notify()
         return Nothing()
 
     async def _find_lost(self, message: FindLost) -> Lost:
-        lost = await self._until(lambda: self._membership.lost_member(message.generation), message.timeout)
+        lost = await self._until(lambda: self._membership.lost_member(message.generation), message.timeout, _ENDS)
         return Lost() if lost is None else Lost(*lost)
 
     async def _started(self, message: Started) -> Nothing:
@@ -290,13 +283,34 @@ class JobService:
     async def _put(self, message: Put) -> Stored:
         return Stored(self.put(message.key, message.value))
 
-    async def _get(self, message: Get) -> Entry:
-        entry = await self._until(
-            lambda: self._store.newer(message.key, message.version),
-            message.timeout,
-            lambda: self._put_to.setdefault(message.key, asyncio.Event()),
-        )
-        return entry or Entry(None, 0)
+    async def _get(self, message: Get) -> Found:
+        def found() -> Found | None:
+            entry = self._store.newer(message.key, message.version)
+            silent = entry is None and self._is_silent(message.presence)
+            return Found(entry, silent) if entry is not None or silent else None
+
+        with self._awaiting(message.presence):
+            topics: list[Hashable] = [(_STORE, message.key)]
+            if message.presence is not None:
+                topics.append(message.presence)
+            return await self._until(found, message.timeout, *topics) or Found()
+
+    @contextlib.contextmanager
+    def _awaiting(self, presence: Presence | None) -> Iterator[None]:
+        """While it is open, the silence of this process wakes those that wait for the topic ``presence``."""
+        if presence is None:
+            yield
+            return
+        if presence.name not in self._liveness:
+            self._liveness.heard(presence.name, self._clock.monotonic())
+        self._awaited[presence] += 1
+        self._wakeups.wake(_TIME)
+        try:
+            yield
+        finally:
+            self._awaited[presence] -= 1
+            if not self._awaited[presence]:
+                del self._awaited[presence]
 
     async def _remove(self, message: Remove) -> Nothing:
         """Forgets the bytes under a name: the number of their segments first, so that no reader finds half of them."""
@@ -314,12 +328,12 @@ class JobService:
 
     async def _show(self, message: Show) -> Nothing:
         self._output.add(message.piece)
-        self._notify_readers()
+        self._wakeups.wake(_OUTPUT)
         return Nothing()
 
     async def _read_output(self, message: ReadOutput) -> OutputPage:
         position = message.position
-        page = await self._until(lambda: self._output.since(position), message.timeout, lambda: self._shown)
+        page = await self._until(lambda: self._output.since(position), message.timeout, _OUTPUT)
         return page or OutputPage((), position, 0)
 
     async def _read_clock(self, message: ReadClock) -> Time:
@@ -335,14 +349,6 @@ class JobService:
             "failure": membership.failure.message if membership.failure else None,
             "tasks": [_describe(view, now) for view in (*membership.views, *membership.side_views)],
         }
-
-
-async def _wait(event: asyncio.Event, timeout: float | None) -> None:
-    """Returns when the event is set or the time is over."""
-    try:
-        await asyncio.wait_for(event.wait(), timeout)
-    except asyncio.TimeoutError:
-        return
 
 
 def _describe(view: TaskView, now: float) -> Mapping[str, object]:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from tfcollective.control.liveness import LivenessTracker
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.tasks import NO_RANK, TaskKey, trainers
+from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
 
 __all__ = ["JoinRequest", "Membership", "Refusal", "RendezvousFailure", "TaskState", "TaskView"]
@@ -96,6 +98,7 @@ class Membership:
         start_timeout: float,
         auxiliary_tasks: Sequence[TaskKey] = (),
         first_generation: int = 1,
+        longest_gap: float = TIMING.longest_gap,
     ) -> None:
         ordered = trainers(tasks)
         if not ordered or len(set(ordered)) != len(tasks):
@@ -108,7 +111,7 @@ class Membership:
         self._deadline: float | None = None
         self._failure: RendezvousFailure | None = None
         self._world: World | None = None
-        self._found_silent: set[TaskKey] = set()
+        self._liveness = LivenessTracker[TaskKey](longest_gap)
 
     @property
     def world(self) -> World | None:
@@ -144,6 +147,11 @@ class Membership:
     def missing(self) -> tuple[TaskKey, ...]:
         """The tasks that the current round waits for, in rank order."""
         return tuple(task for task in self._views if task not in self._waiting)
+
+    @property
+    def expects_heartbeats(self) -> bool:
+        """Whether :meth:`find_silent` may find some, now or later."""
+        return bool(self._liveness)
 
     @property
     def initialised(self) -> bool:
@@ -189,23 +197,22 @@ class Membership:
         # A member of the world runs when the world has formed, an auxiliary task as soon as it says anything.
         state = TaskState.RUNNING if task in self._side_views and not view.ended else view.state
         self._keep(replace(view, state=state, last_heartbeat=now, activity=activity, info=dict(info)))
+        if task in self._liveness:
+            self._liveness.heard(task, now)
 
     def find_silent(self, now: float, limit: float) -> tuple[TaskKey, ...]:
         """The members of the world whose last heartbeat is ``limit`` seconds old or older; names each only once."""
-        silent = tuple(task for task, beat in self._beats().items() if now - beat >= limit)
-        self._found_silent.update(silent)
+        silent = self._liveness.silent(limit, now)
+        for task in silent:
+            self._liveness.forget(task)
         return silent
-
-    def next_silence(self, limit: float) -> float | None:
-        """When :meth:`find_silent` has somebody to name if no heartbeat comes; None if never."""
-        beats = self._beats()
-        return min(beats.values()) + limit if beats else None
 
     def leave(self, task: TaskKey, now: float) -> None:
         """The task leaves the world in order; it may join the next round."""
         view = self._known(task)
         if view.state is TaskState.RUNNING:
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
+            self._liveness.forget(task)
 
     def exited(self, record: ExitRecord, now: float) -> None:
         """An agent has seen the end of the task's process. Fails the round if that needs the task."""
@@ -213,6 +220,7 @@ class Membership:
         view = self._known(task)
         if view.ended:
             return
+        self._liveness.forget(task)
         state = TaskState.FAILED if record.failed else TaskState.EXITED
         self._keep(replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now)))
         self._settle(now)
@@ -254,16 +262,6 @@ class Membership:
     def _keep(self, view: TaskView) -> None:
         (self._side_views if view.task in self._side_views else self._views)[view.task] = view
 
-    def _beats(self) -> dict[TaskKey, float]:
-        """The last heartbeats of those that have to send them."""
-        return {
-            view.task: view.last_heartbeat
-            for view in self._views.values()
-            if view.state is TaskState.RUNNING
-            and view.last_heartbeat is not None
-            and view.task not in self._found_silent
-        }
-
     def _check_size(self, request: JoinRequest) -> None:
         if request.size != len(self._views):
             raise Refusal(f"{request.task} believes in a world of {request.size}, this job has {len(self._views)}")
@@ -303,6 +301,7 @@ class Membership:
         self._world = World(self._generation, tuple(members))
         for task, view in self._views.items():
             self._views[task] = replace(view, state=TaskState.RUNNING, last_heartbeat=now)
+            self._liveness.heard(task, now)
         self._waiting.clear()
         self._deadline = None
 

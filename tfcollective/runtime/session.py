@@ -7,11 +7,13 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tfcollective._native import Library, load
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Communicator, CommunicatorInfo, CommunicatorOptions, Listener
+from tfcollective.control.liveness import Heartbeat
 from tfcollective.descriptors import raise_limit
 from tfcollective.errors import (
     CollectiveAbortedError,
@@ -25,7 +27,6 @@ from tfcollective.identity import Identity
 from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
-from tfcollective.runtime.heartbeat import Heartbeat
 from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
 from tfcollective.runtime.recorder import TimelineRecorder
@@ -102,7 +103,7 @@ class Session:
             global_process_set._register(GLOBAL_SET, self.members.ranks, self._placement.rank)
         self._crash.install()
         if self._client is not None:
-            self._heartbeat = Heartbeat(self._client, self.identity.task, self._report, self._coordinator_lost)
+            self._heartbeat = Heartbeat(partial(self._beat, self._client), self._coordinator_lost)
             self._heartbeat.start()
         if self._communicator is not None:
             self._interrupt = InterruptWatch(self._info, self.abort)
@@ -311,6 +312,9 @@ class Session:
         info = self._info()
         state = "broken" if info.broken else "running"
         return state, {**published, "completed": info.completed, "pending": info.pending}
+
+    def _beat(self, client: CoordinatorClient) -> None:
+        client.heartbeat(self.identity.task, *self._report())
 
     def _coordinator_lost(self, cause: str) -> None:
         _LOG.error("%s", cause)

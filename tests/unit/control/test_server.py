@@ -17,12 +17,12 @@ from patience import within
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers, new_key
 from tfcollective.control.client import CoordinatorClient, OtherJobError
-from tfcollective.control.messages import Get
+from tfcollective.control.messages import Alive, Beat, Get
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.control.service import JobService
-from tfcollective.control.state import Membership
+from tfcollective.control.state import Membership, Refusal
 from tfcollective.control.store import Store
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
@@ -107,6 +107,37 @@ def test_a_silent_member_is_told_to_the_owner():
         until(lambda: found == [TaskKey("worker", 0)])
 
 
+def test_a_wait_ends_with_the_silence_of_the_one_that_is_waited_for(client):
+    client.alive("node/1")
+    assert client.wait_while("node/1/end", "node/1", 0.2) is None
+    assert client.wait_while("node/2/end", "node/2", 0.2) is None  # it has never been heard
+
+
+def test_a_wait_goes_on_while_the_one_that_is_waited_for_is_heard(server, client):
+    thread, results = in_thread(client.wait_while, "node/1/end", "node/1", 3.0)
+    begin = time.monotonic()
+    while time.monotonic() - begin < 4.0:
+        client.alive("node/1")
+        time.sleep(0.1)
+    client.put("node/1/end", "well")
+    thread.join(within(20))
+    assert results[0].value == "well"
+
+
+def test_signs_of_life_wake_none():
+    async def look():
+        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK, silence_limit=60.0)
+        woken = []
+        service._wakeups.wake = lambda *topics: woken.extend(topics)
+        await service._alive(Alive("node/1"))
+        with pytest.raises(Refusal):
+            await service._beat(Beat(TaskKey("worker", 9), "running", {}))
+        await service._beat(Beat(TaskKey("worker", 0), "running", {}))
+        assert woken == []
+
+    asyncio.run(look())
+
+
 def test_closing_ends_the_waits():
     server = serve()
     server.start()
@@ -186,10 +217,16 @@ def test_a_value_wakes_only_those_that_wait_for_it():
         await asyncio.sleep(0.05)
         looks.clear()
         service.put("k3", 1)
-        assert (await asyncio.wait_for(waiting[3], within(20))).value == 1
+        assert (await asyncio.wait_for(waiting[3], within(20))).entry.value == 1
         assert looks == ["k3"]
         service.close()
-        assert [entry.version for entry in await asyncio.gather(*waiting)] == [0, 0, 0, 1, 0]
+        assert [found.entry and found.entry.version for found in await asyncio.gather(*waiting)] == [
+            None,
+            None,
+            None,
+            1,
+            None,
+        ]
 
     asyncio.run(look())
 
@@ -359,7 +396,7 @@ def test_an_oversized_body(signed):
         ("/v1/get", b'{"key": "k", "version": 0, "timeout": -1}'),
         ("/v1/get", b'{"key": "k", "version": 0, "timeout": NaN}'),
         ("/v1/leave", b'{"task": "nobody"}'),
-        ("/v1/heartbeat", b'{"task": {"type": "worker", "index": 0}, "activity": "", "info": 3}'),
+        ("/v1/beat", b'{"task": {"type": "worker", "index": 0}, "activity": "", "info": 3}'),
         ("/v1/exited", b'{"record": {}}'),
     ],
 )

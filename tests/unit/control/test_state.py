@@ -1,5 +1,6 @@
 """The membership: every rule by example, then invariants over random sequences of events."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ def ended(index, code=0, signal=None):
 
 
 def membership(size):
-    return Membership(workers(size), TIMEOUT)
+    return Membership(workers(size), TIMEOUT, longest_gap=math.inf)
 
 
 def states(state):
@@ -95,19 +96,18 @@ def test_the_start_timeout_counts_from_the_first_join():
 
 def test_a_member_without_heartbeats_is_found_once():
     state = membership(3)
-    assert state.next_silence(5.0) is None
+    assert not state.expects_heartbeats
     for index in range(3):
         state.join(request(index, 3), now=0.0)
     state.heartbeat(task(0), "", {}, now=4.0)
     state.leave(task(2), now=4.0)
-    assert state.next_silence(5.0) == 5.0
+    assert state.expects_heartbeats
     assert state.find_silent(4.9, 5.0) == ()
     assert state.find_silent(5.0, 5.0) == (task(1),)
-    assert state.next_silence(5.0) == 9.0
     assert state.find_silent(8.9, 5.0) == ()
     assert state.find_silent(9.0, 5.0) == (task(0),)
     assert state.find_silent(99.0, 5.0) == ()
-    assert state.next_silence(5.0) is None
+    assert not state.expects_heartbeats
 
 
 def test_waiting_for_the_others_is_no_silence():
@@ -115,7 +115,8 @@ def test_waiting_for_the_others_is_no_silence():
     state.join(request(0, 2), now=0.0)
     assert state.find_silent(9.0, 5.0) == ()
     state.join(request(1, 2), now=9.0)
-    assert state.next_silence(5.0) == 14.0
+    assert state.find_silent(13.9, 5.0) == ()
+    assert state.find_silent(14.0, 5.0) == (task(0), task(1))
 
 
 @pytest.mark.parametrize("exit_first", [True, False])

@@ -7,22 +7,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launching import until
 from patience import within
 
-from tfcollective.clock import ManualClock
 from tfcollective.communicator import CommunicatorInfo
-from tfcollective.errors import CoordinatorError, PeerLostError
+from tfcollective.errors import PeerLostError
 from tfcollective.failures import read_exception
 from tfcollective.runtime.crash import CrashHook, came_through_collective, describe_cause
-from tfcollective.runtime.heartbeat import Heartbeat, LossDetector
 from tfcollective.runtime.interrupt import InterruptWatch, is_stuck
-from tfcollective.tasks import TaskKey
 
 INFO = CommunicatorInfo(0, 2, 0, 2, 0, 1, uses_shared_memory=True, broken=False, completed=5, pending=1)
 
@@ -124,50 +119,6 @@ def test_causes_are_one_short_line() -> None:
     assert len(describe_cause(ValueError("x" * 9999))) == 500
     graph = 'Graph execution error:\n\nDetected at node n\n  File "x.py", line 1\n\nthe real one\n\t [[{{node n}}]]'
     assert describe_cause(ValueError(graph)) == "ValueError: the real one"
-
-
-# ---- heartbeat -------------------------------------------------------------------------------------------------------
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.beats: list[tuple[str, Mapping[str, object]]] = []
-        self.down = False
-
-    def heartbeat(self, task: TaskKey, state: str, info: Mapping[str, object]) -> None:
-        if self.down:
-            raise CoordinatorError("no answer")
-        self.beats.append((state, info))
-
-
-def test_a_coordinator_is_lost_only_after_long_silence() -> None:
-    detector = LossDetector(lost_after=30)
-    assert detector.failed(100) is None
-    assert detector.failed(129) is None
-    detector.answered()
-    assert detector.failed(131) is None
-    assert detector.failed(161) == 30
-
-
-def test_beats_and_loss() -> None:
-    sink, clock, lost = Sink(), ManualClock(), []
-    heart = Heartbeat(sink, TaskKey("worker", 0), lambda: ("running", {"completed": 1}), lost.append, clock)
-    assert heart.beat()
-    assert sink.beats == [("running", {"completed": 1})]
-    sink.down = True
-    assert heart.beat()
-    clock.advance(31)
-    assert not heart.beat()
-    assert "31 s" in lost[0]
-
-
-def test_the_thread_beats_and_stops() -> None:
-    sink = Sink()
-    heart = Heartbeat(sink, TaskKey("worker", 0), lambda: ("running", {}), lambda cause: None, interval=0.01)
-    heart.start()
-    until(lambda: len(sink.beats) >= 2)
-    heart.stop(within(20))
-    assert not heart._thread.is_alive()
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Signs of life: who judges their absence, and the thread that gives them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from itertools import takewhile
+from typing import Generic, TypeVar
+
+from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.errors import TfCollectiveError
+from tfcollective.log import get_logger
+from tfcollective.timing import TIMING
+
+__all__ = ["Heartbeat", "LivenessTracker"]
+
+_LOG = get_logger(__name__)
+_Name = TypeVar("_Name", bound=Hashable)
+_COORDINATOR = "coordinator"
+
+
+class LivenessTracker(Generic[_Name]):
+    """Who has been silent for how long. Pure: times are those of one monotonic clock, in seconds.
+
+    Only time in which this process could have heard something counts as silence. Of the time between two calls, which
+    come often, more than ``longest_gap`` does not count: this process was stopped meanwhile, and what was said then
+    still waits to be heard.
+    """
+
+    def __init__(self, longest_gap: float) -> None:
+        self._longest_gap = longest_gap
+        self._now: float | None = None
+        self._listened = 0.0
+        self._heard: dict[_Name, float] = {}  # at which second of listening; the longest silence stands first
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def __contains__(self, name: _Name) -> bool:
+        return name in self._heard
+
+    def heard(self, name: _Name, now: float) -> None:
+        """It has given a sign of life; from the first on it is expected to give more."""
+        self._advance(now)
+        self._heard.pop(name, None)
+        self._heard[name] = self._listened
+
+    def forget(self, name: _Name) -> None:
+        """No more signs are expected of it."""
+        self._heard.pop(name, None)
+
+    def silence(self, name: _Name, now: float) -> float:
+        """For how long it has given none; KeyError when none are expected."""
+        self._advance(now)
+        return self._listened - self._heard[name]
+
+    def silent(self, limit: float, now: float) -> tuple[_Name, ...]:
+        """Those that have given none for ``limit`` seconds or longer, the longest silence first."""
+        self._advance(now)
+        return tuple(takewhile(lambda name: self._listened - self._heard[name] >= limit, self._heard))
+
+    def _advance(self, now: float) -> None:
+        if self._now is not None:
+            self._listened += min(now - self._now, self._longest_gap)
+        self._now = now
+
+
+class Heartbeat:
+    """Gives the coordinator signs of life on a thread of its own, and finds out when it does not answer any longer.
+
+    Args:
+        beat: gives one; raises TfCollectiveError when it was not answered.
+        lost: called once, with a cause, when the coordinator has been silent for :attr:`limit`; the thread then ends.
+        limit: how long (s) it may be silent. One failure is never enough: half of the limit counts at most between two.
+    """
+
+    def __init__(
+        self,
+        beat: Callable[[], None],
+        lost: Callable[[str], None],
+        limit: float = TIMING.coordinator_lost,
+        interval: float = TIMING.heartbeat,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._beat = beat
+        self._lost = lost
+        self.limit = limit
+        """How long (s) the coordinator may be silent; may be changed meanwhile."""
+        self._interval = interval
+        self._clock = clock
+        self._liveness = LivenessTracker[str](limit / 2)
+        self._liveness.heard(_COORDINATOR, clock.monotonic())
+        self._lock = threading.Lock()  # over the tracker: others than the thread may beat
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tfcollective-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Starts beating."""
+        self._thread.start()
+
+    def stop(self, timeout: float = TIMING.heartbeat) -> None:
+        """Ends the thread; waits for a beat in flight up to ``timeout`` seconds."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def beat(self) -> bool:
+        """One beat; false once the coordinator is lost."""
+        try:
+            self._beat()
+        except TfCollectiveError as error:
+            return self._missed(error)
+        with self._lock:
+            self._liveness.heard(_COORDINATOR, self._clock.monotonic())
+        return True
+
+    def _run(self) -> None:
+        while self.beat() and not self._stopped.wait(self._interval):
+            pass
+
+    def _missed(self, error: TfCollectiveError) -> bool:
+        with self._lock:
+            silence = self._liveness.silence(_COORDINATOR, self._clock.monotonic())
+        if silence < self.limit:
+            _LOG.debug("heartbeat failed: %s", error)
+            return True
+        self._lost(f"the coordinator has not answered for {silence:.0f} s: {error}")
+        return False

@@ -1,0 +1,40 @@
+"""Waiting for changes by topic: a change wakes those that wait for its topic, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+
+__all__ = ["Wakeups"]
+
+
+class Wakeups:
+    """Lives on the thread of one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, set[asyncio.Event]] = {}
+
+    async def wait(self, topics: Sequence[Hashable], timeout: float | None) -> None:
+        """Returns when one of the topics has changed or the time is over."""
+        changed = asyncio.Event()
+        for topic in topics:
+            self._waiting.setdefault(topic, set()).add(changed)
+        try:
+            await asyncio.wait_for(changed.wait(), timeout)
+        except asyncio.TimeoutError:
+            return
+        finally:
+            for topic in topics:
+                self._waiting[topic].discard(changed)
+                if not self._waiting[topic]:
+                    del self._waiting[topic]
+
+    def wake(self, *topics: Hashable) -> None:
+        """These have changed."""
+        for topic in topics:
+            for changed in self._waiting.get(topic, ()):
+                changed.set()
+
+    def wake_all(self) -> None:
+        """Everything has changed."""
+        self.wake(*self._waiting)
