@@ -25,6 +25,12 @@ class Timing:
             the job has ended by itself then.
         job_lost_after_signal: the same once the submitter has been asked to end the job.
 
+    The end of a hosted job:
+
+    Attributes:
+        last_output: how long its submitter waits for the last output.
+        platform_knows: how long it waits until the platform says why it has ended the job.
+
     Calls to the coordinator:
 
     Attributes:
@@ -48,6 +54,9 @@ class Timing:
     submitter_lost: float = 30.0
     job_lost: float = 60.0
     job_lost_after_signal: float = 20.0
+
+    last_output: float = 3.0
+    platform_knows: float = 30.0
 
     connect: float = 5.0
     reply: float = 10.0

@@ -217,10 +217,13 @@ class CoordinatorClient:
             if entry is not None or deadline.expired():
                 return entry
 
-    def wait_while(self, key: str, name: str, limit: float, *, newer_than: int = 0) -> Entry | None:
+    def wait_while(
+        self, key: str, name: str, limit: float, *, first: float | None = None, newer_than: int = 0
+    ) -> Entry | None:
         """As :meth:`wait`, for as long as the process ``name`` says that it is :meth:`alive`; None once it has not done
-        so for ``limit`` seconds."""
-        request = Get(key, newer_than, TIMING.poll, Presence(name, limit))
+        so for ``limit`` seconds, or for ``first`` seconds if it never has."""
+        presence = Presence(name, limit, limit if first is None else first)
+        request = Get(key, newer_than, TIMING.poll, presence)
         while True:
             found = self._call(request, Found, wait=request.timeout)
             if found.entry is not None or found.silent:

@@ -178,13 +178,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class Presence:
-    """What a wait depends on: the process of this name gives signs of life (:class:`Alive`) within ``limit`` seconds.
-
-    One that has given none yet counts as heard when the first wait for it begins.
-    """
+    """What a wait depends on: the process of this name gives signs of life (:class:`Alive`) within ``limit`` seconds,
+    the first of them within ``first`` seconds of the first wait for it."""
 
     name: str
     limit: NotNegative
+    first: NotNegative
 
 
 @dataclass(frozen=True)

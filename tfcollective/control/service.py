@@ -106,6 +106,7 @@ class JobService:
         self._wakeups = Wakeups()
         self._liveness = LivenessTracker[str](TIMING.longest_gap)  # of processes that are no tasks
         self._awaited: Counter[Presence] = Counter()
+        self._never_heard: set[str] = set()
         self._closing = False
         self._told: tuple[World, bytes] | None = None
         self._began: dict[TaskKey, float] = {}
@@ -217,7 +218,8 @@ class JobService:
     def _is_silent(self, presence: Presence | None) -> bool:
         if presence is None:
             return False
-        return self._liveness.silence(presence.name, self._clock.monotonic()) >= presence.limit
+        limit = presence.first if presence.name in self._never_heard else presence.limit
+        return self._liveness.silence(presence.name, self._clock.monotonic()) >= limit
 
     async def _until(self, condition: Callable[[], _T | None], timeout: float, *topics: Hashable) -> _T | None:
         """The first value of ``condition`` that is not None, or None after ``timeout`` seconds or at the end.
@@ -261,6 +263,7 @@ class JobService:
 
     async def _alive(self, message: Alive) -> Nothing:
         self._liveness.heard(message.name, self._clock.monotonic())
+        self._never_heard.discard(message.name)
         return Nothing()
 
     async def _leave(self, message: Leave) -> Nothing:
@@ -303,6 +306,7 @@ class JobService:
             return
         if presence.name not in self._liveness:
             self._liveness.heard(presence.name, self._clock.monotonic())
+            self._never_heard.add(presence.name)
         self._awaited[presence] += 1
         self._wakeups.wake(_TIME)
         try:

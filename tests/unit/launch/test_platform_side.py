@@ -7,10 +7,10 @@ import platform
 import queue
 import signal
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from launching import until
 from patience import within
 
 from tfcollective._version import __version__
@@ -21,12 +21,13 @@ from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted import patience, platform_side, submitter_side
-from tfcollective.launch.hosted.messages import DONE, LEASE, OUTCOME, STOP, HostedOutcome
+from tfcollective.launch.hosted import platform_side, submitter_side
+from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes.protocol import beat_key, orders_key
 from tfcollective.tasks import workers
+from tfcollective.timing import TIMING
 
 
 @pytest.fixture
@@ -127,6 +128,9 @@ class Forgetful:
         self.closed = False
 
     def wait(self, key, timeout=0, newer_than=0):
+        return self.wait_while(key, "")
+
+    def wait_while(self, key, name, limit=0.0, first=None):
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             self.closed = not self._answers
@@ -153,20 +157,24 @@ def test_the_submitters_signals_come_after_an_answer_that_was_lost(heard):
 
 
 def test_the_submitters_end_is_noticed_after_an_answer_that_was_lost(heard):
-    platform_side._keep_lease(Forgetful(Entry(True, 1), CoordinatorError("another"), Entry(True, 2), None))
+    platform_side._watch_submitter(Forgetful(CoordinatorError("another"), None))
     assert heard == [signal.SIGHUP]
+
+
+def test_a_submitter_that_has_seen_the_end_is_missed_no_longer(heard):
+    platform_side._watch_submitter(Forgetful(Entry(True, 1)))
+    assert heard == []
 
 
 def test_a_job_that_has_ended_misses_no_submitter(heard):
     client = Forgetful()
     client.closed = True
-    platform_side._keep_lease(client)
+    platform_side._watch_submitter(client)
     platform_side._relay_signals(client)
     assert heard == []
 
 
 def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client, key, monkeypatch):
-    monkeypatch.setattr(submitter_side, "_RETRY_S", 0.01)
     submitter = HostedClient(str(server.endpoint), key)
     put, failures = submitter._client.put, queue.SimpleQueue()
     for _ in range(2):
@@ -216,12 +224,20 @@ WELL = HostedOutcome(JobOutcome((), initialised=True), ())
 
 
 @pytest.fixture
-def submitter(server, key, monkeypatch):
-    """One that follows the job, and tries again soon."""
-    monkeypatch.setattr(patience, "_RETRY_S", 0.01)
-    monkeypatch.setattr(submitter_side, "_LAST_OUTPUT_S", 0.1)
-    with HostedClient(str(server.endpoint), key) as submitter:
-        yield submitter
+def follower(server, key):
+    """Makes one that follows the job, with other limits."""
+    with contextlib.ExitStack() as opened:
+
+        def make(**limits):
+            timing = replace(TIMING, last_output=0.1, **limits)
+            return opened.enter_context(HostedClient(str(server.endpoint), key, timing))
+
+        yield make
+
+
+@pytest.fixture
+def submitter(follower):
+    return follower()
 
 
 def failing(monkeypatch, submitter, name, times):
@@ -278,8 +294,8 @@ def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
             nobody_reads.close()
 
 
-def test_results_that_cannot_be_fetched_are_missed(client, submitter, monkeypatch):
-    monkeypatch.setattr(patience, "_LONGEST_S", 0.0)
+def test_results_that_cannot_be_fetched_are_missed(client, follower, monkeypatch):
+    submitter = follower(retry_for=0.0)
     client.put_blob(OUTCOME, encode(WELL))
     failing(monkeypatch, submitter, "result/worker:0", 1000)
     with pytest.raises(LaunchError, match="ended well, but its results could not be fetched: one slow answer"):
@@ -302,59 +318,41 @@ def test_a_report_may_be_larger_than_a_message(client, submitter):
 
 
 @pytest.mark.parametrize("earlier", [[], [signal.SIGINT]])
-def test_a_coordinator_of_which_nobody_knows_anything_is_given_up(server, submitter, monkeypatch, earlier):
+def test_a_coordinator_of_which_nobody_knows_anything_is_given_up(server, follower, earlier):
     """YARN forgets its applications when a ResourceManager without recovery is started again."""
     server.close()
-    monkeypatch.setattr(submitter_side, "_SILENT_AFTER_SIGNAL_S" if earlier else "_SILENT_S", 0.5)
+    limit = {"job_lost_after_signal" if earlier else "job_lost": 0.5}
+    submitter = follower(heartbeat=0.1, **limit)
     outcome = submitter.follow(PLAN, lambda: None, (), results=True, earlier=earlier).outcome
     assert "the platform does not say what became of the job" in outcome.agent_failure
     assert outcome.stopped_by == (earlier[0] if earlier else None)
 
 
-def test_a_coordinator_that_answers_somebody_is_not_given_up(client, submitter, monkeypatch):
-    """While YARN's ResourceManager is away, its client may hang for a minute: one lost answer then is not all."""
-    monkeypatch.setattr(submitter_side, "_SILENT_S", 20.0)
-    submitter._heard -= 1000.0
-    heard, silence = submitter._heard, submitter._silence
-    failing(monkeypatch, submitter, OUTCOME, 2)  # so that only a beat can be heard of
-
-    def after_a_beat(received):
-        until(lambda: submitter._heard > heard)
-        client.put_blob(OUTCOME, encode(WELL))
-        return silence(received)
-
-    monkeypatch.setattr(submitter, "_silence", after_a_beat)
+def test_a_coordinator_that_hears_the_submitter_is_not_given_up(client, follower, monkeypatch):
+    """Answers to other questions may get lost."""
+    submitter = follower(heartbeat=0.1, job_lost=1.0)
+    failing(monkeypatch, submitter, OUTCOME, 4)  # for longer than a second
+    client.put_blob(OUTCOME, encode(WELL))
     assert submitter.follow(PLAN, lambda: None, (), results=False).outcome == WELL.outcome
 
 
-class Lease:
-    """The coordinator's client where the submitter renews its lease so often and never says that it has seen."""
+class Attentive:
+    """The coordinator's client: one answer is lost, then the submitter has seen the outcome."""
 
-    def __init__(self, renewals):
-        self.version, self.last = 1, renewals + 1
+    closed = False
+    asked = 0
 
     def put_blob(self, name, data):
         assert name == OUTCOME
 
-    def wait(self, name, timeout):
-        assert name == DONE
-        self.version = min(self.version + 1, self.last)
-
-    def get(self, name):
-        assert name == LEASE
-        return Entry(True, self.version)
+    def wait_while(self, key, name, limit, first=None):
+        assert (key, name, first) == (DONE, SUBMITTER, None)
+        self.asked += 1
+        if self.asked == 1:
+            raise CoordinatorError("one slow answer")
 
 
-def test_the_submitter_has_time_as_long_as_it_lives(monkeypatch):
-    monkeypatch.setattr(patience, "_RETRY_S", 0.01)
-    lease = Lease(5)
-    wait, failures = lease.wait, iter([CoordinatorError("one slow answer")])
-
-    def sometimes(name, timeout):
-        for failure in failures:
-            raise failure
-        return wait(name, timeout)
-
-    lease.wait = sometimes
-    platform_side._tell(lease, WELL, followed=True)
-    assert lease.version == 6
+def test_the_submitter_has_time_as_long_as_it_lives():
+    client = Attentive()
+    platform_side._tell(client, WELL, followed=True)
+    assert client.asked == 2

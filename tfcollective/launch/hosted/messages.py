@@ -17,10 +17,9 @@ from tfcollective.launch.plan.spec import FunctionCall, JobSpec
 
 __all__ = [
     "DONE",
-    "LEASE",
-    "LEASE_S",
     "OUTCOME",
     "STOP",
+    "SUBMITTER",
     "ContainerRow",
     "HostedJob",
     "HostedOutcome",
@@ -28,12 +27,11 @@ __all__ = [
 ]
 
 # Keys in the coordinator's store.
-LEASE = "hosted/lease"  # the submitter writes it again and again: its job ends with it
 STOP = "hosted/stop"  # the numbers of the signals that the submitter has got
 OUTCOME = "hosted/outcome"  # how it all ended
 DONE = "hosted/done"  # the submitter has seen that
 
-LEASE_S = 30.0
+SUBMITTER = "submitter"  # its name among those that give signs of life: its job ends with it
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from tfcollective.codec import encode
+from tfcollective.control.channel import FOREVER, Channel
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.hosted.messages import (
     DONE,
-    LEASE,
-    LEASE_S,
     OUTCOME,
     STOP,
+    SUBMITTER,
     ContainerRow,
     HostedJob,
     HostedOutcome,
 )
 from tfcollective.launch.hosted.output_relay import OutputRelay
-from tfcollective.launch.hosted.patience import patiently
 from tfcollective.launch.launcher import JobOutcome, StartFailure
 from tfcollective.launch.nodes.launcher_side import (
     Facts,
@@ -41,13 +42,13 @@ from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["HostedPlatform", "serve_container", "serve_job"]
 
 _LOG = get_logger(__name__)
 _POLL_S = 1.0
-_SUBMITTER_COMES_S = 120.0
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -204,55 +205,35 @@ def _listen_to_submitter(client: CoordinatorClient, *, followed: bool) -> None:
     """Signals that it gets become ours, and its end ends the job if it is to. Until ``client`` is closed."""
     threading.Thread(target=_relay_signals, args=(client,), name="tfc-stop", daemon=True).start()
     if followed:
-        threading.Thread(target=_keep_lease, args=(client,), name="tfc-lease", daemon=True).start()
+        threading.Thread(target=_watch_submitter, args=(client,), name="tfc-submitter", daemon=True).start()
 
 
 def _relay_signals(client: CoordinatorClient) -> None:
-    seen, version = 0, 0
-    while not client.closed:
-        try:
-            entry = client.wait(STOP, timeout=_POLL_S * 20, newer_than=version)
-        except CoordinatorError as error:
-            _LOG.info("launcher: %s", error)
-            time.sleep(_POLL_S)
-            continue
-        if entry is not None and isinstance(entry.value, list):
-            for number in entry.value[seen:]:
-                if number in _ENDS:
-                    os.kill(os.getpid(), number)
-            seen, version = len(entry.value), entry.version
+    for number in Channel(client).receive(STOP):
+        if number in _ENDS:
+            os.kill(os.getpid(), number)
 
 
-def _keep_lease(client: CoordinatorClient) -> None:
-    limit, version = _SUBMITTER_COMES_S, 0
-    while True:
-        try:
-            entry = client.wait(LEASE, timeout=limit, newer_than=version)
-        except CoordinatorError as error:
-            if client.closed:
-                return
-            _LOG.info("launcher: %s", error)
-            time.sleep(_POLL_S)  # the coordinator is our own: what it did not answer is not the submitter's silence
-            continue
-        if client.closed:
-            return
-        if entry is None:
-            _LOG.error("nothing heard of the submitter for %.0f s: ending the job", limit)
-            os.kill(os.getpid(), signal.SIGHUP)
-            return
-        limit, version = LEASE_S, entry.version
+def _watch_submitter(client: CoordinatorClient) -> None:
+    try:
+        done = Channel(client).call(partial(_wait_for_submitter, first=TIMING.submitter_comes), FOREVER)
+    except CoordinatorError:
+        return  # the job has ended
+    if done is None:
+        _LOG.error("the submitter has given no sign of life for %.0f s: ending the job", TIMING.submitter_lost)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def _wait_for_submitter(client: CoordinatorClient, first: float | None = None) -> Entry | None:
+    """Until it has seen how the job has ended; None when it is gone."""
+    return client.wait_while(DONE, SUBMITTER, TIMING.submitter_lost, first=first)
 
 
 def _tell(client: CoordinatorClient, ended: HostedOutcome, *, followed: bool) -> None:
     """Leaves the outcome, and waits until the submitter has seen it and fetched the results, for as long as it lives:
     the coordinator ends with us."""
     report = encode(ended)  # of a large job it is larger than a message may be
-    patiently(lambda: client.put_blob(OUTCOME, report))
-    if not followed or ended.outcome.stopped_by == signal.SIGHUP:
-        return
-    seen = 0
-    while patiently(lambda: client.wait(DONE, timeout=LEASE_S)) is None:
-        lease = patiently(lambda: client.get(LEASE))
-        if lease is None or lease.version == seen:
-            return
-        seen = lease.version
+    channel = Channel(client)
+    channel.call(lambda client: client.put_blob(OUTCOME, report))
+    if followed and ended.outcome.stopped_by != signal.SIGHUP:
+        channel.call(_wait_for_submitter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import time
@@ -13,11 +12,13 @@ from functools import partial
 from typing import TextIO
 
 from tfcollective.codec import decode
+from tfcollective.control.channel import FOREVER, Channel, OrderQueue, Retry
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.liveness import Heartbeat
+from tfcollective.control.output_log import OutputPage
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted.messages import DONE, LEASE, LEASE_S, OUTCOME, STOP, HostedOutcome
-from tfcollective.launch.hosted.patience import patiently
+from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.outcome.report import exit_code
 from tfcollective.launch.plan.planner import Plan
@@ -25,22 +26,15 @@ from tfcollective.launch.running.function import fetch_results
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings
+from tfcollective.timing import TIMING, Timing
 from tfcollective.topology import Endpoint
 
 __all__ = ["HostedClient", "ask_status"]
 
 _LOG = get_logger(__name__)
-_BEAT_S = 2.0
-_RETRY_S = 0.5
 _WAIT_S = 5.0
-_LAST_OUTPUT_S = 3.0
-_REPLY_S = 15.0
-_GONE_S = 30.0
-_SILENT_S = 2 * LEASE_S  # by then the job's lease has run out: what is left of it has ended by itself
-_SILENT_AFTER_SIGNAL_S = 20.0
 _CONNECTIONS = 6
 _DONE_TRIES = 3
-_IDLE_S = 5.0
 
 
 def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
@@ -57,34 +51,39 @@ class HostedClient:
     Args:
         coordinator: HOST:PORT.
         key: the job key.
+        timing: for how long to try what.
     """
 
-    def __init__(self, coordinator: str, key: bytes) -> None:
+    def __init__(self, coordinator: str, key: bytes, timing: Timing = TIMING) -> None:
+        self._timing = timing
         self._client = CoordinatorClient(
             Endpoint.parse(coordinator),
             key,
             encryption=Settings.load().encryption,
-            reply_timeout=_REPLY_S,
+            reply_timeout=timing.long_reply,
             connections=_CONNECTIONS,
         )
         self._ended = threading.Event()
-        self._heard = time.monotonic()
-        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._channel = Channel(self._client, cancelled=self._ended.is_set)
+        self._lost: str | None = None
+        self._heartbeat = Heartbeat(self._beat, self._note_loss, timing.job_lost, timing.heartbeat)
+        self._signals = OrderQueue(self._channel, STOP)
         self._reader = threading.Thread(target=self._read, name="tfc-reader", daemon=True)
 
     def __enter__(self) -> HostedClient:
         self._reader.start()
-        for work in (self._beat, self._pass_on):
-            threading.Thread(target=work, daemon=True).start()
+        self._heartbeat.start()
         return self
 
     def __exit__(self, *unused: object) -> None:
         self._ended.set()
-        self._reader.join(_LAST_OUTPUT_S)
+        self._heartbeat.stop()
+        self._reader.join(self._timing.last_output)
         self._client.close()
 
     def stop(self, number: int) -> None:
         """Asks the job to end; for signal handlers, too."""
+        self._heartbeat.limit = self._timing.job_lost_after_signal
         self._signals.put(number)
 
     def follow(
@@ -116,7 +115,7 @@ class HostedClient:
             while ended is None and why is None:
                 why = gone()
                 ended = self._ask()  # it may have ended in order meanwhile
-                why = why or self._silence(received)
+                why = why or self._lost
             if ended is not None and ended.outcome.stopped_by is not None and not received:
                 # Not by us: the platform ends its side of the job, and everything else with it.
                 self._acknowledge()
@@ -128,26 +127,19 @@ class HostedClient:
         return HostedOutcome(outcome, ())
 
     def _ask(self) -> HostedOutcome | None:
-        began = time.monotonic()
-        try:
-            found = self._client.get_blob(OUTCOME, timeout=_WAIT_S)
-        except CoordinatorError as error:
-            _LOG.info("launcher: %s", error)
-            # Not to ask again at once where nobody listens.
-            self._ended.wait(max(0.0, 1.0 - (time.monotonic() - began)))
-            return None
-        self._heard = time.monotonic()
-        return None if found is None else decode(found, HostedOutcome, "the outcome of the job")
+        """How the job has ended; None when it has not, or the coordinator cannot be asked."""
+        with suppress(CoordinatorError):  # the heartbeat finds out when it is lost
+            retry = Retry(seconds=_WAIT_S, tries=1)
+            found = self._channel.call(lambda client: client.get_blob(OUTCOME, timeout=_WAIT_S), retry)
+            return None if found is None else decode(found, HostedOutcome, "the outcome of the job")
+        return None
 
-    def _silence(self, received: Sequence[int]) -> str | None:
-        """Why not to wait any longer for a coordinator that does not answer, while the platform does not say that the
-        job has ended: it may have forgotten it, or be away itself."""
-        silent = time.monotonic() - self._heard
-        if silent < (_SILENT_AFTER_SIGNAL_S if received else _SILENT_S):
-            return None
-        return (
-            f"the coordinator has not answered for {silent:.0f} s, and the platform does not say what became of the job"
-        )
+    def _beat(self) -> None:
+        self._client.alive(SUBMITTER)
+
+    def _note_loss(self, cause: str) -> None:
+        """The platform does not say that the job has ended: it may have forgotten it, or be away itself."""
+        self._lost = f"{cause}; the platform does not say what became of the job"
 
     def _take(self, ended: HostedOutcome, plan: Plan, received: Sequence[int], *, results: bool) -> HostedOutcome:
         outcome = ended.outcome
@@ -156,72 +148,46 @@ class HostedClient:
         if received:
             outcome = replace(outcome, stopped_by=received[0])
         self._ended.set()
-        self._reader.join(_LAST_OUTPUT_S)
+        self._reader.join(self._timing.last_output)
         self._acknowledge()
         return replace(ended, outcome=outcome)
 
-    def _fetch(self, plan: Plan, enough: Callable[[], bool]) -> dict[str, bytes]:
+    def _fetch(self, plan: Plan, cancelled: Callable[[], bool]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
+        channel = Channel(self._client, Retry(self._timing.retry_for), cancelled)
         try:
             for task in plan.tasks:
-                if enough():
+                if cancelled():
                     break
-                found.update(patiently(partial(fetch_results, [task], self._client), enough))
+                found.update(channel.call(partial(fetch_results, [task])))
         except CoordinatorError as error:
-            if enough():
+            if cancelled():
                 return {}
             raise LaunchError(f"the job has ended well, but its results could not be fetched: {error}") from error
         return found
 
     def _acknowledge(self) -> None:
         """The coordinator may go. It goes as soon as it hears that, so it may not answer."""
-        for _ in range(_DONE_TRIES):
-            with suppress(CoordinatorError):
-                self._client.put(DONE, True)
-                return
-
-    def _beat(self) -> None:
-        """The job lives as long as this goes on."""
-        while True:
-            with suppress(CoordinatorError):
-                self._client.put(LEASE, True)
-                self._heard = time.monotonic()
-            if self._ended.wait(_BEAT_S):
-                return
-
-    def _pass_on(self) -> None:
-        numbers: list[int] = []
-        while not self._ended.is_set():
-            try:
-                numbers.append(self._signals.get(timeout=_IDLE_S))
-            except queue.Empty:
-                continue
-            while not self._ended.is_set():
-                try:
-                    self._client.put(STOP, numbers)
-                    break
-                except CoordinatorError as error:
-                    _LOG.info("launcher: %s", error)
-                self._ended.wait(_RETRY_S)
+        with suppress(CoordinatorError):
+            Channel(self._client).call(lambda client: client.put(DONE, True), Retry(seconds=0.0, tries=_DONE_TRIES))
 
     def _read(self) -> None:
         position = 0
-        while True:
-            ended = self._ended.is_set()
-            try:
-                page = self._client.read_output(position, timeout=0.0 if ended else _WAIT_S)
-                self._heard = time.monotonic()
-            except CoordinatorError:
-                if ended or self._ended.wait(1.0):
+        with suppress(CoordinatorError):  # it has ended, and the last output does not come any more
+            while True:
+                ended = self._ended.is_set()
+                page = self._channel.call(partial(_next_page, position, 0.0 if ended else _WAIT_S), FOREVER)
+                if page.lost:
+                    _show(sys.stderr, f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
+                for piece in page.pieces:
+                    _show(sys.stderr if piece.stream == "stderr" else sys.stdout, piece.text)
+                position = page.position
+                if ended and not page.pieces:
                     return
-                continue
-            if page.lost:
-                _show(sys.stderr, f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
-            for piece in page.pieces:
-                _show(sys.stderr if piece.stream == "stderr" else sys.stdout, piece.text)
-            position = page.position
-            if ended and not page.pieces:
-                return
+
+
+def _next_page(position: int, timeout: float, client: CoordinatorClient) -> OutputPage:
+    return client.read_output(position, timeout=timeout)
 
 
 def _show(stream: TextIO, text: str) -> None:
@@ -238,7 +204,7 @@ def _show(stream: TextIO, text: str) -> None:
 
 def _wait_for(gone: Callable[[], str | None]) -> str:
     """Why the platform says that the job is no more; it takes it a while to know."""
-    deadline = time.monotonic() + _GONE_S
+    deadline = time.monotonic() + TIMING.platform_knows
     while (why := gone()) is None and time.monotonic() < deadline:
         time.sleep(0.5)  # it has no call that waits
     return why or "the platform has asked the coordinator to end"

@@ -1,0 +1,105 @@
+"""The loop that asks again: one answer that was lost is no end, and an end is one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from launching import until
+
+from tfcollective.control.channel import Channel, OrderQueue, Retry
+from tfcollective.control.store import Entry
+from tfcollective.errors import CoordinatorError, RendezvousError
+
+SOON = Retry(seconds=60.0, pause=0.01, first_pause=0.01)
+
+
+class Client:
+    """Gives one answer after the other; a CoordinatorError is raised, the last one closes it."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.closed = False
+        self.asked: list[tuple[object, ...]] = []
+
+    def wait(self, key: str, *, timeout: float, newer_than: int) -> object:
+        self.asked.append((key, newer_than))
+        return self._next()
+
+    def put(self, key: str, value: list[object]) -> object:
+        self.asked.append((key, list(value)))
+        return self._next()
+
+    def ask(self) -> object:
+        self.asked.append(())
+        return self._next()
+
+    def _next(self) -> object:
+        answer = self.answers.pop(0)
+        self.closed = not self.answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+LOST = CoordinatorError("one slow answer")
+
+
+def test_a_call_is_repeated_until_it_is_answered() -> None:
+    client, noted = Client(LOST, LOST, 3, None), []
+    assert Channel(client).call(Client.ask, replace(SOON, note=noted.append)) == 3
+    assert noted == [LOST, LOST]
+
+
+def test_a_call_ends_with_its_time_but_not_before_its_tries() -> None:
+    client = Client(*[LOST] * 9)
+    with pytest.raises(CoordinatorError, match="one slow answer"):
+        Channel(client).call(Client.ask, replace(SOON, seconds=0.0, tries=4))
+    assert len(client.asked) == 4
+
+
+def test_a_call_that_is_cancelled_is_not_repeated() -> None:
+    client = Client(*[LOST] * 9)
+    with pytest.raises(CoordinatorError):
+        Channel(client, SOON, cancelled=lambda: len(client.asked) == 2).call(Client.ask)
+    assert len(client.asked) == 2
+
+
+def test_other_errors_are_not_worth_another_try() -> None:
+    client = Client(RendezvousError("never"), 1)
+    with pytest.raises(RendezvousError):
+        Channel(client, replace(SOON, errors=(CoordinatorError,))).call(Client.ask)
+
+
+def test_pauses_grow_to_the_longest() -> None:
+    client = Client(LOST, LOST, LOST, LOST, 1, None)
+    begin = time.monotonic()
+    Channel(client).call(Client.ask, replace(SOON, first_pause=0.01, pause=0.04))
+    assert time.monotonic() - begin >= 0.01 + 0.02 + 0.04 + 0.04
+
+
+def test_values_are_followed_across_lost_answers() -> None:
+    client = Client(Entry("a", 1), LOST, None, Entry("c", 3), LOST)
+    assert [entry.value for entry in Channel(client).follow("k", SOON)] == ["a", "c"]
+    assert client.asked == [("k", 0), ("k", 1), ("k", 1), ("k", 1), ("k", 3)]
+
+
+def test_following_ends_with_the_retry() -> None:
+    with pytest.raises(CoordinatorError):
+        list(Channel(Client(*[LOST] * 9)).follow("k", replace(SOON, seconds=0.0, tries=2)))
+
+
+def test_each_item_is_received_once() -> None:
+    client = Client(Entry(["a"], 1), Entry(["a", "b", "c"], 3), Entry("no list", 4), LOST)
+    assert list(Channel(client).receive("k", SOON)) == ["a", "b", "c"]
+
+
+def test_orders_are_delivered_in_order_by_a_thread() -> None:
+    client = Client(1, LOST, 2, LOST)
+    orders = OrderQueue(Channel(client), "k")
+    orders.put("a")
+    until(lambda: len(client.asked) == 1)
+    orders.put("b")
+    until(lambda: len(client.asked) == 3)
+    assert client.asked == [("k", ["a"]), ("k", ["a", "b"]), ("k", ["a", "b"])]
