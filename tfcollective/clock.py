@@ -1,13 +1,18 @@
-"""Time as a value: clocks that can be replaced in tests, and absolute deadlines."""
+"""Time as a value: clocks that can be replaced in tests, absolute deadlines, and calls that have none of their own."""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock", "on_thread"]
+
+_Result = TypeVar("_Result")
 
 
 class Clock(Protocol):
@@ -79,3 +84,20 @@ class Deadline:
     def expired(self, clock: Clock = SYSTEM_CLOCK) -> bool:
         """Whether the moment has come."""
         return clock.monotonic() >= self.at
+
+
+def on_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:
+    """Runs a call that has no deadline of its own on a daemon thread named `name`.
+
+    The caller waits for the future as long as its own deadline allows; a call that hangs is left behind.
+    """
+    future: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001  raised where the future is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

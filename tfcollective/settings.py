@@ -40,7 +40,7 @@ PREFIX = "TFCOLLECTIVE_"
 TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")
 ENCRYPTIONS = ("auto", "on", "off")
-# Who moves the data: see tfcollective.engines.
+# Who moves the data: see tfcollective.communicator.external.
 ENGINES = ("native", "horovod", "mpi")
 # Who may tell a process who it is, in order of precedence: see tfcollective.identity.discovery.
 IDENTITIES = ("auto", "launcher", "tf_config", "vertex", "sagemaker", "mpi", "slurm", "kubernetes", "single")

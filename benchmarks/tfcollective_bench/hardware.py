@@ -46,11 +46,11 @@ def probe_hardware() -> Hardware:
     )
 
 
-def probe_versions(foreign: dict[str, str] | None = None, commands: Sequence[Sequence[str]] = ()) -> Versions:
+def probe_versions(external: dict[str, str] | None = None, commands: Sequence[Sequence[str]] = ()) -> Versions:
     """What takes part: this environment's packages, those of other Pythons, and programs.
 
     Args:
-        foreign: label -> Python interpreter of another environment; its packages appear as "label/package".
+        external: label -> Python interpreter of another environment; its packages appear as "label/package".
         commands: programs that print their version, for example ["mpirun", "--version"].
     """
     found = {"tfcollective": __version__, "python": platform.python_version()}
@@ -59,7 +59,7 @@ def probe_versions(foreign: dict[str, str] | None = None, commands: Sequence[Seq
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    for label, python in (foreign or {}).items():
+    for label, python in (external or {}).items():
         for line in _output([python, "-c", _LIST_PACKAGES, *_PACKAGES]):
             name, _, version = line.partition(" ")
             found[f"{label}/{name}"] = version

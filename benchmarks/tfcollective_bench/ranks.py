@@ -11,12 +11,12 @@ import tfcollective
 from tfcollective.launch.plan.planner import THREAD_VARIABLES
 from tfcollective.launch.system.cores import available_cores
 from tfcollective.settings import identity_variables
-from tfcollective_bench import foreign
+from tfcollective_bench import external
 
 __all__ = [
-    "FOREIGN_VARIABLES",
+    "EXTERNAL_VARIABLES",
     "clean",
-    "foreign_command",
+    "external_command",
     "horovod_command",
     "our_command",
     "thread_variables",
@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 #: Environment that would make a rank think that it belongs to another world.
-FOREIGN_VARIABLES = (*identity_variables(), "TF_CONFIG")
-_FOREIGN_PREFIXES = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_", "SLURM_")
+EXTERNAL_VARIABLES = (*identity_variables(), "TF_CONFIG")
+_EXTERNAL_PREFIXES = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_", "SLURM_")
 _OP_TIMEOUT_S = 60.0
 
 
@@ -34,7 +34,7 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name not in FOREIGN_VARIABLES and not name.startswith(_FOREIGN_PREFIXES)
+        if name not in EXTERNAL_VARIABLES and not name.startswith(_EXTERNAL_PREFIXES)
     }
 
 
@@ -45,16 +45,16 @@ def our_command(ranks: int, module: str, arguments: Sequence[str], transport: st
     return [*launcher, *options, "-m", module, *arguments]
 
 
-def foreign_command(python: str, module: str) -> list[str]:
+def external_command(python: str, module: str) -> list[str]:
     """`module` of this package under a Python that has not installed it."""
     package = Path(tfcollective.__file__).resolve().parent
-    return [python, str(Path(foreign.__file__).resolve()), str(package), module]
+    return [python, str(Path(external.__file__).resolve()), str(package), module]
 
 
 def horovod_command(python: str, ranks: int, module: str, arguments: Sequence[str]) -> list[str]:
     """`module` on so many ranks of this host, started by Horovod's launcher, with Gloo."""
     launcher = [python, "-m", "horovod.runner.launch", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
-    return [*launcher, *foreign_command(python, module), *arguments]
+    return [*launcher, *external_command(python, module), *arguments]
 
 
 def thread_variables(ranks: int) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from foreign import mpirun, only_tfcollective, path_with_mpi4py, python_with_horovod
+from external_engines import mpirun, only_tfcollective, path_with_mpi4py, python_with_horovod
 from launching import Run
 
 pytestmark = [pytest.mark.engines, pytest.mark.multiprocess, pytest.mark.timeout(600)]
@@ -136,7 +136,7 @@ def test_mpi_does_not_write_to_what_was_freed_when_an_operation_is_left(tmp_path
     program = (
         "import time, numpy as np\n"
         "from tfcollective.communicator import Sum\n"
-        "from tfcollective.engines.mpi import MpiCommunicator\n"
+        "from tfcollective.communicator.external.mpi import MpiCommunicator\n"
         "from tfcollective.errors import CollectiveTimeoutError\n"
         "world = MpiCommunicator.open(60.0)\n"
         "reduce = world._reduce\n"

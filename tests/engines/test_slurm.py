@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import slurm_lab
-from foreign import path_with_mpi4py
+from external_engines import path_with_mpi4py
 from launching import Run
 from patience import within
 

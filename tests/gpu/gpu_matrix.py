@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tfcollective.communicator import Average, Communicator, CommunicatorOptions, Listener, Max, Min, Product, Sum
+from tfcollective.communicator import Average, CommunicatorOptions, Listener, Max, Min, NativeCommunicator, Product, Sum
 from tfcollective.errors import PeerLostError, UnsupportedError
 
 TYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64")
@@ -53,7 +53,7 @@ def expected(op: Any, ranks: int, size: int, dtype: str) -> np.ndarray:
     return (result / ranks).astype(dtype) if np.issubdtype(result.dtype, np.floating) else result // ranks
 
 
-def check_matrix(world: Communicator, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]) -> int:
+def check_matrix(world: NativeCommunicator, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]) -> int:
     """Runs every case on this rank; returns how many there were. `put` makes an array on the GPU, `get` reads it."""
     cases = 0
     for dtype in TYPES:
@@ -87,7 +87,7 @@ def options(**more: Any) -> CommunicatorOptions:
 # ---- on a real GPU ----
 
 
-def check_order(world: Communicator, cupy: Any) -> None:
+def check_order(world: NativeCommunicator, cupy: Any) -> None:
     """A kernel that runs long, the all-reduce of what it writes, and one that spoils it: in this order."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -100,7 +100,7 @@ def check_order(world: Communicator, cupy: Any) -> None:
     assert total == 200.0 * (1 << 22) * world.size, total
 
 
-def measure(world: Communicator) -> None:
+def measure(world: NativeCommunicator) -> None:
     """Our cost over NCCL's own, called from CuPy in this process, with one rank."""
     from tfcollective_bench.allreduce.device import CupyDevice, device_table, measure_device, overheads
 
@@ -144,7 +144,9 @@ def run_rank(rank: int, folder: Path, kill: bool) -> None:
         assert time.monotonic() < begin + PATIENCE_S, "the other rank did not start"
         time.sleep(0.01)  # a directory gives no notice without further libraries
     addresses = [(folder / str(other)).read_text() for other in range(2)]
-    world = Communicator.connect(listener, rank=rank, addresses=addresses, key=KEY, options=options(share_gpus=True))
+    world = NativeCommunicator.connect(
+        listener, rank=rank, addresses=addresses, key=KEY, options=options(share_gpus=True)
+    )
     check_matrix(world, cupy.asarray, cupy.asnumpy)
     if not kill:
         world.close()
@@ -169,7 +171,7 @@ def run_alone() -> None:
     """All cases of one rank."""
     import cupy
 
-    with Communicator.alone(options=options()) as world:
+    with NativeCommunicator.alone(options=options()) as world:
         check_matrix(world, cupy.asarray, cupy.asnumpy)
         check_order(world, cupy)
 
@@ -200,7 +202,7 @@ def main() -> None:
     print(f"CUDA {found.cuda_version}, NCCL {found.nccl_version} {found.nccl_path.decode()}, {found.num_devices} GPUs")
     if not found.num_devices:
         sys.exit(f"error: there is no GPU that can be used: {found.problem.decode() or 'the driver sees none'}")
-    with Communicator.alone(options=given) as world:
+    with NativeCommunicator.alone(options=given) as world:
         print(f"one rank: {check_matrix(world, cupy.asarray, cupy.asnumpy)} cases")
         check_order(world, cupy)
         print("order of streams: kept")

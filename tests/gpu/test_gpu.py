@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import standin
 
-from tfcollective.communicator import Communicator
+from tfcollective.communicator import NativeCommunicator
 from tfcollective.launch.system.gpus import visible_gpus
 from tfcollective.settings import environ_snapshot
 
@@ -24,7 +24,7 @@ def load_matrix():
 
 def test_the_matrix_itself_on_a_stand_in():
     matrix = load_matrix()
-    with Communicator.alone(options=standin.options()) as world:
+    with NativeCommunicator.alone(options=standin.options()) as world:
         cases = matrix.check_matrix(world, standin.GpuArray, standin.host)
     assert cases == (len(matrix.TYPES) * 6 - len(matrix.NOT_AVERAGED)) * len(matrix.SIZES)
 

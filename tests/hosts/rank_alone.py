@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from tfcollective.communicator import Communicator, CommunicatorOptions, Listener, Sum
+from tfcollective.communicator import CommunicatorOptions, Listener, NativeCommunicator, Sum
 from tfcollective.errors import CollectiveError
 
 RANK, ADDRESS, MODE = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -24,7 +24,7 @@ def say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-def one_round(world: Communicator, number: int) -> None:
+def one_round(world: NativeCommunicator, number: int) -> None:
     """Raises what has ended the world."""
     if MODE == "idle":
         time.sleep(0.1)  # it looks now and then, as a rank that computes does at its next operation
@@ -42,7 +42,9 @@ listener = Listener(ADDRESS, ADDRESS)
 say(address=listener.address)
 addresses = json.loads(sys.stdin.readline())
 options = CommunicatorOptions(op_timeout=300)
-with Communicator.connect(listener, rank=RANK, addresses=addresses, key=b"k" * 32, options=options) as communicator:
+with NativeCommunicator.connect(
+    listener, rank=RANK, addresses=addresses, key=b"k" * 32, options=options
+) as communicator:
     rounds = 0
     try:
         while True:

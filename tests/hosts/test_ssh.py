@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from foreign import path_with_mpi4py, python_with_horovod
+from external_engines import path_with_mpi4py, python_with_horovod
 from launching import JOIN, Run, environment_of, gone, until, words_of
 from patience import within
 

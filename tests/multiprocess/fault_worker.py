@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import tfcollective as tfc
+from tfcollective.communicator import NativeCommunicator
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.identity import discover
 from tfcollective.settings import Settings
@@ -49,9 +50,9 @@ def wait_until_the_others_wait() -> None:
 
 def note_connecting() -> None:
     """The victim ends once the others try to connect."""
-    connect = tfc.Communicator.connect
+    connect = NativeCommunicator.connect
 
-    def noted(*arguments: object, **options: object) -> tfc.Communicator:
+    def noted(*arguments: object, **options: object) -> NativeCommunicator:
         if RANK != VICTIM:
             (DIRECTORY / f"connecting-{RANK}").touch()
             return connect(*arguments, **options)
@@ -59,7 +60,7 @@ def note_connecting() -> None:
             time.sleep(0.02)  # other processes make the files
         return fail()
 
-    tfc.Communicator.connect = noted
+    NativeCommunicator.connect = noted
 
 
 def train() -> None:
@@ -95,7 +96,7 @@ def train() -> None:
     world.barrier()
 
 
-def join(world: tfc.Communicator) -> None:
+def join(world: NativeCommunicator) -> None:
     """All but the victim have no more data; it goes on for a few steps."""
     for step in range(5 if RANK == VICTIM else 1):
         world.allreduce(np.ones(1000), name="gradient")
@@ -104,7 +105,7 @@ def join(world: tfc.Communicator) -> None:
     world.join()
 
 
-def train_in_a_process_set(world: tfc.Communicator) -> None:
+def train_in_a_process_set(world: NativeCommunicator) -> None:
     """Ranks 1 and 2 reduce among themselves, rank 0 waits for them; rank 2 is the victim."""
     pair = tfc.add_process_set([1, 2])
     if pair.included():

@@ -15,6 +15,8 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Op
 from tfcollective.identity import discover
+from tfcollective.runtime.engine import Membership
+from tfcollective.runtime.native import NativeEngine
 from tfcollective.runtime.session import Session
 from tfcollective.settings import Settings
 from tfcollective.tensorflow import names, ops
@@ -107,7 +109,8 @@ def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOp
     fake = FakeOps(size)
     before = (runtime._session, ops._module)
     names._plan_names.clear()
-    runtime._session = Session(loaded, discover(Settings(), {}), place)
+    identity = discover(Settings(), {})
+    runtime._session = Session(NativeEngine(loaded, identity), Membership(loaded, identity, place))
     ops._module = fake
     try:
         yield fake

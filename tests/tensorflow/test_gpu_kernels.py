@@ -23,7 +23,7 @@ from standin import ROOT, cuda, options
 
 from tfcollective import _native
 from tfcollective._native import tf_gpu
-from tfcollective.communicator import Average, Communicator, Listener, Sum
+from tfcollective.communicator import Average, Listener, NativeCommunicator, Sum
 from tfcollective.errors import ConfigError
 from tfcollective.settings import Settings
 from tfcollective.tensorflow import gpu_kernels
@@ -127,13 +127,13 @@ class Worlds:
     def __init__(self, size: int, **changes: object) -> None:
         listeners = [Listener("127.0.0.1", "node") for _ in range(size)]
         addresses = [listener.address for listener in listeners]
-        self.communicators: list[Communicator] = [None] * size  # type: ignore[list-item]
+        self.communicators: list[NativeCommunicator] = [None] * size  # type: ignore[list-item]
 
         def connect(rank: int) -> None:
             more = {name: value[rank] if isinstance(value, list) else value for name, value in changes.items()}
             given = options(**{"share_gpus": True, **more})
-            made = Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=given)
-            made._set_as_world(FIRST_WORLD + rank)
+            made = NativeCommunicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=given)
+            made.publish(FIRST_WORLD + rank)
             self.communicators[rank] = made
 
         self._together(connect)
@@ -152,7 +152,7 @@ class Worlds:
     def __exit__(self, *_: object) -> None:
         self._together(lambda rank: self.communicators[rank].close(5))
         for rank, communicator in enumerate(self.communicators):
-            communicator._clear_world(FIRST_WORLD + rank)
+            communicator.withdraw(FIRST_WORLD + rank)
 
 
 def graph() -> tuple[object, object]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 
 from tfcollective._version import __version__
 from tfcollective.cli.yarn_options import package_index_option, packing
+from tfcollective.clock import on_thread
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.launch.checks import CheckedLauncher, Finding
 from tfcollective.launch.registry import find_launcher
@@ -111,12 +113,8 @@ def _native_library() -> Finding:
 
 def _gpus() -> Finding:
     """In a thread that is left behind where the driver or NCCL does not answer: their calls have no deadline."""
-    found: list[Finding] = []
-    thread = threading.Thread(target=lambda: found.append(_find_gpus()), daemon=True)
-    thread.start()
-    thread.join(_TIMEOUT_S)
-    if found:
-        return found[0]
+    with suppress(FutureTimeoutError):
+        return on_thread(_find_gpus, "tfcollective-gpus").result(_TIMEOUT_S)
     remedy = "see whether nvidia-smi answers; the driver may have to be loaded again, or the host to be restarted"
     return Finding("GPUs", False, f"the CUDA driver or NCCL gives no answer within {_TIMEOUT_S:g} s", remedy)
 

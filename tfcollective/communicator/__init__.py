@@ -6,8 +6,9 @@
 >>> world.allreduce(np.ones(3), op=tfcollective.Sum)      # on 2 processes: array([2., 2., 2.])
 """
 
-from tfcollective.communicator.communicator import Communicator
+from tfcollective.communicator.api import Communicator
 from tfcollective.communicator.listener import Listener
+from tfcollective.communicator.native import NativeCommunicator
 from tfcollective.communicator.values import (
     Average,
     CommunicatorInfo,
@@ -27,6 +28,7 @@ __all__ = [
     "Listener",
     "Max",
     "Min",
+    "NativeCommunicator",
     "Op",
     "Product",
     "Sum",

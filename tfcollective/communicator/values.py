@@ -1,12 +1,25 @@
-"""What a communicator is asked with and what it says of itself."""
+"""Arguments of a communicator, and what it says of itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tfcollective._native import abi
+from tfcollective.errors import InvalidArgumentError
+from tfcollective.settings import Settings
 
-__all__ = ["Average", "CommunicatorInfo", "CommunicatorOptions", "Max", "Min", "Op", "Product", "Sum"]
+__all__ = [
+    "Average",
+    "CommunicatorInfo",
+    "CommunicatorOptions",
+    "Max",
+    "Min",
+    "Op",
+    "Product",
+    "Sum",
+    "checked_op",
+    "checked_timeout",
+]
 
 Op = abi.Op
 Average = Op.AVERAGE
@@ -32,9 +45,9 @@ class CommunicatorOptions:
         link_probe: measure the network between nodes while connecting and choose algorithms by it; rank 0's counts.
     """
 
-    connect_timeout: float = 60.0
-    op_timeout: float = 300.0
-    stall_warning: float = 60.0
+    connect_timeout: float = Settings.start_timeout
+    op_timeout: float = Settings.op_timeout
+    stall_warning: float = Settings.stall_warning
     transport: str = "auto"
     spin_us: int = -1
     nccl: str | None = None
@@ -64,3 +77,19 @@ class CommunicatorInfo:
     pending: int
     link_latency: float = 0.0
     link_bandwidth: float = 0.0
+
+
+def checked_timeout(timeout: float | None) -> float:
+    """The seconds of a ``timeout`` argument; 0 where it leaves them to the communicator. InvalidArgumentError."""
+    if timeout is not None and timeout <= 0:
+        raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
+    return timeout or 0.0
+
+
+def checked_op(op: Op | int) -> Op:
+    """The reduction of an ``op`` argument. InvalidArgumentError where there is no such reduction."""
+    try:
+        return Op(op)
+    except ValueError:
+        names = ", ".join(member.name.capitalize() for member in Op)
+        raise InvalidArgumentError(f"op: expected one of {names}, got {op!r}") from None

@@ -133,8 +133,8 @@ def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:
     for state in distributed_states(scaler).values():
         process_set = state.options.process_set
         members = runtime.members(process_set, outside=True)
-        if members.included and members.world not in asked:
-            asked.add(members.world)
+        if members.included and members.process_set_id not in asked:
+            asked.add(members.process_set_id)
             mine = tf.cast(finite, tf.uint8)
             agreed = allreduce(mine, op=Min, name=f"{state.scope}/finite", process_set=process_set)
             finite = tf.cast(agreed, tf.bool)

@@ -1,4 +1,4 @@
-"""This process's place in the world: ``init()``, ``shutdown()``, ``rank()``, ``size()`` and their kin.
+"""This process's place in the world: ``init()``, ``shutdown()``, ``rank()``, ``size()`` and related functions.
 
 Nothing here imports or initialises TensorFlow: threads, memory growth and visible devices can be set after ``init()``.
 """
@@ -14,18 +14,18 @@ from dataclasses import replace
 from tfcollective import log
 from tfcollective.communicator import Communicator
 from tfcollective.errors import ConfigError, InvalidArgumentError, StateError, UnsupportedError
-from tfcollective.identity import Identity, discover
+from tfcollective.runtime.engine import TensorFlowOps, choose_engine
 from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
-from tfcollective.runtime.session import Session, open_session
-from tfcollective.settings import ENGINES, Settings, environ_snapshot, hide_tf_config
-from tfcollective.tasks import PS, TaskKey
+from tfcollective.runtime.session import Session
+from tfcollective.settings import ENGINES, Settings
+from tfcollective.tasks import TaskKey
 from tfcollective.topology import Placement
 
 __all__ = [
     "Members",
     "ProcessSet",
     "add_process_set",
-    "communicator_of_world",
+    "communicator_of_set",
     "cross_rank",
     "cross_size",
     "get_communicator",
@@ -36,7 +36,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "members",
-    "members_of_world",
+    "members_of_set",
     "on_shutdown",
     "placement",
     "process_set_ids_and_ranks",
@@ -49,6 +49,7 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "task",
+    "tensorflow_ops",
     "training_ended",
 ]
 
@@ -115,11 +116,8 @@ def _with_engine(loaded: Settings, engine: str | None) -> Settings:
 
 
 def _open(loaded: Settings) -> Session:
-    if loaded.engine == "native":
-        return open_session(loaded, _identify(loaded))
-    from tfcollective.runtime.foreign import open_foreign_session
-
-    return open_foreign_session(loaded, environ_snapshot())
+    chosen = choose_engine(loaded)
+    return Session(chosen, chosen.join())
 
 
 def _wanted_sets(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:
@@ -279,14 +277,19 @@ def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> 
     return found
 
 
-def members_of_world(number: int) -> Members:
+def members_of_set(process_set_id: int) -> Members:
     """The process set with this number (0: all ranks); InvalidArgumentError if there is none."""
-    return _current().members_of_world(number)
+    return _current().members_of_set(process_set_id)
 
 
-def communicator_of_world(number: int) -> Communicator:
+def communicator_of_set(process_set_id: int) -> Communicator:
     """The communicator of the process set with this number (0: all ranks)."""
-    return _current().communicator_of(members_of_world(number))
+    return _current().communicator_of(members_of_set(process_set_id))
+
+
+def tensorflow_ops() -> TensorFlowOps:
+    """The ops by which TensorFlow reaches the communicators of the engine in use."""
+    return _current().engine.tensorflow_ops
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -321,24 +324,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def process_set_ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of every process set by its number; 0 is that of all ranks."""
     session = _current()
-    return {session.members.world: list(session.members.ranks), **session.process_sets.listed()}
+    return {session.members.process_set_id: list(session.members.ranks), **session.process_sets.listed()}
 
 
 def _check_process(session: Session) -> None:
     if session.pid != os.getpid():
         raise StateError("this process is a fork: call tfcollective.init() in the process that communicates")
-
-
-def _identify(loaded: Settings) -> Identity:
-    """Who this process is. TF_CONFIG has been understood then and is taken away: Estimator and tf.distribute would
-    start servers of their own by it."""
-    identity = discover(loaded, environ_snapshot())
-    if identity.task.type == PS:
-        _LOG.warning("this process is %s: there is nothing to do for parameter servers, it ends", identity.task)
-        raise SystemExit(0)
-    if identity.source == "tf_config" and not loaded.keep_tf_config:
-        hide_tf_config()
-    return identity
 
 
 def _current() -> Session:

@@ -10,10 +10,13 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tfcollective.communicator import Communicator, Listener
+from tfcollective.communicator import Communicator
 from tfcollective.errors import CollectiveError, InvalidArgumentError, TfCollectiveError
+
+if TYPE_CHECKING:
+    from tfcollective.runtime.engine import Engine
 
 __all__ = ["GLOBAL_SET", "Members", "ProcessSet", "ProcessSets", "checked_ranks", "global_process_set"]
 
@@ -92,12 +95,12 @@ class Members:
     """A registered process set as this process sees it.
 
     Attributes:
-        world: its number, by which TensorFlow's kernels find its communicator.
+        process_set_id: its number, by which TensorFlow's kernels find its communicator.
         ranks: its members, as ranks of the world.
         rank: this process's place among them, or -1.
     """
 
-    world: int
+    process_set_id: int
     ranks: tuple[int, ...]
     rank: int
 
@@ -130,29 +133,16 @@ class _Registered:
 
 
 class ProcessSets:
-    """The process sets of one world beside the global one.
+    """The process sets of one world, the global one excepted.
 
     Args:
         world: gives the world's communicator.
-        listen: opens a listener for this process's peers.
-        connect: makes the communicator of these members, given their addresses; one alone has no listener.
-        announce: what all ranks do before that, members or not.
-        dismiss: what all ranks do when a set has been removed.
+        engine: forms the sets.
     """
 
-    def __init__(
-        self,
-        world: Callable[[], Communicator],
-        listen: Callable[[], Listener],
-        connect: Callable[[Listener | None, Members, Sequence[str]], Communicator],
-        announce: Callable[[Members], None] = lambda members: None,
-        dismiss: Callable[[Members], None] = lambda members: None,
-    ) -> None:
-        self._announce = announce
-        self._dismiss = dismiss
+    def __init__(self, world: Callable[[], Communicator], engine: Engine) -> None:
         self._world = world
-        self._listen = listen
-        self._connect = connect
+        self._engine = engine
         self._lock = threading.RLock()
         self._sets: dict[int, _Registered] = {}
         self._next = GLOBAL_SET + 1
@@ -170,7 +160,7 @@ class ProcessSets:
             members = Members(number, ranks, ranks.index(rank) if rank in ranks else -1)
             communicator = self._form(members) if size > 1 else None
             if communicator is not None:
-                communicator._set_as_world(number)
+                communicator.publish(number)
             self._next += 1
             self._sets[number] = _Registered(process_set, members, communicator)
             process_set._register(number, ranks, rank)
@@ -184,9 +174,9 @@ class ProcessSets:
                 return False
             if size > 1:
                 _agreed(_exchange(self._world(), _view("remove", entry.members)))
-            self._end(self._sets.pop(entry.members.world), 10.0)
-            if entry.members.size > 1:
-                self._dismiss(entry.members)
+            self._end(self._sets.pop(entry.members.process_set_id), 10.0)
+            if size > 1:
+                self._engine.dismiss(entry.members)
             return True
 
     def members(self, process_set: ProcessSet) -> Members:
@@ -210,7 +200,7 @@ class ProcessSets:
 
     def communicator(self, members: Members) -> Communicator | None:
         """The members' communicator; None in a world of one, and where this process is none of them."""
-        return self._sets[members.world].communicator
+        return self._sets[members.process_set_id].communicator
 
     def communicators(self) -> list[Communicator]:
         """Those that this process has."""
@@ -232,31 +222,24 @@ class ProcessSets:
         if entry.communicator is None:
             return
         try:
-            entry.communicator._clear_world(entry.members.world)
+            entry.communicator.withdraw(entry.members.process_set_id)
         finally:
             entry.communicator.close(timeout)
 
     def _form(self, members: Members) -> Communicator | None:
         """Connects the members; all ranks of the world take part, so that all know how it went."""
         world = self._world()
-        listener = self._listen() if members.included and members.size > 1 else None
+        subset = self._engine.subset(members)
         try:
-            address = listener.address if listener is not None else ""
-            views = _exchange(world, _view("add", members, address))
+            views = _exchange(world, _view("add", members, subset.address))
             _agreed(views)
-        except BaseException:
-            if listener is not None:
-                listener.close()
-            raise
-        if members.size > 1:
-            self._announce(members)
-        communicator, failure = None, None
-        if members.included:
+            communicator, failure = None, None
             try:
-                addresses = [str(views[rank]["address"]) for rank in members.ranks]
-                communicator = self._connect(listener, members, addresses)
+                communicator = subset.connect([str(views[rank]["address"]) for rank in members.ranks])
             except TfCollectiveError as error:
                 failure = error
+        finally:
+            subset.close()
         self._check_outcome(world, communicator, failure)
         return communicator
 
@@ -290,7 +273,7 @@ def checked_ranks(process_set: ProcessSet, size: int, known: Iterable[tuple[int,
 
 
 def _view(action: str, members: Members, address: str = "") -> dict[str, object]:
-    return {"action": action, "number": members.world, "ranks": list(members.ranks), "address": address}
+    return {"action": action, "number": members.process_set_id, "ranks": list(members.ranks), "address": address}
 
 
 def _exchange(world: Communicator, view: Mapping[str, object]) -> list[dict[str, Any]]:

@@ -3,12 +3,11 @@ have not connected yet."""
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TypeVar, cast
 
-from tfcollective.clock import Deadline
+from tfcollective.clock import Deadline, on_thread
 from tfcollective.errors import CoordinatorError, PeerLostError
 from tfcollective.log import get_logger
 
@@ -16,10 +15,10 @@ __all__ = ["call_watched"]
 
 _LOG = get_logger(__name__)
 _Result = TypeVar("_Result")
-# All is well as a rule, and then the ranks are connected before this.
-_PATIENCE_S = 0.3
-# Whoever was connected to the lost rank finds that out by itself, and can say more.
-_OWN_WORDS_S = 0.2
+# As a rule all ranks are connected before this, and the coordinator is not asked.
+_QUIET_S = 0.3
+# A rank that was connected to the lost one finds that out by itself, and its error says more.
+_OWN_ERROR_S = 0.2
 
 
 def call_watched(
@@ -38,36 +37,24 @@ def call_watched(
         PeerLostError: a rank has ended meanwhile.
         Whatever ``call`` raises.
     """
-    answers: queue.SimpleQueue[Callable[[], _Result]] = queue.SimpleQueue()
-    done = threading.Event()
+    connecting = on_thread(call, "tfcollective-connect")
 
-    def run() -> None:
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001  # handed to the caller, whatever it is
-            answers.put(_raising(error))
-        else:
-            answers.put(lambda: result)
-        done.set()
-
-    def watch() -> None:
-        lost = None
-        while lost is None and not done.wait(_PATIENCE_S):
+    def watch() -> tuple[int, str] | None:
+        while not wait([connecting], _QUIET_S).done:
             lost = _asked(find_lost)
-        if lost is not None and not done.wait(_OWN_WORDS_S) and not deadline.expired():
+            if lost is not None:
+                wait([connecting], _OWN_ERROR_S)
+                return lost
+        return None
+
+    watching = on_thread(watch, "tfcollective-watch")
+    wait(cast("list[Future[object]]", [connecting, watching]), return_when=FIRST_COMPLETED)
+    if not connecting.done() and not deadline.expired():
+        lost = watching.result()
+        if lost is not None and not connecting.done():
             rank, what = lost
-            answers.put(_raising(PeerLostError(f"{what} before all ranks were connected", peer=rank)))
-
-    for name, work in (("tfcollective-connect", run), ("tfcollective-watch", watch)):
-        threading.Thread(target=work, name=name, daemon=True).start()
-    return answers.get()()
-
-
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
-    def fail() -> NoReturn:
-        raise error
-
-    return fail
+            raise PeerLostError(f"{what} before all ranks were connected", peer=rank)
+    return connecting.result()
 
 
 def _asked(find_lost: Callable[[], tuple[int, str] | None]) -> tuple[int, str] | None:

@@ -87,12 +87,14 @@ def _reduce(tensor: Any, name: str, members: Members) -> Any:
     count = tf.size(flat, out_type=tf.int64)
     places = tf.range(members.size, dtype=tf.int64)
     parts = count // members.size + tf.cast(places < count % members.size, tf.int64)
-    received, _ = ops.alltoall(flat, parts, name=f"{name}/parts", world=members.world)
+    received, _ = ops.alltoall(flat, parts, name=f"{name}/parts", process_set_id=members.process_set_id)
 
     def total(partial: Any, level: int) -> Any:
         level_name = f"{name}/dots_{level}"
-        return ops.allreduce(partial, op=Sum, prescale=1.0, postscale=1.0, name=level_name, world=members.world)
+        return ops.allreduce(
+            partial, op=Sum, prescale=1.0, postscale=1.0, name=level_name, process_set_id=members.process_set_id
+        )
 
     own = combine(tf.reshape(received, [members.size, parts[members.rank]]), total)
-    whole = ops.allgather(own, name=f"{name}/whole", world=members.world)
+    whole = ops.allgather(own, name=f"{name}/whole", process_set_id=members.process_set_id)
     return tf.cast(tf.reshape(whole, tf.shape(tensor)), tensor.dtype)

@@ -66,11 +66,11 @@ def allreduce(
     del device_dense, device_sparse
     members = runtime.members(process_set)
     if op == Adasum and average is None:
-        name = operation_name(name, members.world, ignore_name_scope)
+        name = operation_name(name, members.process_set_id, ignore_name_scope)
         return _adasum(tensor, compression, prescale_factor, postscale_factor, name, members)
     op = chosen_op(average, op)
     if isinstance(tensor, tf.IndexedSlices):
-        name = operation_name(name, members.world, ignore_name_scope)
+        name = operation_name(name, members.process_set_id, ignore_name_scope)
         return allreduce_slices(tensor, op, prescale_factor, postscale_factor, name, members)
     tensor = tf.convert_to_tensor(tensor)
     if members.size == 1:
@@ -81,8 +81,8 @@ def allreduce(
         op=op,
         prescale=prescale_factor,
         postscale=postscale_factor,
-        name=operation_name(name, members.world, ignore_name_scope),
-        world=members.world,
+        name=operation_name(name, members.process_set_id, ignore_name_scope),
+        process_set_id=members.process_set_id,
     )
     return compression.decompress(result, context)
 
@@ -110,8 +110,8 @@ def allreduce_slices(
     if members.size == 1:
         return merged(slices)
     wire, context = compression.compress(slices.values)
-    gathered = ops.allgather(wire, name=f"{name}/values", label=label, world=members.world)
-    indices = ops.allgather(slices.indices, name=f"{name}/indices", label=label, world=members.world)
+    gathered = ops.allgather(wire, name=f"{name}/values", label=label, process_set_id=members.process_set_id)
+    indices = ops.allgather(slices.indices, name=f"{name}/indices", label=label, process_set_id=members.process_set_id)
     values = compression.decompress(gathered, context)
     if op == Average:
         values = values / tf.cast(members.size, values.dtype)
@@ -150,7 +150,7 @@ def grouped_allreduce(
     del device_dense, device_sparse
     members = runtime.members(process_set)
     results: list[Any] = list(tensors)
-    name = operation_name(name, members.world, ignore_name_scope) if results else ""
+    name = operation_name(name, members.process_set_id, ignore_name_scope) if results else ""
     if op == Adasum and average is None:
         return [
             _adasum(tensor, compression, prescale_factor, postscale_factor, f"{name}/{index}", members)
@@ -177,7 +177,9 @@ def grouped_allreduce(
 def _grouped(tensors: list[Any], op: Op, prescale: float, postscale: float, name: str, members: Members) -> list[Any]:
     if members.size == 1:
         return [scaled(tensor, prescale * postscale) for tensor in tensors]
-    return ops.grouped_allreduce(tensors, op=op, prescale=prescale, postscale=postscale, name=name, world=members.world)
+    return ops.grouped_allreduce(
+        tensors, op=op, prescale=prescale, postscale=postscale, name=name, process_set_id=members.process_set_id
+    )
 
 
 @collective
@@ -204,8 +206,8 @@ def broadcast(
     tensor = tf.convert_to_tensor(tensor)
     if members.size == 1:
         return tf.identity(tensor)
-    name = operation_name(name, members.world, ignore_name_scope)
-    return ops.broadcast(tensor, root=root, name=name, world=members.world)
+    name = operation_name(name, members.process_set_id, ignore_name_scope)
+    return ops.broadcast(tensor, root=root, name=name, process_set_id=members.process_set_id)
 
 
 @collective
@@ -214,4 +216,4 @@ def barrier(name: str | None = None, process_set: ProcessSet | None = None) -> A
     members = runtime.members(process_set)
     if members.size == 1:
         return None if tf.executing_eagerly() else tf.no_op()
-    return ops.barrier(name=operation_name(name, members.world), world=members.world)
+    return ops.barrier(name=operation_name(name, members.process_set_id), process_set_id=members.process_set_id)

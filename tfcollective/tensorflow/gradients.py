@@ -172,7 +172,7 @@ def reduce_gradients(
     names = [variable_name(variable, index) for index, variable in enumerate(variables)]
     for index in dense:
         reduced[index] = tf.convert_to_tensor(gradients[index])
-    step = step_names(members.world).name(scope, "\n".join(names))
+    step = step_names(members.process_set_id).name(scope, "\n".join(names))
     if options.adasum:
         return _adasum(reduced, dense, sparse, step, names, members)
     order = _order([gradients[index] for index in dense])
@@ -216,8 +216,7 @@ class _Pending:
         self._started: list[tuple[Any, list[Any], list[Any]]] = []
 
     def start(self, bucket: int, tensors: list[Any], contexts: list[Any]) -> None:
-        start = _negotiate if self._plan.negotiated else ops.bucket_start
-        self._started.append((start(tensors, plan=self._plan, bucket=bucket), tensors, contexts))
+        self._started.append((ops.bucket_start(tensors, plan=self._plan, bucket=bucket), tensors, contexts))
 
     def finish(self) -> list[tuple[int, Any]]:
         """(place among the gradients, result) of every member of every bucket.
@@ -229,23 +228,10 @@ class _Pending:
         with tf.control_dependencies(tf.nest.flatten([handle for handle, _, _ in self._started])):
             for number, (handle, tensors, contexts) in enumerate(self._started):
                 members = [self._indices[member] for member in self._plan.buckets[number].members]
-                done = handle if self._plan.negotiated else ops.bucket_done(handle, tensors)
+                done = ops.bucket_done(handle, tensors)
                 outputs = (self._compression.decompress(t, c) for t, c in zip(done, contexts, strict=True))
                 results += zip(members, outputs, strict=True)
         return results
-
-
-def _negotiate(tensors: list[Any], *, plan: BucketPlan, bucket: int) -> list[Any]:
-    """The results of a bucket whose plan has no channel."""
-    reduction = plan.reduction
-    return ops.grouped_allreduce(
-        tensors,
-        op=reduction.op,
-        prescale=reduction.prescale,
-        postscale=reduction.postscale,
-        name=f"{plan.name}/{bucket}",
-        world=plan.world,
-    )
 
 
 def _start_dense(
@@ -285,7 +271,7 @@ def _sizes(members: Members) -> BucketSizes:
     asked = runtime.settings().bucket_bytes
     if asked is not None:
         return fixed_sizes(asked)
-    info = runtime.communicator_of_world(members.world).info()
+    info = runtime.communicator_of_set(members.process_set_id).info()
     return sizes_for_network(members.size, info.link_latency, info.link_bandwidth)
 
 
@@ -299,12 +285,9 @@ def _plan(
     reduction = options.reduction()
     buckets = plan_buckets(specs, _sizes(members), order)
     text = signature(specs, buckets, reduction)
-    name = plan_names(members.world).name(scope, text)
-    # Other engines know no plans: there each bucket is an operation with a name.
-    negotiated = runtime.settings().engine != "native"
-    if not negotiated:
-        keep_plan(name, members.world)
-    return BucketPlan(name, text, buckets, reduction, negotiated, members.world)
+    name = plan_names(members.process_set_id).name(scope, text)
+    keep_plan(name, members.process_set_id)
+    return BucketPlan(name, text, buckets, reduction, members.process_set_id)
 
 
 def _grouped(specs: list[GradientSpec], variables: Sequence[Any], options: GradientOptions) -> list[GradientSpec]:

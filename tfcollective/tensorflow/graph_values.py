@@ -14,7 +14,7 @@ __all__ = ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """int32: how many ranks the process set with this number has; of all ranks for 0."""
-    return _value(lambda: runtime.members_of_world(process_set_id).size, name or "size")
+    return _value(lambda: runtime.members_of_set(process_set_id).size, name or "size")
 
 
 def rank_op(name: str | None = None) -> Any:
@@ -34,7 +34,7 @@ def local_size_op(name: str | None = None) -> Any:
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """int32: 1 if this process is a member of the process set with this number, else 0."""
-    return _value(lambda: int(runtime.members_of_world(process_set_id).included), name or "process_set_included")
+    return _value(lambda: int(runtime.members_of_set(process_set_id).included), name or "process_set_included")
 
 
 def _value(read: Callable[[], int], name: str) -> Any:

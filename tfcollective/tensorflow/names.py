@@ -26,14 +26,14 @@ _step_names: defaultdict[int, PlanNames] = defaultdict(PlanNames)
 _eager_counts: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
 
 
-def plan_names(world: int) -> PlanNames:
+def plan_names(process_set_id: int) -> PlanNames:
     """The names of the bucket plans of a process set."""
-    return _plan_names[world]
+    return _plan_names[process_set_id]
 
 
-def step_names(world: int) -> PlanNames:
+def step_names(process_set_id: int) -> PlanNames:
     """The names of what the steps of a process set do with single gradients."""
-    return _step_names[world]
+    return _step_names[process_set_id]
 
 
 def without_numbers(name: str) -> str:
@@ -42,7 +42,7 @@ def without_numbers(name: str) -> str:
     return _NUMBER.sub("", name)
 
 
-def keep_plan(name: str, world: int = 0) -> None:
+def keep_plan(name: str, process_set_id: int = 0) -> None:
     """The native side keeps the plan until the function that is being traced now is gone, or until the shutdown."""
     if tf.executing_eagerly():
         return
@@ -50,33 +50,33 @@ def keep_plan(name: str, world: int = 0) -> None:
     # Around the outermost function lies a graph of the whole process.
     while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):
         graph = graph.outer_graph
-    _plan_uses.add((world, name), graph)
+    _plan_uses.add((process_set_id, name), graph)
 
 
 def _forget_plan(plan: tuple[int, str]) -> None:
     # A world that is gone has taken its plans with it.
     if runtime.is_initialized():
         with contextlib.suppress(CollectiveError):
-            runtime.communicator_of_world(plan[0]).forget_plan(plan[1])
+            runtime.communicator_of_set(plan[0]).forget_plan(plan[1])
 
 
 _plan_uses = PlanUses(_forget_plan)
 
 
-def operation_name(name: str | None, world: int = 0, ignore_name_scope: bool = False) -> str:
+def operation_name(name: str | None, process_set_id: int = 0, ignore_name_scope: bool = False) -> str:
     """`name`, or one made from the place of the call.
 
     Inside a function it is the outermost function's name, the name scope without numbers (unless `ignore_name_scope`)
     and a count within the graph: tracing again, on one rank only, gives the same names. Eagerly it is a count of calls.
     All kinds of operation share the counts, so that ranks which call different things at the same place get an error.
-    Process sets count each on their own: `world` is the set's number.
+    Process sets count each on their own.
     """
     if name is not None:
         return name
     if tf.executing_eagerly():
-        return f"eager/{next(_eager_counts[world])}"
+        return f"eager/{next(_eager_counts[process_set_id])}"
     graph = tf.compat.v1.get_default_graph()
-    base = "collective" if world == 0 else f"collective_of_set_{world}"
+    base = "collective" if process_set_id == 0 else f"collective_of_set_{process_set_id}"
     scope = "" if ignore_name_scope else without_numbers(graph.get_name_scope() or "")
     base = f"{scope}/{base}" if scope else base
     with graph.name_scope(None):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from tfcollective import _native, runtime
 from tfcollective.communicator import Op
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.log import get_logger
+from tfcollective.runtime.engine import TensorFlowOps
+from tfcollective.tensorflow.external_ops import horovod_ops, python_ops
 from tfcollective.tensorflow.gpu_kernels import load_where_needed
 from tfcollective.tensorflow.plan import BucketPlan
 
@@ -43,16 +44,17 @@ _module: Any = None
 
 
 def load() -> Any:
-    """The module of generated op functions, loaded once a process.
+    """The op functions of the engine in use: those of the op library, loaded once a process, or what stands for them.
 
     Raises:
         ConfigError: the library does not load into this TensorFlow.
         UnsupportedError: a function that XLA compiles is being traced.
     """
+    return _LOADERS[runtime.tensorflow_ops()]()
+
+
+def _load_once() -> Any:
     global _module
-    engine = runtime.settings().engine
-    if engine != "native":
-        return _foreign(engine)
     if not tf.executing_eagerly():
         _refuse_xla(tf.compat.v1.get_default_graph())
     if _module is None:
@@ -62,11 +64,11 @@ def load() -> Any:
     return _module
 
 
-@functools.cache
-def _foreign(engine: str) -> Any:
-    from tfcollective.tensorflow.foreign_ops import ops_of
-
-    return ops_of(engine)
+_LOADERS: dict[TensorFlowOps, Callable[[], Any]] = {
+    "library": _load_once,
+    "horovod": horovod_ops,
+    "python": python_ops,
+}
 
 
 def _refuse_xla(graph: Any) -> None:
@@ -117,56 +119,58 @@ def _factors(prescale: float, postscale: float) -> dict[str, str]:
     return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
 
 
-def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, world: int = 0) -> Any:
-    """One tensor, combined over the ranks of the process set `world`; shape and dtype stay."""
+def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
+    """One tensor, combined over the ranks of the process set; shape and dtype stay."""
     result = load().tfcollective_allreduce(
-        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=world
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=process_set_id
     )
     result.set_shape(tensor.shape)
     return result
 
 
 def grouped_allreduce(
-    tensors: Sequence[Any], *, op: Op, prescale: float, postscale: float, name: str, world: int = 0
+    tensors: Sequence[Any], *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0
 ) -> list[Any]:
     """Tensors of one dtype, combined in one operation."""
     results = load().tfcollective_grouped_allreduce(
-        tensors, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=world
+        tensors, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=process_set_id
     )
     return _with_shapes(results, tensors)
 
 
-def allgather(tensor: Any, *, name: str, label: str = "", world: int = 0) -> Any:
+def allgather(tensor: Any, *, name: str, label: str = "", process_set_id: int = 0) -> Any:
     """All ranks' rows, in rank order. `label` is shown in messages and may differ from rank to rank."""
-    result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), world=world)
+    result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), world=process_set_id)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result
 
 
-def broadcast(tensor: Any, *, root: int, name: str, label: str = "", world: int = 0) -> Any:
+def broadcast(tensor: Any, *, root: int, name: str, label: str = "", process_set_id: int = 0) -> Any:
     """The root's tensor. `label` is shown in messages and may differ from rank to rank."""
-    result = load().tfcollective_broadcast(tensor, root_rank=root, tensor_name=_labelled(name, label), world=world)
+    result = load().tfcollective_broadcast(
+        tensor, root_rank=root, tensor_name=_labelled(name, label), world=process_set_id
+    )
     result.set_shape(tensor.shape)
     return result
 
 
-def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, world: int = 0) -> Any:
+def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
     """This rank's rows of the combined tensor."""
     return load().tfcollective_reducescatter(
-        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=world
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=process_set_id
     )
 
 
-def alltoall(tensor: Any, splits: Any, *, name: str, world: int = 0) -> tuple[Any, Any]:
+def alltoall(tensor: Any, splits: Any, *, name: str, process_set_id: int = 0) -> tuple[Any, Any]:
     """Rows from all ranks, and how many came from each (int64[size])."""
-    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name, world=world)
+    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name, world=process_set_id)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result, received
 
 
-def barrier(*, name: str, world: int = 0) -> Any:
+def barrier(*, name: str, process_set_id: int = 0) -> Any:
     """An operation that ends when all ranks have come to it."""
-    return load().tfcollective_barrier(tensor_name=name, world=world)
+    return load().tfcollective_barrier(tensor_name=name, world=process_set_id)
 
 
 def join() -> Any:
@@ -182,7 +186,7 @@ def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> An
         signature=plan.signature,
         num_buckets=len(plan.buckets),
         bucket=bucket,
-        world=plan.world,
+        world=plan.process_set_id,
         op=int(plan.reduction.op),
         **_factors(plan.reduction.prescale, plan.reduction.postscale),
     )
@@ -195,8 +199,8 @@ def bucket_done(started: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _labelled(name: str, label: str) -> str:
-    """See ``tfc_request`` in the C header. Other engines match all of a name."""
-    return f"{name}\t{label}" if label and runtime.settings().engine == "native" else name
+    """See ``tfc_request`` in the C header."""
+    return f"{name}\t{label}" if label else name
 
 
 def _with_shapes(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:

@@ -79,16 +79,14 @@ class BucketPlan:
         signature: see :func:`signature`.
         buckets: in the order in which they are started.
         reduction: the same for all buckets.
-        negotiated: the engine knows no plans: buckets are matched one by one.
-        world: the number of the process set.
+        process_set_id: whose ranks take part.
     """
 
     name: str
     signature: str
     buckets: tuple[Bucket, ...]
     reduction: Reduction
-    negotiated: bool = False
-    world: int = 0
+    process_set_id: int = 0
 
 
 def plan_buckets(

@@ -39,21 +39,26 @@ def _name(op: Any) -> str:
 
 
 def _members(op: Any) -> Members:
-    return runtime.members_of_world(op.get_attr("world"))
+    return runtime.members_of_set(op.get_attr("world"))
 
 
 def _average(op: Any, grad: Any) -> Any:
     """The average of the ranks' gradients."""
-    world = op.get_attr("world")
+    process_set_id = op.get_attr("world")
     return ops.allreduce(
-        tf.convert_to_tensor(grad), op=Average, prescale=1.0, postscale=1.0, name=_name(op), world=world
+        tf.convert_to_tensor(grad),
+        op=Average,
+        prescale=1.0,
+        postscale=1.0,
+        name=_name(op),
+        process_set_id=process_set_id,
     )
 
 
 def _own_rows(total: Any, like: Any, name: str, members: Members) -> Any:
     """The rows of `total` that came from this rank, whose tensor was `like`."""
     count = tf.shape(like, out_type=tf.int64)[0]
-    counts = ops.allgather(tf.reshape(count, [1]), name=f"{name}/rows", world=members.world)
+    counts = ops.allgather(tf.reshape(count, [1]), name=f"{name}/rows", process_set_id=members.process_set_id)
     begin = tf.reduce_sum(counts[: members.rank])
     rows = total[begin : begin + count]
     rows.set_shape(like.shape)
@@ -69,7 +74,7 @@ def _allreduce(op: Any, grad: Any) -> Any:
         prescale=prescale,
         postscale=postscale,
         name=_name(op),
-        world=op.get_attr("world"),
+        process_set_id=op.get_attr("world"),
     )
 
 
@@ -78,7 +83,12 @@ def _grouped_allreduce(op: Any, *grads: Any) -> Any:
     reduction, prescale, postscale = _linear(op)
     tensors = [tf.convert_to_tensor(grad) for grad in grads]
     return ops.grouped_allreduce(
-        tensors, op=reduction, prescale=prescale, postscale=postscale, name=_name(op), world=op.get_attr("world")
+        tensors,
+        op=reduction,
+        prescale=prescale,
+        postscale=postscale,
+        name=_name(op),
+        process_set_id=op.get_attr("world"),
     )
 
 
@@ -102,14 +112,16 @@ def _reducescatter(op: Any, grad: Any) -> Any:
     members = _members(op)
     factor = prescale * postscale * (members.size if reduction == Sum else 1)
     grad = tf.convert_to_tensor(grad)
-    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op), world=members.world)
+    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op), process_set_id=members.process_set_id)
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 
 
 @tf.RegisterGradient("TfcollectiveAlltoall")  # type: ignore[untyped-decorator]
 def _alltoall(op: Any, grad: Any, _grad_received: Any) -> Any:
-    back, _ = ops.alltoall(tf.convert_to_tensor(grad), op.outputs[1], name=_name(op), world=op.get_attr("world"))
+    back, _ = ops.alltoall(
+        tf.convert_to_tensor(grad), op.outputs[1], name=_name(op), process_set_id=op.get_attr("world")
+    )
     back.set_shape(op.inputs[0].shape)
     return [back, None]
 

@@ -43,7 +43,11 @@ def allgather(
         tensor = tf.reshape(tensor, [1])
     if members.size == 1:
         return tf.identity(tensor)
-    return ops.allgather(tensor, name=operation_name(name, members.world, ignore_name_scope), world=members.world)
+    return ops.allgather(
+        tensor,
+        name=operation_name(name, members.process_set_id, ignore_name_scope),
+        process_set_id=members.process_set_id,
+    )
 
 
 @collective
@@ -54,7 +58,7 @@ def grouped_allgather(
     process_set: ProcessSet | None = None,
 ) -> list[Any]:
     """Gathers several tensors; see :func:`allgather`."""
-    name = operation_name(name, runtime.members(process_set).world, ignore_name_scope)
+    name = operation_name(name, runtime.members(process_set).process_set_id, ignore_name_scope)
     return [allgather(tensor, f"{name}/{index}", process_set=process_set) for index, tensor in enumerate(tensors)]
 
 
@@ -100,8 +104,8 @@ def reducescatter(
         op=op,
         prescale=prescale_factor,
         postscale=postscale_factor,
-        name=operation_name(name, members.world, ignore_name_scope),
-        world=members.world,
+        name=operation_name(name, members.process_set_id, ignore_name_scope),
+        process_set_id=members.process_set_id,
     )
     rows = tensor.shape[0] if tensor.shape.rank else None
     own_rows = None if rows is None else rows // members.size + (members.rank < rows % members.size)
@@ -122,7 +126,7 @@ def grouped_reducescatter(
     name: str | None = None,
 ) -> list[Any]:
     """Combines and scatters several tensors; see :func:`reducescatter`."""
-    name = operation_name(name, runtime.members(process_set).world)
+    name = operation_name(name, runtime.members(process_set).process_set_id)
     return [
         reducescatter(
             tensor,
@@ -169,8 +173,8 @@ def alltoall(
         return tf.identity(tensor), tf.cast(wanted, tf.int32)
     if members.size == 1:
         return tf.identity(tensor)
-    name = operation_name(name, members.world, ignore_name_scope)
-    result, received = ops.alltoall(tensor, wanted, name=name, world=members.world)
+    name = operation_name(name, members.process_set_id, ignore_name_scope)
+    result, received = ops.alltoall(tensor, wanted, name=name, process_set_id=members.process_set_id)
     return (result, tf.cast(received, tf.int32)) if given else result
 
 

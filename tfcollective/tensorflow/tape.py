@@ -76,7 +76,7 @@ def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | 
     content = tuple(f"{variable_name(s, i)} {s.shape}" for i, s in enumerate(shared))
     if not content:
         return []
-    key = (runtime.members(process_set, outside=True).world, content)
+    key = (runtime.members(process_set, outside=True).process_set_id, content)
     if key not in _guards:
         name = _guard_names.name(_GUARD_SCOPE, "\n".join(content))
         _guards[key] = ReplicaGuard(name, after_update=True, process_set=process_set)

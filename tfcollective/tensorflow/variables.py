@@ -77,7 +77,7 @@ def _assign_all(
     targets = [_tensorflow_variable(variable) for variable in variables]
     if members.size == 1 or not targets:
         return []
-    prefix = operation_name(name, members.world)
+    prefix = operation_name(name, members.process_set_id)
     return [
         target.assign(
             ops.broadcast(
@@ -85,7 +85,7 @@ def _assign_all(
                 root=root,
                 name=f"{prefix}/{index}",
                 label=variable_name(variable, index),
-                world=members.world,
+                process_set_id=members.process_set_id,
             )
         )
         for index, (target, variable) in enumerate(zip(targets, variables, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tfcollective import runtime
-from tfcollective.communicator import Communicator, CommunicatorOptions
+from tfcollective.communicator import Communicator, CommunicatorOptions, NativeCommunicator
 from tfcollective.settings import Settings
 
 __all__ = ["device_world"]
@@ -20,7 +20,7 @@ def device_world() -> Iterator[Communicator]:
         alone = CommunicatorOptions(
             nccl=settings.nccl, cuda_driver=settings.cuda_driver, share_gpus=settings.share_gpus
         )
-        with Communicator.alone(options=alone) as world:
+        with NativeCommunicator.alone(options=alone) as world:
             yield world
         return
     runtime.init()

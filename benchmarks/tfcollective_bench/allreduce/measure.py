@@ -1,4 +1,4 @@
-"""The timing loop that all runners in Python share. Needs numpy and the standard library only: it runs in foreign
+"""The timing loop that all runners in Python share. Needs numpy and the standard library only: it runs in external
 environments.
 
 Per iteration: new inputs are written, caches emptied if asked to, a barrier, the clock, the all-reduce, the clock, and

@@ -1,4 +1,4 @@
-"""What to measure: sizes, and how often. Pure; nothing but the standard library, as foreign environments read it."""
+"""What to measure: sizes, and how often. Pure; nothing but the standard library, as external environments read it."""
 
 from __future__ import annotations
 

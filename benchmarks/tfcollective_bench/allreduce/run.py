@@ -141,12 +141,12 @@ def samples_of(case: Case, dtype: str, number: int, content: Mapping[str, Any]) 
 
 
 def _versions(found: Baselines) -> Any:
-    foreign = {}
+    external = {}
     if found.horovod_python is not None:
-        foreign["horovod"] = found.horovod_python
+        external["horovod"] = found.horovod_python
     if found.mpi_python is not None:
-        foreign["mpi"] = found.mpi_python
-    return probe_versions(foreign, [[found.mpirun, "--version"]] if found.mpirun else [])
+        external["mpi"] = found.mpi_python
+    return probe_versions(external, [[found.mpirun, "--version"]] if found.mpirun else [])
 
 
 def _statuses(

@@ -14,8 +14,8 @@ from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.interleave import Variant
 from tfcollective_bench.netlab import Lab
 from tfcollective_bench.ranks import (
-    FOREIGN_VARIABLES,
-    foreign_command,
+    EXTERNAL_VARIABLES,
+    external_command,
     horovod_command,
     our_command,
     thread_variables,
@@ -94,7 +94,7 @@ def _mpirun(found: Baselines, case: Case) -> list[str]:
 
 
 def _mpi4py(found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
-    return [*_mpirun(found, case), *foreign_command(str(found.mpi_python), f"{_WORKERS}.mpi"), *arguments]
+    return [*_mpirun(found, case), *external_command(str(found.mpi_python), f"{_WORKERS}.mpi"), *arguments]
 
 
 def _mpi_program(found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
@@ -186,6 +186,6 @@ def variant_of(
         argv=tuple(runner.command(found, case, arguments)),
         deadline_s=options.deadline_s,
         env=thread_variables(case.ranks),
-        unset=FOREIGN_VARIABLES,
+        unset=EXTERNAL_VARIABLES,
         cwd=working_folder(),
     )

@@ -10,7 +10,7 @@ from tfcollective.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.growth.options import GrowthOptions
 from tfcollective_bench.interleave import Variant
-from tfcollective_bench.ranks import FOREIGN_VARIABLES, horovod_command, our_command, thread_variables, working_folder
+from tfcollective_bench.ranks import EXTERNAL_VARIABLES, horovod_command, our_command, thread_variables, working_folder
 
 __all__ = ["COORDINATOR", "RUNNERS", "Case", "cases_of", "chosen", "hint_for", "variant_of"]
 
@@ -69,7 +69,7 @@ def variant_of(case: Case, found: Baselines, options: GrowthOptions) -> Variant:
         argv=tuple(_command(case, found, options)),
         deadline_s=options.deadline_s,
         env=threads,
-        unset=FOREIGN_VARIABLES,
+        unset=EXTERNAL_VARIABLES,
         cwd=working_folder(),
     )
 

@@ -8,12 +8,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfcollective.clock import Deadline
+from tfcollective.clock import Deadline, on_thread
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
 from tfcollective_launchers.yarn.cluster import Amount, NodeView
@@ -63,28 +64,13 @@ def import_skein() -> Any:
 def within(seconds: float, what: str, work: Callable[[], _T], enough: Callable[[], bool] = lambda: False) -> _T:
     """What ``work`` returns or raises; SkeinError when it takes too long, or it is ``enough()`` before. Calls of
     skein's have no deadline of their own: one that hangs is left to itself."""
-    box: list[tuple[bool, Any]] = []
-
-    def run() -> None:
-        try:
-            box.append((True, work()))
-        except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
-            box.append((False, error))
-
-    thread = threading.Thread(target=run, name="tfc-skein", daemon=True)
-    thread.start()
-    deadline = Deadline.after(seconds)
-    while not box and not enough() and not deadline.expired():
-        thread.join(min(deadline.remaining(), _LOOK_S))
-    if not box:
+    call, deadline = on_thread(work, "tfc-skein"), Deadline.after(seconds)
+    while not wait([call], min(deadline.remaining(), _LOOK_S)).done:
         if enough():
             raise SkeinError(f"{what} was interrupted")
-        raise SkeinError(f"{what} took more than {seconds:g} s")
-    good, value = box[0]
-    if good:
-        result: _T = value
-        return result
-    raise value
+        if deadline.expired():
+            raise SkeinError(f"{what} took more than {seconds:g} s")
+    return call.result()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 from standin import GpuArray, cuda, host, options
 
 from tfcollective.cli import main
-from tfcollective.communicator import Communicator
+from tfcollective.communicator import NativeCommunicator
 from tfcollective.errors import UnsupportedError
 from tfcollective_bench.allreduce import device as bench
 from tfcollective_bench.allreduce.device import DeviceRow, device_table, measure_device, overheads
@@ -32,7 +32,7 @@ class StandinDevice:
     def synchronize(self) -> None:
         cuda().standin_synchronize_memory(None)
 
-    def nccl(self, world: Communicator) -> Any:
+    def nccl(self, world: NativeCommunicator) -> Any:
         def copy(source: GpuArray, target: GpuArray) -> None:
             values = host(source)
             ctypes.memmove(target.__cuda_array_interface__["data"][0], values.ctypes.data, values.nbytes)
@@ -48,7 +48,7 @@ def _fresh_standin() -> Any:
 
 
 def test_every_size_is_measured_and_checked():
-    with Communicator.alone(options=options()) as world:
+    with NativeCommunicator.alone(options=options()) as world:
         rows = measure_device(world, StandinDevice(), [4, 4096, 1 << 21], dtype="float32", rounds=2, iterations=3)
     assert [(row.nbytes, row.count, row.wrong) for row in rows] == [(4, 1, 0), (4096, 1024, 0), (1 << 21, 1 << 19, 0)]
     assert all(row.out_of_place > 0 and row.in_place > 0 and row.nccl > 0 for row in rows)
@@ -59,7 +59,7 @@ def test_wrong_results_are_counted():
         def wrong(self, array: GpuArray, value: float) -> int:
             return super().wrong(array, value + 1)
 
-    with Communicator.alone(options=options()) as world:
+    with NativeCommunicator.alone(options=options()) as world:
         (row,) = measure_device(world, Forgetful(), [40], dtype="float64", rounds=1, iterations=1)
     assert row.wrong == 10  # five out of place, five in place
 

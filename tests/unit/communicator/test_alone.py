@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from tfcollective import communicator as c
-from tfcollective.communicator import Communicator
+from tfcollective.communicator import NativeCommunicator
 from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
 
 TYPES = ["float16", "float32", "float64"] + [f"{s}int{b}" for s in ("", "u") for b in (8, 16, 32, 64)]
 
 
 @pytest.fixture
-def world() -> Communicator:
-    with Communicator.alone() as made:
+def world() -> NativeCommunicator:
+    with NativeCommunicator.alone() as made:
         yield made
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 3), (4097,)])
-def test_every_collective_keeps_the_data(world: Communicator, dtype: str, shape: tuple[int, ...]) -> None:
+def test_every_collective_keeps_the_data(world: NativeCommunicator, dtype: str, shape: tuple[int, ...]) -> None:
     array = (np.arange(np.prod(shape, dtype=int)) % 7).reshape(shape).astype(dtype)
     for op in (c.Average, c.Sum, c.Min, c.Max, c.Product):
         got = world.allreduce(array, op)
@@ -43,24 +43,24 @@ def test_every_collective_keeps_the_data(world: Communicator, dtype: str, shape:
     world.barrier()
 
 
-def test_bool(world: Communicator) -> None:
+def test_bool(world: NativeCommunicator) -> None:
     array = np.array([True, False])
     np.testing.assert_array_equal(world.broadcast(array), array)
     np.testing.assert_array_equal(world.allgather(array), array)
 
 
-def test_bfloat16(world: Communicator) -> None:
+def test_bfloat16(world: NativeCommunicator) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.ones(3, ml_dtypes.bfloat16)
     assert world.allreduce(array, c.Sum).dtype == array.dtype
 
 
-def test_scales(world: Communicator) -> None:
+def test_scales(world: NativeCommunicator) -> None:
     np.testing.assert_array_equal(world.allreduce([1.0, 2.0], c.Sum, prescale=3.0, postscale=0.5), [1.5, 3.0])
     np.testing.assert_array_equal(world.reducescatter([1.0, 2.0], c.Sum, prescale=2.0), [2.0, 4.0])
 
 
-def test_out_and_in_place(world: Communicator) -> None:
+def test_out_and_in_place(world: NativeCommunicator) -> None:
     array, out = np.ones(4), np.zeros(4)
     assert world.allreduce(array, c.Sum, postscale=2.0, out=out) is out
     np.testing.assert_array_equal(out, np.full(4, 2.0))
@@ -71,7 +71,7 @@ def test_out_and_in_place(world: Communicator) -> None:
     np.testing.assert_array_equal(buffer, [0.0, 0.0, 1.0, 2.0, 3.0])
 
 
-def test_what_is_not_contiguous_or_native_is_copied(world: Communicator) -> None:
+def test_what_is_not_contiguous_or_native_is_copied(world: NativeCommunicator) -> None:
     grid = np.arange(12.0).reshape(3, 4)
     for array in (grid.T, grid[:, ::2], grid[::-1], np.asfortranarray(grid), grid.astype(">f8"), [[1, 2], [3, 4]]):
         np.testing.assert_array_equal(world.allreduce(array, c.Sum), array)
@@ -96,21 +96,21 @@ def test_what_is_not_contiguous_or_native_is_copied(world: Communicator) -> None
         (lambda w: w.alltoall([1.0, 2.0], splits=[1, 1]), "splits"),
     ],
 )
-def test_bad_arguments_are_named(world: Communicator, call: object, message: str) -> None:
+def test_bad_arguments_are_named(world: NativeCommunicator, call: object, message: str) -> None:
     with pytest.raises((InvalidArgumentError, UnsupportedError), match=message):
         call(world)
     world.barrier()  # nothing has happened to the communicator
 
 
-def test_info_and_repr(world: Communicator) -> None:
+def test_info_and_repr(world: NativeCommunicator) -> None:
     info = world.info()
     assert (info.rank, info.size, info.local_size, info.cross_size, info.broken) == (0, 1, 1, 1, False)
-    assert repr(world) == "<Communicator rank 0 of 1>"
+    assert repr(world) == "<NativeCommunicator rank 0 of 1>"
     assert world.failure() is None
 
 
 def test_after_close_everything_says_so() -> None:
-    world = Communicator.alone()
+    world = NativeCommunicator.alone()
     world.close()
     world.close()
     assert world.closed
@@ -120,12 +120,12 @@ def test_after_close_everything_says_so() -> None:
 
 
 def test_an_error_inside_the_block_aborts() -> None:
-    with pytest.raises(ZeroDivisionError), Communicator.alone() as world:
+    with pytest.raises(ZeroDivisionError), NativeCommunicator.alone() as world:
         raise ZeroDivisionError
     assert world.closed
 
 
-def test_a_fork_must_not_use_it(world: Communicator) -> None:
+def test_a_fork_must_not_use_it(world: NativeCommunicator) -> None:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -142,7 +142,7 @@ def test_a_fork_must_not_use_it(world: Communicator) -> None:
     world.barrier()
 
 
-def test_threads_may_share_it(world: Communicator) -> None:
+def test_threads_may_share_it(world: NativeCommunicator) -> None:
     results: list[float] = []
 
     def run(number: float) -> None:
@@ -158,11 +158,11 @@ def test_threads_may_share_it(world: Communicator) -> None:
 
 RELEASE = """
 import gc, json, os, threading
-from tfcollective.communicator import Communicator
+from tfcollective.communicator import NativeCommunicator
 counts = []
 for _ in range(3):
     for _ in range(20):
-        Communicator.alone().barrier()
+        NativeCommunicator.alone().barrier()
     gc.collect()
     counts.append([threading.active_count(), len(os.listdir("/proc/self/fd"))])
 print(json.dumps(counts))
@@ -178,6 +178,6 @@ def test_being_forgotten_releases_it() -> None:
 
 def test_transport_is_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="transport"):
-        Communicator.connect(
+        NativeCommunicator.connect(
             None, rank=0, addresses=[""], key=bytes(16), options=c.CommunicatorOptions(transport="pigeon")
         )

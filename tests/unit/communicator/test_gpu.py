@@ -21,7 +21,7 @@ from tfcollective import communicator as c
 from tfcollective._native import abi
 from tfcollective._native.device_buffers import as_device, is_device, stream_of
 from tfcollective._native.device_calls import DeviceArray
-from tfcollective.communicator import Communicator, Listener
+from tfcollective.communicator import Listener, NativeCommunicator
 from tfcollective.errors import (
     CollectiveError,
     CollectiveMismatchError,
@@ -46,12 +46,12 @@ def fresh_standin() -> Iterator[None]:
 
 
 @pytest.fixture
-def world() -> Iterator[Communicator]:
-    with Communicator.alone(options=options()) as made:
+def world() -> Iterator[NativeCommunicator]:
+    with NativeCommunicator.alone(options=options()) as made:
         yield made
 
 
-def run_world(size: int, work: Callable[[Communicator], object], **changes: object) -> list[object]:
+def run_world(size: int, work: Callable[[NativeCommunicator], object], **changes: object) -> list[object]:
     """What `work` returned, or the CollectiveError that it raised, on every rank."""
     listeners = [Listener("127.0.0.1", "node") for _ in range(size)]
     addresses = [listener.address for listener in listeners]
@@ -60,7 +60,7 @@ def run_world(size: int, work: Callable[[Communicator], object], **changes: obje
 
     def run(rank: int) -> None:
         try:
-            world = Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=given)
+            world = NativeCommunicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=given)
             results[rank] = work(world)
             world.close(5)
         except Exception as error:
@@ -79,7 +79,7 @@ def run_world(size: int, work: Callable[[Communicator], object], **changes: obje
 
 
 def test_a_result_in_a_cycle_with_its_communicator_is_collected() -> None:
-    world = Communicator.alone(options=options())
+    world = NativeCommunicator.alone(options=options())
     result = world.allreduce(GpuArray(np.ones(3)))
     collected = weakref.ref(result)
     cycle: list[object] = [world, result]
@@ -91,7 +91,9 @@ def test_a_result_in_a_cycle_with_its_communicator_is_collected() -> None:
 
 @pytest.mark.parametrize("dtype", MOVED)
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (4097,)])
-def test_every_collective_keeps_the_data_of_one_rank(world: Communicator, dtype: str, shape: tuple[int, ...]) -> None:
+def test_every_collective_keeps_the_data_of_one_rank(
+    world: NativeCommunicator, dtype: str, shape: tuple[int, ...]
+) -> None:
     values = (np.arange(np.prod(shape, dtype=int)) % 7).reshape(shape).astype(dtype)
     array = GpuArray(values)
     if dtype in REDUCED:
@@ -112,7 +114,7 @@ def test_every_collective_keeps_the_data_of_one_rank(world: Communicator, dtype:
 
 
 def test_collectives_of_three_ranks() -> None:
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         everyone = [np.arange(5.0) + r for r in range(3)]
         mine = GpuArray(everyone[world.rank], world.rank)
         np.testing.assert_array_equal(host(world.allreduce(mine, c.Sum)), sum(everyone))
@@ -140,7 +142,7 @@ def test_collectives_of_three_ranks() -> None:
     assert run_world(3, work) == [None] * 3
 
 
-def test_out_and_in_place(world: Communicator) -> None:
+def test_out_and_in_place(world: NativeCommunicator) -> None:
     array, out = GpuArray(np.ones(4)), GpuArray(np.zeros(4))
     assert world.allreduce(array, c.Sum, postscale=2.0, out=out) is out
     np.testing.assert_array_equal(host(out), np.full(4, 2.0))
@@ -148,7 +150,7 @@ def test_out_and_in_place(world: Communicator) -> None:
     np.testing.assert_array_equal(host(array), np.full(4, 3.0))
 
 
-def test_follows_the_callers_stream(world: Communicator) -> None:
+def test_follows_the_callers_stream(world: NativeCommunicator) -> None:
     stream = ctypes.c_void_p()
     cuda().cuStreamCreateWithPriority(ctypes.byref(stream), 0, 0)
     array = GpuArray(np.zeros(4))
@@ -174,7 +176,7 @@ def test_follows_the_callers_stream(world: Communicator) -> None:
     np.testing.assert_array_equal(host(got), filled)
 
 
-def test_no_ticket_without_an_operation_on_a_gpu(world: Communicator) -> None:
+def test_no_ticket_without_an_operation_on_a_gpu(world: NativeCommunicator) -> None:
     world.allreduce(np.ones(1))
     assert world.ticket() is None
 
@@ -193,7 +195,7 @@ def test_no_ticket_without_an_operation_on_a_gpu(world: Communicator) -> None:
         (lambda w: w.allreduce(HostMemory()), "memory of the host, not of a GPU"),
     ],
 )
-def test_bad_arguments(world: Communicator, call: Callable[[Communicator], object], message: str) -> None:
+def test_bad_arguments(world: NativeCommunicator, call: Callable[[NativeCommunicator], object], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         call(world)
     np.testing.assert_array_equal(host(world.allreduce(GpuArray(np.ones(2)), c.Sum)), np.ones(2))
@@ -212,14 +214,14 @@ class HostMemory:
         }
 
 
-def test_the_wrong_gpu_is_named(world: Communicator) -> None:
+def test_the_wrong_gpu_is_named(world: NativeCommunicator) -> None:
     world.allreduce(GpuArray(np.ones(2), 0), out=GpuArray(np.ones(2), 0))
     other = GpuArray(np.ones(2), 1)
     with pytest.raises(InvalidArgumentError, match="it is on GPU 1, but rank 0 works on GPU 0"):
         world.allreduce(other, out=other)
 
 
-def test_types_that_nccl_does_not_reduce(world: Communicator) -> None:
+def test_types_that_nccl_does_not_reduce(world: NativeCommunicator) -> None:
     array = GpuArray(np.ones(2, np.int16))
     with pytest.raises(UnsupportedError, match="NCCL cannot reduce int16"):
         world.allreduce(array, c.Sum)
@@ -228,7 +230,7 @@ def test_types_that_nccl_does_not_reduce(world: Communicator) -> None:
 
 
 def test_ranks_that_differ_are_shown() -> None:
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         array = GpuArray(np.ones(3 + world.rank, np.float32), world.rank)
         world.allreduce(array, c.Sum, out=array)
         world.ticket().wait()
@@ -241,7 +243,7 @@ def test_ranks_that_differ_are_shown() -> None:
 
 
 def test_without_nccl_every_rank_says_what_was_looked_for() -> None:
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         array = GpuArray(np.ones(3), world.rank)
         world.allreduce(array, out=array)
 
@@ -252,7 +254,7 @@ def test_without_nccl_every_rank_says_what_was_looked_for() -> None:
 
 def test_without_a_driver(tmp_path) -> None:
     given = options(cuda_driver=str(tmp_path / "libcuda.so.1"))
-    with Communicator.alone(options=given) as world:
+    with NativeCommunicator.alone(options=given) as world:
         with pytest.raises(UnsupportedError, match=r"there is no CUDA driver on this host.*libcuda"):
             world.allreduce(GpuArray(np.ones(3)))
         np.testing.assert_array_equal(world.allreduce(np.ones(3)), np.ones(3))
@@ -261,7 +263,7 @@ def test_without_a_driver(tmp_path) -> None:
 def test_an_error_of_nccl_ends_the_world_and_names_the_gpu() -> None:
     cuda().standin_set(b"fail:ncclAllReduce", 3)
 
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         array = GpuArray(np.ones(3), world.rank)
         for _ in range(5):
             world.allreduce(array, c.Sum, out=array)
@@ -273,7 +275,7 @@ def test_an_error_of_nccl_ends_the_world_and_names_the_gpu() -> None:
 
 
 def test_a_rank_that_leaves_is_named() -> None:
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         array = GpuArray(np.ones(3), world.rank)
         for _ in range(1 if world.rank == 1 else 2):
             world.allreduce(array, c.Sum, out=array)
@@ -286,7 +288,7 @@ def test_a_rank_that_leaves_is_named() -> None:
 
 
 def test_results_outlive_the_communicator() -> None:
-    world = Communicator.alone(options=options())
+    world = NativeCommunicator.alone(options=options())
     result, ticket = world.allreduce(GpuArray(np.ones(4)), c.Sum), world.ticket()
     world.close()
     del world
@@ -295,7 +297,7 @@ def test_results_outlive_the_communicator() -> None:
 
 
 def test_a_closed_communicator_says_so() -> None:
-    world = Communicator.alone(options=options())
+    world = NativeCommunicator.alone(options=options())
     world.close()
     with pytest.raises(StateError, match="closed"):
         world.allreduce(GpuArray(np.ones(2)))
@@ -341,7 +343,7 @@ def test_dlpack() -> None:
         as_device(Packed(5, 64, (2,), None), "array")
 
 
-def test_a_result_that_could_not_say_what_it_is(world: Communicator) -> None:
+def test_a_result_that_could_not_say_what_it_is(world: NativeCommunicator) -> None:
     array = Packed(4, 16, (2, 3), None)
     for call in (world.allreduce, world.reducescatter, world.broadcast, world.allgather, world.alltoall):
         with pytest.raises(UnsupportedError, match="a result of bfloat16 can be made for PyTorch and CuPy only"):

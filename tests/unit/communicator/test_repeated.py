@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from tfcollective import communicator as c
-from tfcollective.communicator import Communicator
+from tfcollective.communicator import NativeCommunicator
 from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
 
 
 @pytest.fixture
-def world() -> Communicator:
-    with Communicator.alone() as made:
+def world() -> NativeCommunicator:
+    with NativeCommunicator.alone() as made:
         yield made
 
 
-def twice(world: Communicator, array: object, **settings: object) -> np.ndarray:
+def twice(world: NativeCommunicator, array: object, **settings: object) -> np.ndarray:
     """The result of the second of two equal calls."""
     world.allreduce(array, c.Sum, **settings)
     return world.allreduce(array, c.Sum, **settings)
@@ -27,7 +27,7 @@ def twice(world: Communicator, array: object, **settings: object) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint16"])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 3), (4097,)])
-def test_new_arrays_of_the_same_kind(world: Communicator, dtype: str, shape: tuple[int, ...]) -> None:
+def test_new_arrays_of_the_same_kind(world: NativeCommunicator, dtype: str, shape: tuple[int, ...]) -> None:
     for step in range(4):
         array = (np.arange(np.prod(shape, dtype=int)) % 7 + step).reshape(shape).astype(dtype)
         before = array.copy()
@@ -37,7 +37,7 @@ def test_new_arrays_of_the_same_kind(world: Communicator, dtype: str, shape: tup
         np.testing.assert_array_equal(array, before)
 
 
-def test_bool_and_bfloat16(world: Communicator) -> None:
+def test_bool_and_bfloat16(world: NativeCommunicator) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.arange(5).astype(ml_dtypes.bfloat16)
     for _ in range(3):
@@ -45,7 +45,7 @@ def test_bool_and_bfloat16(world: Communicator) -> None:
         np.testing.assert_array_equal(world.allreduce(array == 2, c.Max), array == 2)
 
 
-def test_settings_tell_calls_apart(world: Communicator) -> None:
+def test_settings_tell_calls_apart(world: NativeCommunicator) -> None:
     array = np.arange(4.0)
     for _ in range(3):
         for prescale in (1.0, 2.0):
@@ -55,7 +55,7 @@ def test_settings_tell_calls_apart(world: Communicator) -> None:
                     np.testing.assert_array_equal(got, array * prescale * postscale)
 
 
-def test_out_in_place_and_overlap(world: Communicator) -> None:
+def test_out_in_place_and_overlap(world: NativeCommunicator) -> None:
     memory = np.arange(10.0)
     for _ in range(3):
         memory[:] = np.arange(10.0)
@@ -69,7 +69,7 @@ def test_out_in_place_and_overlap(world: Communicator) -> None:
         np.testing.assert_array_equal(memory[:6], 2 * np.arange(3.0, 9.0))
 
 
-def test_what_needs_a_copy_still_gets_it(world: Communicator) -> None:
+def test_what_needs_a_copy_still_gets_it(world: NativeCommunicator) -> None:
     plain = np.arange(6.0).reshape(2, 3)
     read_only = plain.copy()
     read_only.flags.writeable = False
@@ -80,7 +80,7 @@ def test_what_needs_a_copy_still_gets_it(world: Communicator) -> None:
         assert got.dtype.isnative
 
 
-def test_errors_stay_the_same(world: Communicator) -> None:
+def test_errors_stay_the_same(world: NativeCommunicator) -> None:
     array = np.ones(3)
     twice(world, array, name="x")
     read_only = np.ones(3)
@@ -98,7 +98,7 @@ def test_errors_stay_the_same(world: Communicator) -> None:
 
 
 def test_closed_and_forked_are_refused() -> None:
-    world = Communicator.alone()
+    world = NativeCommunicator.alone()
     array = np.ones(3)
     twice(world, array)
     child = os.fork()
@@ -114,13 +114,13 @@ def test_closed_and_forked_are_refused() -> None:
         world.allreduce(array, c.Sum)
 
 
-def test_more_kinds_than_are_kept(world: Communicator) -> None:
+def test_more_kinds_than_are_kept(world: NativeCommunicator) -> None:
     for _ in range(2):
         for count in range(1, 150):
             np.testing.assert_array_equal(world.allreduce(np.arange(count), c.Sum), np.arange(count))
 
 
-def test_threads_do_not_mix_their_arrays(world: Communicator) -> None:
+def test_threads_do_not_mix_their_arrays(world: NativeCommunicator) -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfcollective import communicator as c
-from tfcollective.communicator import Communicator, CommunicatorOptions, Listener
+from tfcollective.communicator import CommunicatorOptions, Listener, NativeCommunicator
 from tfcollective.errors import (
     CollectiveAbortedError,
     CollectiveCancelledError,
@@ -24,7 +24,9 @@ KEY = b"0123456789abcdef"
 QUICK = CommunicatorOptions(connect_timeout=20, op_timeout=20)
 
 
-def run_world(size: int, work: Callable[[Communicator], object], options: CommunicatorOptions = QUICK) -> list[object]:
+def run_world(
+    size: int, work: Callable[[NativeCommunicator], object], options: CommunicatorOptions = QUICK
+) -> list[object]:
     """What `work` returned, or the CollectiveError that it raised, on every rank."""
     listeners = [Listener("127.0.0.1", "node") for _ in range(size)]
     addresses = [listener.address for listener in listeners]
@@ -32,7 +34,9 @@ def run_world(size: int, work: Callable[[Communicator], object], options: Commun
 
     def run(rank: int) -> None:
         try:
-            world = Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=options)
+            world = NativeCommunicator.connect(
+                listeners[rank], rank=rank, addresses=addresses, key=KEY, options=options
+            )
             results[rank] = work(world)
             world.close(5)
         except CollectiveError as error:
@@ -50,7 +54,7 @@ def run_world(size: int, work: Callable[[Communicator], object], options: Commun
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_collectives(size: int, transport: str) -> None:
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         mine = np.arange(5.0) + world.rank
         everyone = [np.arange(5.0) + r for r in range(size)]
         np.testing.assert_array_equal(world.allreduce(mine, c.Sum), sum(everyone))
@@ -79,7 +83,7 @@ def test_collectives(size: int, transport: str) -> None:
 def test_the_link_is_measured_where_that_is_wanted_and_known_to_all(probes: bool) -> None:
     links: dict[int, tuple[float, float]] = {}
 
-    def work(world: Communicator) -> object:
+    def work(world: NativeCommunicator) -> object:
         links[world.rank] = (world.info().link_latency, world.info().link_bandwidth)
         return world.info().completed
 
@@ -98,7 +102,7 @@ def test_ranks_that_disagree_are_shown_to_each_other() -> None:
 
 
 def test_abort_tells_the_others_why() -> None:
-    def work(world: Communicator) -> object:
+    def work(world: NativeCommunicator) -> object:
         if world.rank == 1:
             world.abort("ValueError: rotten")
         return world.barrier()
@@ -118,7 +122,7 @@ def test_a_rank_that_leaves_is_missed() -> None:
 
 
 def test_a_dead_world_says_what_killed_it() -> None:
-    def work(world: Communicator) -> object:
+    def work(world: NativeCommunicator) -> object:
         if world.rank == 1:
             return None
         with pytest.raises(PeerLostError):
@@ -132,7 +136,7 @@ def test_a_dead_world_says_what_killed_it() -> None:
 def test_deadlines_name_the_missing() -> None:
     done = threading.Event()
 
-    def work(world: Communicator) -> object:
+    def work(world: NativeCommunicator) -> object:
         if world.rank == 1:
             done.wait(20)
             return None
@@ -151,7 +155,7 @@ def test_a_listener_serves_once() -> None:
     listener.close()
     listener.close()
     with pytest.raises(StateError, match="closed"):
-        Communicator.connect(listener, rank=0, addresses=["x"], key=KEY)
+        NativeCommunicator.connect(listener, rank=0, addresses=["x"], key=KEY)
 
 
 def test_another_key_is_refused() -> None:
@@ -163,7 +167,7 @@ def test_another_key_is_refused() -> None:
     def run(rank: int) -> None:
         key = KEY if rank == 0 else KEY[::-1]
         try:
-            Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=key, options=options)
+            NativeCommunicator.connect(listeners[rank], rank=rank, addresses=addresses, key=key, options=options)
         except CollectiveError as error:
             errors.append(error)
 
@@ -177,7 +181,7 @@ def test_another_key_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_repeated_calls_still_find_who_disagrees(size: int) -> None:
-    def work(world: Communicator) -> None:
+    def work(world: NativeCommunicator) -> None:
         for step in range(50):
             got = world.allreduce(np.full(3, world.rank + step), c.Sum, name="step")
             np.testing.assert_array_equal(got, np.full(3, size * step + size * (size - 1) // 2))

@@ -175,7 +175,7 @@ def test_an_older_library_lacks_only_what_it_lacks(tmp_path: Path) -> None:
         old.call("tfc_plan_acquire")
 
 
-def test_a_foreign_library_is_refused() -> None:
+def test_an_unrelated_library_is_refused() -> None:
     with pytest.raises(errors.ProtocolError, match="not tfcollective"):
         library.Library(Path("libc.so.6"))
 

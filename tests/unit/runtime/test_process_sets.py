@@ -9,7 +9,7 @@ import pytest
 
 import tfcollective
 from tfcollective import runtime
-from tfcollective.communicator import Communicator, Listener, Sum
+from tfcollective.communicator import Listener, NativeCommunicator, Sum
 from tfcollective.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
 from tfcollective.runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
 
@@ -47,32 +47,51 @@ def test_members_translate_ranks() -> None:
         members.place_of(0, "root_rank")
 
 
-class Rank:
-    """One of the ranks of a world that lives in this process."""
+class Subset:
+    """Connects the members, or refuses to."""
 
-    def __init__(self, rank: int, world: Communicator) -> None:
-        self.rank = rank
-        self.refuse_to_connect = False
-        self.sets = ProcessSets(lambda: world, self._listen, self._connect)
-        self.world = world
+    def __init__(self, rank: Rank, members: Members) -> None:
+        self._rank = rank
+        self._members = members
+        self._listener = Listener("127.0.0.1", "node") if members.included and members.size > 1 else None
+        self.address = "" if self._listener is None else self._listener.address
 
-    def _listen(self) -> Listener:
-        return Listener("127.0.0.1", "node")
-
-    def _connect(self, listener: Listener | None, members: Members, addresses: list[str]) -> Communicator:
-        if listener is None:
-            return Communicator.alone()
-        if self.refuse_to_connect:
-            listener.close()
+    def connect(self, addresses: list[str]) -> NativeCommunicator | None:
+        members = self._members
+        if not members.included:
+            return None
+        if self._listener is None:
+            return NativeCommunicator.alone()
+        if self._rank.refuse_to_connect:
             raise TransportError("no route")
-        return Communicator.connect(
-            listener,
+        return NativeCommunicator.connect(
+            self._listener,
             rank=members.rank,
             addresses=addresses,
             key=KEY,
-            generation=members.world,
+            generation=members.process_set_id,
             world_ranks=members.ranks,
         )
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+
+class Rank:
+    """As an engine: one of the ranks of a world that lives in this process."""
+
+    def __init__(self, rank: int, world: NativeCommunicator) -> None:
+        self.rank = rank
+        self.refuse_to_connect = False
+        self.sets = ProcessSets(lambda: world, self)
+        self.world = world
+
+    def subset(self, members: Members) -> Subset:
+        return Subset(self, members)
+
+    def dismiss(self, members: Members) -> None:
+        pass
 
     def add(self, *ranks: int) -> ProcessSet:
         made = ProcessSet(ranks)
@@ -88,8 +107,8 @@ class Rank:
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list]]:
     """Runs a function of a rank on all ranks at once; gives the results, or the errors, in rank order."""
-    monkeypatch.setattr(Communicator, "_set_as_world", lambda self, world: None)  # one table for all "processes"
-    monkeypatch.setattr(Communicator, "_clear_world", lambda self, world: None)
+    monkeypatch.setattr(NativeCommunicator, "publish", lambda self, number: None)  # one table for all "processes"
+    monkeypatch.setattr(NativeCommunicator, "withdraw", lambda self, number: None)
     ranks: list[Rank] = []
 
     def run(function: Callable[[Rank], object]) -> list:
@@ -112,7 +131,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list]]:
     addresses = [listener.address for listener in listeners]
 
     def connect(rank: int) -> None:
-        world = Communicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, generation=1)
+        world = NativeCommunicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, generation=1)
         ranks.append(Rank(rank, world))
 
     threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(SIZE)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from fake_world import fake_world
+from fake_world import FakeOps, fake_world
 
 import tfcollective.tensorflow as tfc
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.tensorflow.aggregation import GradientAggregation
+from tfcollective.tensorflow.external_ops import WithoutPlans
 
 pytestmark = pytest.mark.tensorflow
 
@@ -238,10 +241,20 @@ def test_passes_are_added_up_where_the_trace_does_not_know_all_of_a_gradient() -
 
 
 def test_engines_without_plans_negotiate_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_world(bucket_bytes=64, engine="horovod") as ops:
-        monkeypatch.setattr("tfcollective.tensorflow.ops._foreign", lambda _engine: ops)
+    with fake_world(bucket_bytes=64) as fake:
+        monkeypatch.setattr("tfcollective.tensorflow.ops._module", NamedOps(fake))
         got = gradients_of(variables(4), op=tfc.Sum)
-    assert ops.count("start") == 0
-    assert ops.count("grouped_allreduce tape#") == 2
+    assert fake.count("start") == 0
+    assert fake.count("grouped_allreduce tape#") == 2
     for index, gradient in enumerate(got):
         np.testing.assert_array_equal(gradient, np.full(8, 4.0 * (index + 1)))
+
+
+class NamedOps(WithoutPlans):
+    """An engine that knows no plans, with the arithmetic of a fake world."""
+
+    def __init__(self, fake: FakeOps) -> None:
+        self._fake = fake
+
+    def tfcollective_grouped_allreduce(self, *arguments: Any) -> list[Any]:
+        return self._fake.tfcollective_grouped_allreduce(*arguments)

@@ -11,7 +11,7 @@ import numpy as np
 
 import tfcollective
 from tfcollective._native import abi, load
-from tfcollective.communicator import Communicator, Sum
+from tfcollective.communicator import Communicator, NativeCommunicator, Sum
 from tfcollective.identity import discover
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective_bench.allreduce.measure import measure, numpy_dtype, parse_arguments, pin
@@ -43,7 +43,7 @@ class _NumpyOperation:
 class _CtypesOperation(_NumpyOperation):
     """``tfc_run`` with a request made once."""
 
-    def __init__(self, world: Communicator, count: int, dtype: str) -> None:
+    def __init__(self, world: Any, count: int, dtype: str) -> None:
         super().__init__(world, count, dtype)
         self._span = abi.Span(self.input.ctypes.data, self.output.ctypes.data, count)
         self._shape = (ctypes.c_int64 * 1)(count)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     if arguments[0] == "ctypes":
         endpoint = _Endpoint(world, _CtypesOperation, load().function("tfc_abi_version"))
     else:
-        alone = Communicator.alone()
+        alone = NativeCommunicator.alone()
         one = np.zeros(1, np.float32)
         endpoint = _Endpoint(world, _NumpyOperation, lambda: alone.allreduce(one, Sum, out=one))
     measure(endpoint, options)

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from tfcollective.engines.foreign import ForeignCommunicator
+from tfcollective.communicator.external.base import ExternalCommunicator
 from tfcollective.errors import (
     CollectiveCancelledError,
     CollectiveMismatchError,
@@ -18,7 +18,7 @@ from tfcollective.errors import (
 from tfcollective.topology import SINGLE
 
 
-class Engine(ForeignCommunicator):
+class Engine(ExternalCommunicator):
     """A world of one; `data_moves` is called in every all-reduce after the agreement."""
 
     def __init__(self, data_moves=lambda: None):

@@ -12,12 +12,13 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfcollective._native import buffers
 from tfcollective.clock import Deadline
-from tfcollective.communicator import Average, Communicator, CommunicatorInfo, Listener, Op
-from tfcollective.engines.numbers import Array, finished, on_the_wire, wire_op
+from tfcollective.communicator import Average, Communicator, CommunicatorInfo, Op
+from tfcollective.communicator.external.numbers import Array, finished, on_the_wire, wire_op
+from tfcollective.communicator.values import checked_op, checked_timeout
 from tfcollective.errors import (
     CollectiveCancelledError,
     CollectiveError,
@@ -33,10 +34,10 @@ from tfcollective.topology import Placement
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ForeignCommunicator", "NoListener"]
+__all__ = ["ExternalCommunicator"]
 
 
-class ForeignCommunicator(Communicator, abc.ABC):
+class ExternalCommunicator(Communicator, abc.ABC):
     """A connected world of another engine; see :class:`Communicator`. A mismatch leaves it alive.
 
     Args:
@@ -45,7 +46,6 @@ class ForeignCommunicator(Communicator, abc.ABC):
     """
 
     def __init__(self, placement: Placement, timeout: float) -> None:
-        # Nothing of the native library is here: Communicator's own state is replaced as a whole.
         self.placement = placement
         self._timeout = timeout
         self._pid = os.getpid()
@@ -74,7 +74,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         """The root's array; uint8 and contiguous."""
 
     @abc.abstractmethod
-    def subset(self, ranks: Sequence[int]) -> ForeignCommunicator:
+    def subset(self, ranks: Sequence[int]) -> ExternalCommunicator:
         """A communicator of these ranks; they all call this, and others do not."""
 
     def announce(self, ranks: Sequence[int]) -> None:
@@ -95,13 +95,13 @@ class ForeignCommunicator(Communicator, abc.ABC):
         out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
-        stream: object = None,
+        stream: Any = None,
     ) -> Array:
         """See :class:`Communicator`."""
         _check_stream(stream)
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
-        op = _checked(op)
+        op = checked_op(op)
         reduction = wire_op(op, source.dtype.name)
         wire = on_the_wire(source, prescale, op)
         view = f"allreduce '{name or ''}' {_typed(source)} {op.name.lower()} prescale {prescale} postscale {postscale}"
@@ -119,7 +119,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         postscale: float = 1.0,
         name: str | None = None,
         timeout: float | None = None,
-        stream: object = None,
+        stream: Any = None,
     ) -> Array:
         """See :class:`Communicator`."""
         _check_stream(stream)
@@ -134,7 +134,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         return own
 
     def allgather(
-        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: object = None
+        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: Any = None
     ) -> Array:
         """See :class:`Communicator`."""
         _check_stream(stream)
@@ -151,7 +151,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
-        stream: object = None,
+        stream: Any = None,
     ) -> Array:
         """See :class:`Communicator`."""
         import numpy as np
@@ -174,7 +174,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         *,
         name: str | None = None,
         timeout: float | None = None,
-        stream: object = None,
+        stream: Any = None,
     ) -> tuple[Array, list[int]]:
         """See :class:`Communicator`."""
         _check_stream(stream)
@@ -221,6 +221,11 @@ class ForeignCommunicator(Communicator, abc.ABC):
         """See :class:`Communicator`."""
         return self.placement.size
 
+    @property
+    def closed(self) -> bool:
+        """See :class:`Communicator`."""
+        return self._closed
+
     def info(self) -> CommunicatorInfo:
         """See :class:`Communicator`."""
         place = self.placement
@@ -253,11 +258,14 @@ class ForeignCommunicator(Communicator, abc.ABC):
         """Nothing was recorded."""
         return [], 0
 
-    def _set_as_world(self, world: int) -> None:
-        """TensorFlow's native kernels have no part in this engine."""
+    def forget_plan(self, name: str) -> None:
+        """See :class:`Communicator`: there are no plans here."""
 
-    def _clear_world(self, world: int) -> None:
-        """See :meth:`_set_as_world`."""
+    def publish(self, process_set_id: int) -> None:
+        """See :class:`Communicator`: the native kernels have no part in this engine."""
+
+    def withdraw(self, process_set_id: int) -> None:
+        """See :meth:`publish`."""
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -268,9 +276,7 @@ class ForeignCommunicator(Communicator, abc.ABC):
         Whatever ends it in the middle, but a mismatch that all ranks see, ends the communicator: other ranks would meet
         what is left of it in their next operation.
         """
-        if timeout is not None and timeout <= 0:
-            raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
-        seconds = timeout or self._timeout
+        seconds = checked_timeout(timeout) or self._timeout
         deadline = Deadline.after(seconds)
         with self._turn_by(deadline, view, seconds):
             self._check_usable()
@@ -319,26 +325,9 @@ class ForeignCommunicator(Communicator, abc.ABC):
             raise StateError("the communicator is closed")
 
 
-class NoListener(Listener):
-    """Members of a process set of another engine find each other through it."""
-
-    def __init__(self) -> None:
-        self.address = ""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def _check_stream(stream: object) -> None:
     if stream is not None:
         raise UnsupportedError("stream: arrays on GPUs only with the native engine")
-
-
-def _checked(op: Op | int) -> Op:
-    try:
-        return Op(op)
-    except ValueError:
-        raise InvalidArgumentError(f"op: expected one of the reductions, got {op!r}") from None
 
 
 def _typed(array: Array) -> str:

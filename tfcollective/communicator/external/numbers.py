@@ -6,6 +6,7 @@ float32 and rounded once. Scaling and averaging of integers round toward zero.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from tfcollective.communicator import Average, Max, Min, Op, Product, Sum
 from tfcollective.errors import UnsupportedError
 
-__all__ = ["Array", "finished", "on_the_wire", "wire_op"]
+__all__ = ["Array", "finished", "on_the_wire", "wire_op", "wire_type"]
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +29,11 @@ _WIRE = {
     "uint64": "int64",
     "bool": "uint8",
 }
+
+
+def wire_type(dtype: str, reduced: Container[str] = ()) -> str:
+    """The type as which `dtype` travels through an engine that reduces the types `reduced` in addition to the usual."""
+    return dtype if dtype in reduced else _WIRE.get(dtype, dtype)
 
 
 def wire_op(op: Op, dtype: str) -> Op:
@@ -47,7 +53,7 @@ def on_the_wire(array: Array, prescale: float, op: Op = Sum) -> Array:
         if array.dtype.name == "bool":
             raise UnsupportedError("bool values cannot be scaled or averaged")
         array = _scaled(array, prescale)
-    wire = _WIRE.get(array.dtype.name, array.dtype.name)
+    wire = wire_type(array.dtype.name)
     if op == Average and array.dtype.kind in "iu" and array.dtype.itemsize < 8:
         wire = "int64"
     return np.ascontiguousarray(array.astype(wire))
@@ -78,7 +84,7 @@ def _is_floating(dtype: np.dtype[Any]) -> bool:
 
 def _scaled(array: Array, factor: float) -> Array:
     if _is_floating(array.dtype):
-        wide = array.astype(_WIRE.get(array.dtype.name, array.dtype.name))
+        wide = array.astype(wire_type(array.dtype.name))
         multiplied: Array = wide * wide.dtype.type(factor)
         return multiplied
     limits = np.iinfo(array.dtype)

@@ -13,8 +13,8 @@ from typing import Any
 
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Max, Min, Op, Product, Sum
-from tfcollective.engines.foreign import ForeignCommunicator
-from tfcollective.engines.numbers import Array
+from tfcollective.communicator.external.base import ExternalCommunicator
+from tfcollective.communicator.external.numbers import Array
 from tfcollective.errors import CollectiveTimeoutError, ConfigError, TransportError
 from tfcollective.log import get_logger
 from tfcollective.topology import Placement
@@ -31,7 +31,7 @@ _left_behind: list[Any] = []
 _NAMES = {Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PROD"}
 
 
-class MpiCommunicator(ForeignCommunicator):
+class MpiCommunicator(ExternalCommunicator):
     """MPI's world, or a part of it.
 
     Args:
@@ -54,7 +54,7 @@ class MpiCommunicator(ForeignCommunicator):
         return cls(comm, _placement(comm), timeout)
 
     def subset(self, ranks: Sequence[int]) -> MpiCommunicator:
-        """See :class:`ForeignCommunicator`."""
+        """See :class:`ExternalCommunicator`."""
         self._meet(ranks, Deadline.after(self._timeout))
         comm = self._comm.Create_group(self._comm.group.Incl(list(ranks)))
         place = list(ranks).index(self.rank)

@@ -1,6 +1,6 @@
 """Runs a module of this package under another Python, which has not installed it.
 
-    /path/to/other/python .../tfcollective_bench/foreign.py FOLDER MODULE [ARGUMENTS...]
+    /path/to/other/python .../tfcollective_bench/external.py FOLDER MODULE [ARGUMENTS...]
 
 FOLDER is that of the package ``tfcollective``. Only it and this package become importable there, not what is installed
 next to them: the other environment keeps its own numpy and TensorFlow. The module uses only what that environment has.

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import tfcollective
-from tfcollective.engines.numbers import finished, on_the_wire, wire_op
+from tfcollective.communicator import NativeCommunicator
+from tfcollective.communicator.external.numbers import finished, on_the_wire, wire_op
 from tfcollective.errors import UnsupportedError
 
 
@@ -45,7 +46,7 @@ def test_half_floats_are_rounded_once():
 @pytest.mark.parametrize("native_op", [tfcollective.Sum, tfcollective.Min, tfcollective.Max, tfcollective.Product])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int32", "int64", "uint8"])
 def test_the_native_engine_agrees(native_op, dtype):
-    world = tfcollective.Communicator.alone()
+    world = NativeCommunicator.alone()
     values = (np.arange(-4, 5) * 3).astype(dtype)
     expected = world.allreduce(values, native_op, prescale=0.5, postscale=3.0)
     got = finished(on_the_wire(values, 0.5), values.dtype, 3.0, 1)

@@ -1,11 +1,14 @@
-"""The ops of ``_tf_ops.so`` on other engines: functions of the same names and arguments.
+"""What stands for the ops of ``_tf_ops.so`` with external engines: functions of the same names and arguments.
 
 On Horovod they are Horovod's own ops. On MPI they are Python functions over numpy arrays; as MPI matches operations by
-their order, those of a graph run in the order in which they were made.
+their order, those of a graph run in the order in which they were made. The attribute ``world`` is the number of a
+process set.
 """
 
 from __future__ import annotations
 
+import abc
+import functools
 import re
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,24 +19,62 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op, Sum
+from tfcollective.communicator.external.numbers import wire_op, wire_type
 from tfcollective.errors import Code, CollectiveError, UnsupportedError
 
-__all__ = ["HorovodOps", "NumpyOps", "ops_of", "tensorflow_error"]
+__all__ = ["HorovodOps", "NumpyOps", "WithoutPlans", "horovod_ops", "python_ops", "tensorflow_error"]
 
 
-def ops_of(engine: str) -> Any:
-    """The ops of the engine of this name."""
-    return HorovodOps() if engine == "horovod" else NumpyOps()
+@functools.cache
+def horovod_ops() -> HorovodOps:
+    """Horovod's own ops."""
+    return HorovodOps()
+
+
+@functools.cache
+def python_ops() -> NumpyOps:
+    """Python functions over the communicator."""
+    return NumpyOps()
+
+
+class WithoutPlans(abc.ABC):
+    """Engines without bucket plans: each bucket is an operation with a name."""
+
+    @abc.abstractmethod
+    def tfcollective_grouped_allreduce(
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+    ) -> list[Any]:
+        """Several tensors of one dtype, combined in one operation."""
+
+    def tfcollective_bucket_start(self, tensors: Sequence[Any], plan: str, bucket: int, **attributes: Any) -> list[Any]:
+        """Combines a bucket; gives the results."""
+        return self.tfcollective_grouped_allreduce(
+            tensors,
+            attributes["op"],
+            attributes["prescale"],
+            attributes["postscale"],
+            f"{plan}/{bucket}",
+            attributes["world"],
+        )
+
+    def tfcollective_bucket_done(self, started: list[Any], T: Any, N: int) -> list[Any]:  # noqa: N803
+        """The results."""
+        return started
 
 
 def _reduction_attributes(op: int, prescale: str, postscale: str, tensor_name: str, world: int) -> dict[str, Any]:
     return {"op": op, "prescale": prescale, "postscale": postscale, "tensor_name": tensor_name, "world": world}
 
 
+def _without_label(tensor_name: str) -> str:
+    """External engines match all of a name, and the label may differ from rank to rank."""
+    return tensor_name.partition("\t")[0]
+
+
 # ---- numpy -----------------------------------------------------------------------------------------------------------
 
 
-class NumpyOps:
+class NumpyOps(WithoutPlans):
     """Ops that call the communicator of their world. In a graph an error is ``tf.errors.UnknownError``, whose text says
     what it is."""
 
@@ -64,6 +105,7 @@ class NumpyOps:
 
     def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
         """All ranks' rows."""
+        tensor_name = _without_label(tensor_name)
 
         def gather(array: Any) -> Any:
             return _communicator(world).allgather(array, name=tensor_name)
@@ -73,6 +115,7 @@ class NumpyOps:
 
     def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
         """The root's tensor."""
+        tensor_name = _without_label(tensor_name)
 
         def broadcast(array: Any) -> Any:
             return _communicator(world).broadcast(array, root_rank, name=tensor_name)
@@ -159,7 +202,7 @@ class NumpyOps:
 
 
 def _communicator(world: int) -> Any:
-    return runtime.communicator_of_world(world)
+    return runtime.communicator_of_set(world)
 
 
 def _attribute(attributes: dict[str, Any], name: str) -> Any:
@@ -200,20 +243,14 @@ def _where(world: int) -> dict[str, Any]:
 
 def _node_name(name: str) -> str:
     """Horovod names the node of the graph so, and matches by that."""
-    return "tfcollective_" + re.sub(r"\W", "_", name)
+    return "tfcollective_" + re.sub(r"\W", "_", _without_label(name))
 
 
-_WIDER = {
-    tf.bfloat16: tf.float32,
-    tf.int16: tf.int32,
-    tf.uint16: tf.int32,
-    tf.uint32: tf.int64,
-    tf.uint64: tf.int64,
-    tf.bool: tf.uint8,
-}
+def _wire(dtype: Any) -> Any:
+    return tf.as_dtype(wire_type(dtype.name, ("float16", "int8")))
 
 
-class HorovodOps:
+class HorovodOps(WithoutPlans):
     """Horovod's ops. Types that it does not reduce travel as wider ones."""
 
     def __init__(self) -> None:
@@ -234,10 +271,10 @@ class HorovodOps:
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         dtype = tensors[0].dtype
         if dtype == tf.bool:
-            op = {int(Op.SUM): int(Op.MAX), int(Op.PRODUCT): int(Op.MIN)}.get(op, op)
+            op = wire_op(Op(op), dtype.name)
         # Horovod divides integers by multiplying with a fraction, after their sum has wrapped: the division is ours.
         divides = op == Average and not dtype.is_floating
-        wire = [tf.cast(tensor, tf.int64 if divides else _WIDER.get(dtype, dtype)) for tensor in tensors]
+        wire = [tf.cast(tensor, tf.int64 if divides else _wire(dtype)) for tensor in tensors]
         process_set = _communicator(world).process_set
         factors = {
             "prescale_factor": float(prescale),
@@ -256,13 +293,13 @@ class HorovodOps:
 
     def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
         """All ranks' rows."""
-        wire = _WIDER.get(tensor.dtype, tensor.dtype)
+        wire = _wire(tensor.dtype)
         gathered = self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name), **_where(world))
         return tf.cast(gathered, tensor.dtype)
 
     def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
         """The root's tensor."""
-        wire = _WIDER.get(tensor.dtype, tensor.dtype)
+        wire = _wire(tensor.dtype)
         root = _communicator(world).world_rank(root_rank)
         sent = self._hvd.broadcast(tf.cast(tensor, wire), root, name=_node_name(tensor_name), **_where(world))
         return tf.cast(sent, tensor.dtype)
@@ -280,7 +317,7 @@ class HorovodOps:
 
     def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, world: int = 0) -> tuple[Any, Any]:
         """Rows from all ranks, and how many came from each."""
-        wire = _WIDER.get(tensor.dtype, tensor.dtype)
+        wire = _wire(tensor.dtype)
         counts = tf.cast(splits, tf.int32)
         rows, received = self._hvd.alltoall(
             tf.cast(tensor, wire), splits=counts, name=_node_name(tensor_name), **_where(world)

@@ -1,4 +1,4 @@
-"""How ranks meet that no launcher has started: rank 0 opens a coordinator, the others find it."""
+"""The rendezvous of ranks without a launcher: rank 0 opens a coordinator, the others find it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfcollective.private_directory import runtime_directory, user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 
-__all__ = ["Meeting", "abandon", "arrange", "choose_bind_host", "choose_listening_host"]
+__all__ = ["Rendezvous", "abandon", "arrange", "choose_bind_host", "choose_listening_host"]
 
 _LOG = get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -38,7 +38,7 @@ _hooked = False
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where to go, with which key, and where to listen for peers."""
 
     endpoint: Endpoint
@@ -46,7 +46,7 @@ class Meeting:
     bind_host: str
 
 
-def arrange(settings: Settings, identity: Identity) -> Meeting:
+def arrange(settings: Settings, identity: Identity) -> Rendezvous:
     """Opens the coordinator (rank 0) or waits until it is there.
 
     Raises:
@@ -55,7 +55,7 @@ def arrange(settings: Settings, identity: Identity) -> Meeting:
         RendezvousError: nobody answers before the start timeout.
     """
     if identity.coordinator is None:
-        raise InternalError("a world of one has nobody to meet")
+        raise InternalError("a world of one rank needs no rendezvous")
     key = _job_key(settings, identity)
     if identity.starts_coordinator:
         endpoint = _open(settings, identity, identity.coordinator, key)
@@ -66,7 +66,7 @@ def arrange(settings: Settings, identity: Identity) -> Meeting:
         route_address(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], route_address
     )
     _LOG.info("meeting at %s, peers reach this rank at %s", endpoint, bind_host)
-    return Meeting(endpoint, key, bind_host)
+    return Rendezvous(endpoint, key, bind_host)
 
 
 def abandon() -> None:

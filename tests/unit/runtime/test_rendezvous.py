@@ -5,8 +5,8 @@ import pytest
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, KeySource, key_source
-from tfcollective.runtime import meeting, session
-from tfcollective.runtime.meeting import arrange, choose_bind_host, choose_listening_host
+from tfcollective.runtime import native, rendezvous
+from tfcollective.runtime.rendezvous import arrange, choose_bind_host, choose_listening_host
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint
@@ -83,22 +83,22 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch):
 
 
 def test_while_waiting_it_says_for_whom(monkeypatch, caplog):
-    monkeypatch.setattr(meeting, "_TELL_EVERY_S", 0.0)
-    with pytest.raises(meeting.RendezvousError, match="has not opened") as caught:
-        meeting._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), Settings(start_timeout=2.0))
+    monkeypatch.setattr(rendezvous, "_TELL_EVERY_S", 0.0)
+    with pytest.raises(rendezvous.RendezvousError, match="has not opened") as caught:
+        rendezvous._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), Settings(start_timeout=2.0))
     assert caught.value.missing == ("worker:0",)
     assert "waiting for worker:0 (rank 0): no answer from the coordinator" in caplog.text
 
 
 def test_a_key_of_ones_own_differs_from_job_to_job(tmp_path):
     settings = Settings(runtime_dir=str(tmp_path / "jobs"))
-    keys = {meeting._job_key(settings, Identity(**{**vars(identity()), "job_id": name})) for name in ("a", "b", "a")}
+    keys = {rendezvous._job_key(settings, Identity(**{**vars(identity()), "job_id": name})) for name in ("a", "b", "a")}
     assert len(keys) == 2
 
 
 def test_the_connections_of_ranks_are_bound_to_their_job():
     """Two jobs that were given one key have different ones there."""
     one, other = (Identity(**{**vars(identity(key=KEY)), "job_id": name}) for name in ("a", "b"))
-    assert session._rank_key(one) != session._rank_key(other)
-    assert KEY not in (session._rank_key(one), session._rank_key(other))
-    assert session._rank_key(one) == session._rank_key(one)
+    assert native._rank_key(one) != native._rank_key(other)
+    assert KEY not in (native._rank_key(one), native._rank_key(other))
+    assert native._rank_key(one) == native._rank_key(one)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Op
-from tfcollective.engines.foreign import ForeignCommunicator
-from tfcollective.engines.numbers import Array
+from tfcollective.communicator.external.base import ExternalCommunicator
+from tfcollective.communicator.external.numbers import Array
 from tfcollective.errors import (
     CollectiveMismatchError,
     ConfigError,
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 _ERRORS = {"FailedPreconditionError": CollectiveMismatchError, "InvalidArgumentError": InvalidArgumentError}
 
 
-class HorovodCommunicator(ForeignCommunicator):
+class HorovodCommunicator(ExternalCommunicator):
     """Horovod's world. Its waits end by Horovod's own deadlines, which our launcher sets to the operation timeout."""
 
     def __init__(self, hvd: Any, placement: Placement, timeout: float, process_set: Any = None) -> None:
@@ -62,7 +62,7 @@ class HorovodCommunicator(ForeignCommunicator):
             self._call(lambda: self._hvd.remove_process_set(process_set))
 
     def subset(self, ranks: Sequence[int]) -> HorovodCommunicator:
-        """See :class:`ForeignCommunicator`; the set is announced already."""
+        """See :class:`ExternalCommunicator`; the set is announced already."""
         place = list(ranks).index(self.rank)
         placement = Placement(place, len(ranks), place, len(ranks), 0, 1)
         return HorovodCommunicator(self._hvd, placement, self._timeout, self._announced[tuple(ranks)])

@@ -4,24 +4,24 @@ from pathlib import Path
 
 import tfcollective
 from tfcollective import __version__
-from tfcollective_bench import foreign
+from tfcollective_bench import external
 
 # -I -S: nothing is installed there, and the working folder is no place to import from.
 PACKAGE = str(Path(tfcollective.__file__).parent)
 PYTHON = [sys.executable, "-I", "-S"]
-# What foreign.py runs in the end, so that something can be looked at after it.
+# What external.py runs in the end, so that something can be looked at after it.
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import foreign
-foreign.main(sys.argv[2], "tfcollective_bench.units", "1")
+import external
+external.main(sys.argv[2], "tfcollective_bench.units", "1")
 import statistics, tfcollective, tfcollective_bench
 print(tfcollective.__version__, sys.argv[1:], statistics.__file__)
 """
 
 
 def test_the_package_is_found_where_it_is_not_installed_and_nothing_else_is(tmp_path):
-    folder = str(Path(foreign.__file__).parent)
+    folder = str(Path(external.__file__).parent)
     done = subprocess.run(
         [*PYTHON, "-c", PROGRAM, folder, PACKAGE], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -32,7 +32,7 @@ def test_the_package_is_found_where_it_is_not_installed_and_nothing_else_is(tmp_
 
 
 def test_a_module_that_is_not_there_is_an_error():
-    command = [*PYTHON, foreign.__file__, PACKAGE, "tfcollective.no_such_module"]
+    command = [*PYTHON, external.__file__, PACKAGE, "tfcollective.no_such_module"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "No module named tfcollective.no_such_module" in done.stderr

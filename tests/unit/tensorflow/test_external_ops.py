@@ -5,7 +5,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfcollective.errors import Code, CollectiveError, PeerLostError, ProtocolError, ResourceExhaustedError
-from tfcollective.tensorflow.foreign_ops import tensorflow_error
+from tfcollective.tensorflow.external_ops import tensorflow_error
 
 pytestmark = pytest.mark.tensorflow
 

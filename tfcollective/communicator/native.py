@@ -1,0 +1,482 @@
+"""tfcollective's own engine: the communicator over the native library."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tfcollective._native import Library, abi, load
+from tfcollective._native.device_buffers import is_device
+from tfcollective._native.library import log_callback
+from tfcollective.communicator.api import Communicator
+from tfcollective.communicator.listener import Listener
+from tfcollective.communicator.values import (
+    Average,
+    CommunicatorInfo,
+    CommunicatorOptions,
+    Op,
+    Sum,
+    checked_op,
+    checked_timeout,
+)
+from tfcollective.errors import CollectiveError, InvalidArgumentError, StateError
+from tfcollective.timeline import WAIT, Interval
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tfcollective._native.buffers import Array
+    from tfcollective._native.calls import AllReduceCalls
+    from tfcollective._native.device_calls import DeviceCalls, Ticket
+
+__all__ = ["NativeCommunicator"]
+
+_LOG = logging.getLogger("tfcollective.native")
+
+
+class NativeCommunicator(Communicator):
+    """See :class:`Communicator`. Made by :meth:`connect` or :meth:`alone`, or by ``tfcollective.init()``."""
+
+    def __init__(
+        self,
+        library: Library,
+        handle: ctypes.c_void_p,
+        keep_alive: object,
+        options: CommunicatorOptions | None = None,
+    ) -> None:
+        self._library = library
+        self._handle = handle
+        self._pid = os.getpid()
+        self._closed = False
+        self._options = options or CommunicatorOptions()
+        self._device_calls: DeviceCalls | None = None
+        self._allreduces: AllReduceCalls | None = None
+        self._info = self._read_info()
+        self._finalizer = weakref.finalize(self, _release, library, handle, self._pid, keep_alive)
+        self._finalizer.atexit = False
+
+    @classmethod
+    def connect(
+        cls,
+        listener: Listener | None,
+        *,
+        rank: int,
+        addresses: Sequence[str],
+        key: bytes,
+        generation: int = 0,
+        options: CommunicatorOptions | None = None,
+        library: Library | None = None,
+        log: Callable[[int, str], None] | None = None,
+        world_ranks: Sequence[int] | None = None,
+    ) -> NativeCommunicator:
+        """Connects to the peers; returns when all of them are there.
+
+        Args:
+            listener: this rank's; taken over also on failure. May be None when there is one address.
+            rank: this process's place in `addresses`.
+            addresses: ``Listener.address`` of every rank, in rank order.
+            key: 16 to 64 bytes that all ranks share; connections without it are refused.
+            generation: number of the rendezvous round; all ranks must have the same.
+            log: takes (level of :mod:`logging`, message) of the native library.
+            world_ranks: of a process set: its ranks as ranks of the world, which errors then name.
+
+        Raises:
+            CollectiveTimeoutError: names the ranks that did not connect in time.
+            ProtocolError: another key, version or generation.
+        """
+        options = options or CommunicatorOptions()
+        try:
+            transport = abi.Transport[options.transport.upper()]
+        except KeyError:
+            known = " or ".join(member.name.lower() for member in abi.Transport)
+            raise InvalidArgumentError(f"transport: expected {known}, got {options.transport!r}") from None
+        library = library or load()
+        callback = log_callback(log or _LOG.log)
+        native = abi.CommunicatorOptions(
+            struct_size=ctypes.sizeof(abi.CommunicatorOptions),
+            rank=rank,
+            size=len(addresses),
+            addresses=(ctypes.c_char_p * len(addresses))(*(a.encode() for a in addresses)),
+            key=(ctypes.c_uint8 * len(key)).from_buffer_copy(key),
+            key_size=len(key),
+            generation=generation,
+            connect_timeout_s=options.connect_timeout,
+            op_timeout_s=options.op_timeout,
+            stall_warning_s=options.stall_warning,
+            transport=transport,
+            spin_us=options.spin_us,
+            log=callback,
+            world_ranks=None if world_ranks is None else (ctypes.c_int32 * len(world_ranks))(*world_ranks),
+            skip_link_probe=not options.link_probe,
+        )
+        handle = ctypes.c_void_p()
+        taken = listener._release() if listener is not None else None
+        library.call("tfc_communicator_create", taken, ctypes.byref(native), ctypes.byref(handle))
+        return cls(library, handle, callback, options)
+
+    @classmethod
+    def alone(cls, *, options: CommunicatorOptions | None = None, library: Library | None = None) -> NativeCommunicator:
+        """A world of one rank: no socket, no listener, no key. Every collective works."""
+        return cls.connect(None, rank=0, addresses=[""], key=bytes(16), options=options, library=library)
+
+    # ---- collectives ----
+
+    def allreduce(
+        self,
+        array: npt.ArrayLike,
+        op: Op = Average,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
+    ) -> Array:
+        """See :class:`Communicator`."""
+        repeated = self._repeated()
+        settings = (op, prescale, postscale, name, timeout)
+        usable = not self._closed and os.getpid() == self._pid and stream is None
+        result = repeated.repeat(array, out, settings) if usable else None
+        if result is not None:
+            return result
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.ALLREDUCE, None, name, timeout, op=op)
+            request.prescale, request.postscale = prescale, postscale
+            reduced: Array = gpu.like_input(request, array, out, stream)
+            return reduced
+        from tfcollective._native import buffers
+
+        source = buffers.as_input(array, "array")
+        result = buffers.result_like(source, out)
+        source = buffers.apart(source, result)
+        request = self._request(abi.Collective.ALLREDUCE, source, name, timeout, op=op)
+        request.prescale, request.postscale = prescale, postscale
+        span = buffers.span(source, result, source.size)
+        self._run(request, span)
+        repeated.remember(source, settings, request, span)
+        return result
+
+    def reducescatter(
+        self,
+        array: npt.ArrayLike,
+        op: Op = Average,
+        *,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
+    ) -> Array:
+        """See :class:`Communicator`."""
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.REDUCESCATTER, None, name, timeout, op=op)
+            request.prescale, request.postscale = prescale, postscale
+            mine: Array = gpu.reducescatter(request, array, stream)
+            return mine
+        from tfcollective._native import buffers
+
+        source = buffers.as_input(array, "array")
+        if source.ndim == 0:
+            raise InvalidArgumentError("array: reducescatter needs at least one dimension")
+        rows = source.shape[0] // self.size + (self.rank < source.shape[0] % self.size)
+        result = buffers.empty((rows, *source.shape[1:]), source)
+        request = self._request(abi.Collective.REDUCESCATTER, source, name, timeout, op=op)
+        request.prescale, request.postscale = prescale, postscale
+        self._run(request, buffers.span(source, result, source.size))
+        return result
+
+    def allgather(
+        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: Any = None
+    ) -> Array:
+        """See :class:`Communicator`."""
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.ALLGATHER, None, name, timeout)
+            gathered: Array = gpu.allgather(request, array, stream)
+            return gathered
+        from tfcollective._native import buffers
+
+        source = buffers.as_input(array, "array")
+        source = source.reshape(1) if source.ndim == 0 else source
+        result = buffers.ResultBuffer(source.dtype, source.shape[1:])
+        request = self._request(abi.Collective.ALLGATHER, source, name, timeout)
+        request.allocate = result.callback
+        self._run(request, buffers.span(source, None, source.size))
+        return result.result()
+
+    def broadcast(
+        self,
+        array: npt.ArrayLike,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
+    ) -> Array:
+        """See :class:`Communicator`."""
+        from tfcollective._native import buffers
+
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
+        if gpu := self._gpu_of(array, stream):
+            request = self._request(abi.Collective.BROADCAST, None, name, timeout)
+            request.root = root
+            value: Array = gpu.like_input(request, array, out, stream)
+            return value
+        source = buffers.as_input(array, "array")
+        result = buffers.result_like(source, out)
+        source = buffers.apart(source, result)
+        request = self._request(abi.Collective.BROADCAST, source, name, timeout)
+        request.root = root
+        self._run(request, buffers.span(source, result, source.size))
+        return result
+
+    def alltoall(
+        self,
+        array: npt.ArrayLike,
+        splits: npt.ArrayLike | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
+    ) -> tuple[Array, list[int]]:
+        """See :class:`Communicator`."""
+        if gpu := self._gpu_of(array, stream):
+            return gpu.alltoall(self._request(abi.Collective.ALLTOALL, None, name, timeout), array, splits, stream)
+        from tfcollective._native import buffers
+
+        source = buffers.as_input(array, "array")
+        if source.ndim == 0:
+            raise InvalidArgumentError("array: alltoall needs at least one dimension")
+        counts = buffers.as_splits(splits, self.size, source.shape[0])
+        result = buffers.ResultBuffer(source.dtype, source.shape[1:])
+        request = self._request(abi.Collective.ALLTOALL, source, name, timeout)
+        request.allocate = result.callback
+        if counts is not None:
+            request.splits = buffers.int64s(counts)
+        self._run(request, buffers.span(source, None, source.size))
+        return result.result(), result.rows
+
+    def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
+        """See :class:`Communicator`."""
+        request = self._request(abi.Collective.BARRIER, None, name, timeout)
+        self._run(request, None)
+
+    def join(self, *, timeout: float | None = None) -> int:
+        """See :class:`Communicator`."""
+        self._check_usable()
+        last = ctypes.c_int32()
+        self._library.call("tfc_join", self._handle, ctypes.c_double(checked_timeout(timeout)), ctypes.byref(last))
+        return last.value
+
+    def ticket(self) -> Ticket | None:
+        """See :class:`Communicator`."""
+        return None if self._device_calls is None else self._device_calls.ticket()
+
+    # ---- place and state ----
+
+    @property
+    def rank(self) -> int:
+        """See :class:`Communicator`."""
+        return self._info.rank
+
+    @property
+    def size(self) -> int:
+        """See :class:`Communicator`."""
+        return self._info.size
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._closed
+
+    @property
+    def options(self) -> CommunicatorOptions:
+        """How it was connected."""
+        return self._options
+
+    def info(self) -> CommunicatorInfo:
+        """See :class:`Communicator`."""
+        self._check_process()
+        return self._read_info()
+
+    def _read_info(self) -> CommunicatorInfo:
+        info = abi.CommunicatorInfo(struct_size=ctypes.sizeof(abi.CommunicatorInfo))
+        self._library.call("tfc_communicator_get_info", self._handle, ctypes.byref(info))
+        return CommunicatorInfo(
+            rank=info.rank,
+            size=info.size,
+            local_rank=info.local_rank,
+            local_size=info.local_size,
+            cross_rank=info.cross_rank,
+            cross_size=info.cross_size,
+            uses_shared_memory=bool(info.uses_shared_memory),
+            broken=bool(info.broken),
+            completed=info.completed,
+            pending=info.pending,
+            link_latency=info.link_latency_s,
+            link_bandwidth=info.link_bandwidth,
+        )
+
+    def failure(self) -> CollectiveError | None:
+        """See :class:`Communicator`."""
+        if not self.info().broken:
+            return None
+        try:
+            self.barrier(name="failure")  # a dead communicator answers at once with what killed it
+        except CollectiveError as error:
+            return error
+        return None
+
+    # ---- end ----
+
+    def abort(self, cause: str) -> None:
+        """See :class:`Communicator`."""
+        self._check_process()
+        self._library.function("tfc_communicator_abort")(self._handle, cause.encode("utf-8", "replace"))
+
+    def close(self, timeout: float = 10.0) -> None:
+        """See :class:`Communicator`."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._library.call("tfc_communicator_shutdown", self._handle, ctypes.c_double(timeout))
+
+    def __enter__(self) -> NativeCommunicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not self._closed:
+            self.abort(f"{kind.__name__ if kind else 'error'}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<NativeCommunicator rank {self.rank} of {self.size}{state}>"
+
+    # ---- timeline ----
+
+    def start_timeline(self, capacity: int) -> None:
+        """See :class:`Communicator`."""
+        self._check_process()
+        self._library.call("tfc_timeline_start", self._handle, capacity)
+
+    def stop_timeline(self) -> tuple[list[Interval], int]:
+        """See :class:`Communicator`."""
+        self._check_process()
+        intervals: list[Interval] = []
+        dropped = ctypes.c_uint64()
+        visit = abi.TimelineFn(lambda _user, event: intervals.append(_interval(event.contents)))
+        self._library.call("tfc_timeline_stop", self._handle, visit, None, ctypes.byref(dropped))
+        return intervals, dropped.value
+
+    # ---- TensorFlow ----
+
+    def forget_plan(self, name: str) -> None:
+        """See :class:`Communicator`."""
+        self._check_process()
+        self._library.call("tfc_plan_forget", self._handle, name.encode())
+
+    def publish(self, process_set_id: int) -> None:
+        """See :class:`Communicator`."""
+        self._devices()  # kernels on GPUs come without passing here
+        self._library.call("tfc_world_set", process_set_id, self._handle)
+
+    def withdraw(self, process_set_id: int) -> None:
+        """See :class:`Communicator`."""
+        self._library.call("tfc_world_set", process_set_id, None)
+
+    # ---- inside ----
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StateError(
+                f"this communicator belongs to process {self._pid} and cannot be used in its fork {os.getpid()}"
+            )
+
+    def _gpu_of(self, array: object, stream: object) -> DeviceCalls | None:
+        """What carries the operation out if `array` lies on a GPU."""
+        if not is_device(array):
+            if stream is not None:
+                raise InvalidArgumentError(f"stream: only for arrays on a GPU, got a {type(array).__name__}")
+            return None
+        self._check_usable()
+        return self._devices()
+
+    def _devices(self) -> DeviceCalls:
+        """The operations on GPUs, told where the driver and NCCL are to be looked for; nothing is loaded yet."""
+        if self._device_calls is None:
+            from tfcollective._native.device_calls import DeviceCalls, DeviceSearch
+
+            given = self._options
+            search = DeviceSearch(nccl=given.nccl, cuda_driver=given.cuda_driver, share=given.share_gpus)
+            self._device_calls = DeviceCalls(self, self._library, self._handle, self.rank, self.size, search)
+        return self._device_calls
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise StateError("the communicator is closed")
+
+    def _request(
+        self, collective: abi.Collective, array: Array | None, name: str | None, timeout: float | None, op: Op = Sum
+    ) -> abi.Request:
+        request = abi.Request(
+            struct_size=ctypes.sizeof(abi.Request),
+            collective=collective,
+            op=checked_op(op),
+            prescale=1.0,
+            postscale=1.0,
+            timeout_s=checked_timeout(timeout),
+            name=(name or collective.name.lower()).encode(),
+        )
+        if array is not None:
+            from tfcollective._native import buffers
+
+            request.dtype = buffers.dtype_of(array, "array")
+            request.shape = buffers.int64s(array.shape)
+            request.ndim = array.ndim
+        return request
+
+    def _repeated(self) -> AllReduceCalls:
+        if self._allreduces is None:
+            from tfcollective._native.calls import AllReduceCalls
+
+            self._allreduces = AllReduceCalls(self._library, self._handle)
+        return self._allreduces
+
+    def _run(self, request: abi.Request, span: abi.Span | None) -> None:
+        self._check_usable()
+        if span is not None:
+            request.spans = ctypes.pointer(span)
+            request.num_spans = 1
+        self._library.call("tfc_run", self._handle, ctypes.byref(request))
+
+
+def _interval(event: abi.TimelineEvent) -> Interval:
+    return Interval(
+        collective=WAIT if event.collective < 0 else abi.Collective(event.collective).name.lower(),
+        channel=event.channel,
+        sequence=event.sequence,
+        nbytes=event.bytes,
+        submitted=event.submitted_ns,
+        began=event.began_ns,
+        ended=event.ended_ns,
+        name=event.name.decode(errors="replace"),
+    )
+
+
+def _release(library: Library, handle: ctypes.c_void_p, pid: int, keep_alive: object) -> None:
+    """Drops the native reference, unless this is a fork: the threads that the release would join are not here."""
+    del keep_alive  # the callbacks live as long as the finalizer holds them
+    if os.getpid() == pid:
+        library.function("tfc_communicator_release")(handle)
+        handle.value = None  # what the garbage collector ends after the communicator must not use it

@@ -1,0 +1,173 @@
+"""tfcollective's own engine: the coordinator brings the ranks together, the native library connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tfcollective._native import load
+from tfcollective.clock import Deadline
+from tfcollective.communicator import Communicator, CommunicatorOptions, Listener, NativeCommunicator
+from tfcollective.descriptors import raise_limit
+from tfcollective.identity import Identity, discover
+from tfcollective.job_keys import RANKS, derived_key
+from tfcollective.log import get_logger
+from tfcollective.runtime.engine import Membership, TensorFlowOps, closed_on_error, connect, register
+from tfcollective.runtime.process_sets import GLOBAL_SET, Members
+from tfcollective.runtime.watched import call_watched
+from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
+from tfcollective.tasks import PS
+from tfcollective.topology import SINGLE, World
+
+if TYPE_CHECKING:
+    from tfcollective.control.client import CoordinatorClient
+
+__all__ = ["NativeEngine", "connect_alone", "identify"]
+
+_LOOPBACK = "127.0.0.1"
+_WATCH_S = 5.0
+_LOG = get_logger(__name__)
+
+
+class NativeEngine:
+    """See :class:`~tfcollective.runtime.engine.Engine`."""
+
+    tensorflow_ops: TensorFlowOps = "library"
+
+    def __init__(self, settings: Settings, identity: Identity) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._client: CoordinatorClient | None = None
+        self._generation = 0
+
+    def join(self) -> Membership:
+        """See :class:`Engine`. A process without a launcher or a list of ranks is a world of its own."""
+        identity = self._identity
+        if not identity.task.is_trainer:
+            launched = identity.coordinator is not None and identity.key is not None and not identity.without_launcher
+            client = connect(self._settings, identity) if launched else None
+            return Membership(self._settings, identity, None, client=client)
+        if identity.coordinator is None:
+            return Membership(self._settings, identity, SINGLE)
+        if not identity.without_launcher:
+            return self._join_world()
+        from tfcollective.runtime.rendezvous import abandon, arrange
+
+        found = arrange(self._settings, identity)
+        self._settings = replace(self._settings, bind_host=found.bind_host)
+        self._identity = replace(identity, coordinator=found.endpoint, key=found.key)
+        try:
+            return self._join_world()
+        except BaseException:
+            abandon()
+            raise
+
+    def _join_world(self) -> Membership:
+        raise_limit()  # a rank may hold several connections to every other one
+        settings, identity = self._settings, self._identity
+        self._client = client = connect(settings, identity)
+        with closed_on_error(client):
+            listener = self.listen() if identity.world_size > 1 else None
+            with closed_on_error(listener):
+                world = register(client, settings, identity, "" if listener is None else listener.address)
+                self._generation = world.generation
+                placement = world.placement(identity.task)
+                communicator = None if listener is None else self._connect_world(listener, placement.rank, world)
+        return Membership(settings, identity, placement, communicator, client, world.homogeneous)
+
+    def _connect_world(self, listener: Listener, rank: int, world: World) -> Communicator:
+        members = Members(GLOBAL_SET, tuple(range(len(world.addresses))), rank)
+        communicator = self.connect(listener, members, world.addresses)
+        communicator.publish(GLOBAL_SET)
+        return communicator
+
+    def listen(self) -> Listener:
+        """Where peers connect to this rank."""
+        settings = self._settings
+        return Listener(settings.bind_host or _LOOPBACK, self._identity.node_id, library=load(settings.library))
+
+    def connect(self, listener: Listener, members: Members, addresses: Sequence[str]) -> Communicator:
+        """Connects the members; the end of a rank, and Ctrl-C, end the wait for them."""
+        settings, client = self._settings, self._client
+        whole = members.process_set_id == GLOBAL_SET
+        return call_watched(
+            lambda: NativeCommunicator.connect(
+                listener,
+                rank=members.rank,
+                addresses=addresses,
+                key=_rank_key(self._identity),
+                # Strays of another set are refused.
+                generation=self._generation if whole else (self._generation << 32) + members.process_set_id,
+                world_ranks=None if whole else members.ranks,
+                options=_options(settings),
+                library=load(settings.library),
+            ),
+            lambda: None if client is None else client.lost_member(self._generation, timeout=_WATCH_S),
+            Deadline.after(settings.start_timeout),
+        )
+
+    def subset(self, members: Members) -> NativeSubset:
+        """See :class:`Engine`."""
+        return NativeSubset(self, members)
+
+    def dismiss(self, members: Members) -> None:
+        """See :class:`Engine`: its members close their communicators, and that is all."""
+
+
+class NativeSubset:
+    """See :class:`~tfcollective.runtime.engine.Subset`."""
+
+    def __init__(self, engine: NativeEngine, members: Members) -> None:
+        self._engine = engine
+        self._members = members
+        self._listener = engine.listen() if members.included and members.size > 1 else None
+        self.address = "" if self._listener is None else self._listener.address
+
+    def connect(self, addresses: Sequence[str]) -> Communicator | None:
+        """See :class:`Subset`."""
+        if not self._members.included:
+            return None
+        if self._listener is None:
+            return connect_alone(self._engine._settings)
+        return self._engine.connect(self._listener, self._members, addresses)
+
+    def close(self) -> None:
+        """See :class:`Subset`."""
+        if self._listener is not None:
+            self._listener.close()
+
+
+def connect_alone(settings: Settings) -> Communicator:
+    """The communicator of a world of one rank."""
+    return NativeCommunicator.alone(options=_options(settings), library=load(settings.library))
+
+
+def identify(settings: Settings) -> Identity:
+    """Who this process is. TF_CONFIG has been understood then and is taken away: Estimator and tf.distribute would
+    start servers of their own by it."""
+    identity = discover(settings, environ_snapshot())
+    if identity.task.type == PS:
+        _LOG.warning("this process is %s: there is nothing to do for parameter servers, it ends", identity.task)
+        raise SystemExit(0)
+    if identity.source == "tf_config" and not settings.keep_tf_config:
+        hide_tf_config()
+    return identity
+
+
+def _rank_key(identity: Identity) -> bytes:
+    """What the ranks' connections are proved with: no other job's, even if it was given the same key."""
+    return derived_key(identity.key or b"", RANKS, identity.job_id)
+
+
+def _options(settings: Settings) -> CommunicatorOptions:
+    return CommunicatorOptions(
+        connect_timeout=settings.start_timeout,
+        op_timeout=settings.op_timeout,
+        stall_warning=settings.stall_warning,
+        transport=settings.transport,
+        nccl=settings.nccl,
+        cuda_driver=settings.cuda_driver,
+        share_gpus=settings.share_gpus,
+        link_probe=settings.link_probe,
+    )
