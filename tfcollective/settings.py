@@ -63,7 +63,6 @@ class Variable:
         field: the attribute of :class:`Settings` that holds its value.
         kind: what its text looks like, for the documentation.
         parse: text -> value; raises ValueError (ConfigError is one) with a reason.
-        default: the value when the variable is unset or empty.
         doc: one sentence.
         identity: whether it says who a process is in its job; a job that is started inside another has its own.
         alias: a name that scripts written for Horovod use.
@@ -72,7 +71,6 @@ class Variable:
     field: str
     kind: str
     parse: Callable[[str], Any]
-    default: Any
     doc: str
     identity: bool = False
     alias: Alias | None = None
@@ -81,6 +79,11 @@ class Variable:
     def name(self) -> str:
         """The name in the environment."""
         return PREFIX + self.field.upper()
+
+    @property
+    def default(self) -> Any:
+        """The value when the variable is unset or empty: that of the field."""
+        return getattr(Settings, self.field)
 
 
 def _positive(text: str) -> float:
@@ -133,44 +136,33 @@ def _horovod_level(text: str) -> str:
 
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("coordinator", "HOST:PORT", Endpoint.parse, None, "Where the job's coordinator listens.", identity=True),
-    Variable(
-        "key_file", "path", str, None, "A file of mode 0600 that holds the job key in hexadecimal.", identity=True
-    ),
-    Variable(
-        "key_fd", "number", _whole, None, "An inherited descriptor of such a file, instead of its path.", identity=True
-    ),
-    Variable(
-        "key", "hexadecimal", str, None, "The job key itself, for example from a Kubernetes Secret.", identity=True
-    ),
-    Variable("insecure", "0 or 1", _flag, False, "Without a launcher: do without a job key. Anybody can join the job."),
+    Variable("coordinator", "HOST:PORT", Endpoint.parse, "Where the job's coordinator listens.", identity=True),
+    Variable("key_file", "path", str, "A file of mode 0600 that holds the job key in hexadecimal.", identity=True),
+    Variable("key_fd", "number", _whole, "An inherited descriptor of such a file, instead of its path.", identity=True),
+    Variable("key", "hexadecimal", str, "The job key itself, for example from a Kubernetes Secret.", identity=True),
+    Variable("insecure", "0 or 1", _flag, "Without a launcher: do without a job key. Anybody can join the job."),
     Variable(
         "encryption",
         "auto, on or off",
         _one_of(*ENCRYPTIONS),
-        "auto",
         "Whether connections to the coordinator are encrypted: those between hosts, all, or none. The same everywhere.",
     ),
-    Variable("job_id", "text", str, None, "The name of the job.", identity=True),
-    Variable(
-        "task", "TYPE:INDEX", TaskKey.parse, None, "The task of this process, for example worker:3.", identity=True
-    ),
-    Variable("evaluator", "0 or 1", _flag, False, "Whether the job has an evaluator.", identity=True),
-    Variable("size", "number", _count, None, "The number of processes that take part in collectives.", identity=True),
+    Variable("job_id", "text", str, "The name of the job.", identity=True),
+    Variable("task", "TYPE:INDEX", TaskKey.parse, "The task of this process, for example worker:3.", identity=True),
+    Variable("evaluator", "0 or 1", _flag, "Whether the job has an evaluator.", identity=True),
+    Variable("size", "number", _count, "The number of processes that take part in collectives.", identity=True),
     Variable(
         "max_restarts",
         "number",
         _whole,
-        0,
         "How often the launcher starts all ranks again when one fails.",
         identity=True,
     ),
-    Variable("restarts", "number", _whole, 0, "How often it has.", identity=True),
+    Variable("restarts", "number", _whole, "How often it has.", identity=True),
     Variable(
         "rendezvous",
         "HOST:PORT",
         Endpoint.parse,
-        None,
         "Without a launcher: where rank 0's coordinator listens.",
         identity=True,
     ),
@@ -178,7 +170,6 @@ VARIABLES: tuple[Variable, ...] = (
         "identity",
         "name",
         _one_of(*IDENTITIES),
-        "auto",
         "Who says which rank this is: " + ", ".join(IDENTITIES) + ".",
         identity=True,
     ),
@@ -186,39 +177,32 @@ VARIABLES: tuple[Variable, ...] = (
         "ps_policy",
         "error or exit0",
         _one_of("error", "exit0"),
-        "error",
         "What `init()` does in a ps process: raise an error, or end the process with exit code 0.",
     ),
     Variable(
         "keep_tf_config",
         "0 or 1",
         _flag,
-        False,
         "Leave `TF_CONFIG` in the environment; else `init()` takes it out, so that TensorFlow does not act on it.",
     ),
     Variable(
         "tf_config",
         "JSON",
         str,
-        None,
         "What `TF_CONFIG` was before `init()` took it out of the environment.",
         identity=True,
     ),
-    Variable(
-        "node_id", "text", str, None, "Names this node; processes with equal node ids share memory.", identity=True
-    ),
+    Variable("node_id", "text", str, "Names this node; processes with equal node ids share memory.", identity=True),
     Variable(
         "bind_host",
         "address",
         str,
-        None,
         "The address of the interface that peers connect to; by default the one that leads to them.",
     ),
     Variable(
         "op_timeout",
         "seconds",
         _positive,
-        300.0,
         "How long a collective may take.",
         alias=Alias("HOROVOD_GLOO_TIMEOUT_SECONDS", _positive),
     ),
@@ -226,7 +210,6 @@ VARIABLES: tuple[Variable, ...] = (
         "start_timeout",
         "seconds",
         _positive,
-        120.0,
         "How long the ranks wait for each other in `init()`.",
         alias=Alias("HOROVOD_START_TIMEOUT", _positive),
     ),
@@ -234,38 +217,33 @@ VARIABLES: tuple[Variable, ...] = (
         "grace",
         "seconds",
         _not_negative,
-        10.0,
         "How long processes have between SIGTERM and SIGKILL when a person or a platform ends the job.",
     ),
     Variable(
         "host_timeout",
         "seconds",
         _positive,
-        15.0,
         "How long a host may be silent before a launcher takes it for lost; 5 or more.",
     ),
     Variable(
         "stall_warning",
         "seconds",
         _not_negative,
-        60.0,
         "When to warn of a slow collective; 0: never.",
         alias=Alias("HOROVOD_STALL_CHECK_TIME_SECONDS", _not_negative),
     ),
-    Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "auto", "How ranks of one node move data."),
+    Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "How ranks of one node move data."),
     Variable(
         "link_probe",
         "0 or 1",
         _flag,
-        True,
         "Measure the network between nodes in `init()` and choose algorithms by it; rank 0's counts.",
     ),
-    Variable("engine", "native, horovod or mpi", _one_of(*ENGINES), "native", "Who moves data between the ranks."),
+    Variable("engine", "native, horovod or mpi", _one_of(*ENGINES), "Who moves data between the ranks."),
     Variable(
         "bucket_bytes",
         "bytes or auto",
         lambda text: None if text.lower() == "auto" else _count(text),
-        None,
         "How many bytes of gradients are reduced together at most; by default, and with `auto`, what suits the link.",
         alias=Alias("HOROVOD_FUSION_THRESHOLD", lambda text: max(1, _whole(text))),
     ),
@@ -273,55 +251,47 @@ VARIABLES: tuple[Variable, ...] = (
         "replica_check_steps",
         "number",
         _whole,
-        1000,
         "Every so many steps, and at the third, the ranks compare their weights; 0: never.",
     ),
     Variable(
         "timeline",
         "path",
         str,
-        None,
         "Where rank 0 writes a trace of all ranks' operations.",
         alias=Alias("HOROVOD_TIMELINE", lambda text: None if text == "DYNAMIC" else text),
     ),
-    Variable("failure_file", "path", str, None, "Where a worker leaves the record of its exception.", identity=True),
+    Variable("failure_file", "path", str, "Where a worker leaves the record of its exception.", identity=True),
     Variable(
         "log_level",
         "level",
         _one_of(*LEVELS),
-        "warning",
         "What to log: debug, info, warning or error.",
         alias=Alias("HOROVOD_LOG_LEVEL", _horovod_level),
     ),
-    Variable("mlflow", "0 or 1", _flag, True, "Whether launchers tell MLflow of a job where its tracking URI is set."),
-    Variable("library", "path", str, None, "Use this libtfcollective.so instead of the installed one."),
-    Variable(
-        "nccl", "path", str, None, "The NCCL library to use for arrays on GPUs, instead of the one that is found."
-    ),
-    Variable("cuda_driver", "path", str, None, "The CUDA driver to use instead of libcuda.so.1."),
+    Variable("mlflow", "0 or 1", _flag, "Whether launchers tell MLflow of a job where its tracking URI is set."),
+    Variable("library", "path", str, "Use this libtfcollective.so instead of the installed one."),
+    Variable("nccl", "path", str, "The NCCL library to use for arrays on GPUs, instead of the one that is found."),
+    Variable("cuda_driver", "path", str, "The CUDA driver to use instead of libcuda.so.1."),
     Variable(
         "gpu_kernels",
         "0 or 1",
         _flag,
-        True,
         "Whether tensors on GPUs are reduced there; 0: TensorFlow copies them to the host. The same on all ranks.",
     ),
     Variable(
         "gpus_per_proc",
         "number",
         _whole,
-        0,
         "How many GPUs the launcher gives each rank, by `CUDA_VISIBLE_DEVICES`; 0: ranks see them all.",
     ),
-    Variable("share_gpus", "0 or 1", _flag, False, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer)."),
+    Variable("share_gpus", "0 or 1", _flag, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer)."),
     Variable(
         "cache_dir",
         "path",
         str,
-        None,
         "Where GPU kernels are kept that were compiled here; a private directory. By default `~/.cache/tfcollective`.",
     ),
-    Variable("runtime_dir", "path", str, None, "Where the records of running jobs are kept; a private directory."),
+    Variable("runtime_dir", "path", str, "Where the records of running jobs are kept; a private directory."),
 )
 _BY_FIELD = {row.field: row for row in VARIABLES}
 

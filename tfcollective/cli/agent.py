@@ -31,7 +31,9 @@ Examples:
 @click.option("--slots", type=click.IntRange(min=1), metavar="N", help="How many ranks this host takes. [its share]")
 @click.option("--network-interface", multiple=True, metavar="NAME|CIDR", help="Use this interface; may be repeated.")
 @click.option("--name", metavar="NAME", help="What to call this host in reports. [its host name]")
-@click.option("--start-timeout", type=float, metavar="S", help="How long to wait for the launcher. [120]")
+@click.option(
+    "--start-timeout", type=float, metavar="S", help=f"How long to wait for the launcher. [{Settings.start_timeout:g}]"
+)
 @click.option("--mpi", is_flag=True, help="Run the one rank that this process of mpirun stands for.")
 def agent(
     join: str | None,

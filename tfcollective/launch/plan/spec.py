@@ -10,7 +10,7 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.auxiliary_tasks import check_auxiliary_tasks
 from tfcollective.launch.plan.hosts import Host
-from tfcollective.settings import ENGINES, TRANSPORTS
+from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
 
@@ -72,9 +72,9 @@ class JobSpec:
     command: tuple[str, ...]
     num_proc: int
     env: Mapping[str, str] = field(default_factory=dict)
-    start_timeout: float = 120.0
-    op_timeout: float = 300.0
-    stall_warning: float = 60.0
+    start_timeout: float = Settings.start_timeout
+    op_timeout: float = Settings.op_timeout
+    stall_warning: float = Settings.stall_warning
     transport: str = "auto"
     engine: str = "native"
     timeline: str | None = None
@@ -93,8 +93,8 @@ class JobSpec:
     tasks: tuple[TaskKey, ...] = ()
     task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
     evaluator_grace: float = 3600.0
-    grace: float = 10.0
-    host_timeout: float = 15.0
+    grace: float = Settings.grace
+    host_timeout: float = Settings.host_timeout
     max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1
