@@ -38,12 +38,12 @@ _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce
 Examples:
   tfcollective check
   tfcollective check --launcher yarn --remote-python /shared/env/bin/python""",
+    params=[package_index_option("YARN: ")],
 )
 @click.option("--launcher", metavar="NAME", help="Check a platform, too: yarn.")
 @click.option("--queue", metavar="NAME", help="YARN: the queue. [default]")
 @click.option("--archive", metavar="F", help="YARN: a packed environment.")
 @click.option("--remote-python", metavar="PATH", help="YARN: an interpreter on the nodes.")
-@package_index_option
 def check(
     launcher: str | None,
     queue: str | None,

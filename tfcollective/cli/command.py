@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -10,9 +11,21 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["resolve_command"]
+__all__ = ["check_engine", "resolve_command"]
 
 _PYTHONS = ("python", "python3")
+_NEEDED = {
+    "horovod": (
+        "horovod",
+        """Horovod is not installed for this Python. Build it beside TensorFlow 2.15 or older: \
+HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation horovod==0.28.1""",
+    ),
+    "mpi": (
+        "mpi4py",
+        """mpi4py is not installed for this Python: pip install tfcollective[mpi], built against the MPI whose mpirun \
+is on the path""",
+    ),
+}
 
 
 def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ...]:
@@ -46,3 +59,13 @@ def _check_script(arguments: Sequence[str]) -> None:
     """The script of a Python command line has to exist; options before it (``-c``, ``-m``, ...) end the check."""
     if arguments and not arguments[0].startswith("-") and not Path(arguments[0]).exists():
         raise ConfigError(f"there is no script {arguments[0]}")
+
+
+def check_engine(engine: str, command: Sequence[str]) -> None:
+    """ConfigError that says what to install, if the ranks run under this interpreter and it lacks the engine.
+
+    What another interpreter has shows when the ranks import it.
+    """
+    module, advice = _NEEDED.get(engine, ("", ""))
+    if module and command[0] == sys.executable and importlib.util.find_spec(module) is None:
+        raise ConfigError(f"--engine {engine}: {advice}")

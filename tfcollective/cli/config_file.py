@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
-from tfcollective.cli.text_files import read_text
 from tfcollective.errors import ConfigError
 
-__all__ = ["read_config"]
+__all__ = ["read_config", "read_text"]
 
 # horovodrun's groups, and which of our options a key of theirs is; None: it has no effect here.
 _GROUPS: Mapping[str, Mapping[str, str | None]] = {
@@ -97,3 +97,13 @@ def _read_group(group: str, values: Mapping[object, object], path: str) -> Itera
 
 def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
+
+
+def read_text(option: str, path: str) -> str:
+    """What the file holds; ConfigError that names option and file when it cannot be read, or is no text in UTF-8."""
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{option}: {path} is no text in UTF-8: {error}") from error

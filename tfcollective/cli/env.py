@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from tfcollective.cli.text_files import read_text
+from tfcollective.cli.config_file import read_text
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, discover, key_source
 from tfcollective.settings import TF_CONFIG, Settings, environ_snapshot, variable

@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from tfcollective import log
+from tfcollective._version import __version__
 from tfcollective.cli.build import describe_build
-from tfcollective.cli.command import resolve_command
-from tfcollective.cli.engine import check_engine
-from tfcollective.cli.run_options import job_spec, run_options, warn_of_ignored
+from tfcollective.cli.command import check_engine, resolve_command
+from tfcollective.cli.groups import GroupedCommand
+from tfcollective.cli.run_options import IGNORED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.launch.outcome.report import exit_code, render, warning
@@ -28,7 +29,7 @@ __all__ = ["run"]
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class _RunCommand(click.Command):
+class _RunCommand(GroupedCommand):
     """Whatever follows ``-m MODULE`` belongs to the module, as in ``python -m``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -54,6 +55,7 @@ def _end_options_after_module(args: list[str], with_value: set[str]) -> list[str
 
 @click.command(
     cls=_RunCommand,
+    params=[*RUN_OPTIONS, *IGNORED_OPTIONS],
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
@@ -68,7 +70,7 @@ Examples:
 Exit code: that of the rank that failed first (128 + n for signal n); 64 wrong usage, 69 the ranks did not
 start in time, 70 internal error, 75 coordinator or host lost.""",
 )
-@run_options
+@click.version_option(__version__, "-v", "--version", prog_name="tfcollective")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.pass_context
 def run(context: click.Context, /, command: Sequence[str], **options: Any) -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tfcollective._version import __version__
-from tfcollective.cli.config_file import read_config
+from tfcollective.cli.config_file import read_config, read_text
+from tfcollective.cli.groups import GroupedOption, group, option
 from tfcollective.cli.task_spec import parse_task_specs
-from tfcollective.cli.text_files import read_text
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
@@ -24,10 +23,9 @@ from tfcollective.settings import ENGINES, TRANSPORTS, Settings, variable
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
-__all__ = ["choose_launcher", "job_spec", "run_options", "warn_of_ignored"]
+__all__ = ["IGNORED_OPTIONS", "RUN_OPTIONS", "choose_launcher", "job_spec", "warn_of_ignored"]
 
 _Value = TypeVar("_Value")
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 # horovodrun has six levels of logging, we have four.
 _LEVELS = {"trace": "debug", "fatal": "error"}
@@ -72,117 +70,139 @@ def _level(context: click.Context, parameter: click.Parameter, value: str | None
 
 
 _SECONDS: dict[str, Any] = {"type": float, "metavar": "S"}
-_OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
-    # what to run
-    click.option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="How many processes. [all slots]"),
-    click.option("--task-spec", multiple=True, metavar="ROLE:K=V,...", help="A role and how many; not -np."),
-    click.option("--ps-policy", type=click.Choice(PS_POLICIES), help="A ps role is an error, or left out. [error]"),
-    click.option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command."),
-    click.option("--cwd", metavar="DIR", help="Where the ranks run. [here]"),
-    click.option("--env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated."),
-    click.option(
-        "--pass-env", multiple=True, metavar="GLOB", help="Hand on variables of these names to other hosts, too."
+RUN_OPTIONS: tuple[GroupedOption, ...] = (
+    *group(
+        "Processes",
+        option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="How many processes. [all slots]"),
+        option("--task-spec", multiple=True, metavar="ROLE:K=V,...", help="A role and how many; not -np."),
+        option("--ps-policy", type=click.Choice(PS_POLICIES), help="A ps role is an error, or left out. [error]"),
+        option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command."),
+        option("--cwd", metavar="DIR", help="Where the ranks run. [here]"),
+        option("--env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated."),
+        option(
+            "--pass-env", multiple=True, metavar="GLOB", help="Hand on variables of these names to other hosts, too."
+        ),
+        option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="Give each rank N GPUs. [sees all]"),
+        option("--oversubscribe-gpus", is_flag=True, help="Ranks may share GPUs (NCCL 2.30.3 or newer)."),
     ),
-    # where
-    click.option("--launcher", metavar="NAME", help="The platform to run on: local, ssh, yarn, ... [from the hosts]"),
-    click.option("-H", "--hosts", metavar="HOST:N,...", help="Run on these hosts, so many ranks on each."),
-    click.option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="The same, one host a line."),
-    click.option(
-        *("--network-interface", "--network-interfaces"),
-        multiple=True,
-        metavar="NAME|CIDR",
-        help="The interface to use on each host; may be repeated. [the one that leads to the launcher]",
+    *group(
+        "Hosts",
+        option("--launcher", metavar="NAME", help="The platform to run on: local, ssh, yarn, ... [from the hosts]"),
+        option("-H", "--hosts", metavar="HOST:N,...", help="Run on these hosts, so many ranks on each."),
+        option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="The same, one host a line."),
+        option(
+            *("--network-interface", "--network-interfaces"),
+            multiple=True,
+            metavar="NAME|CIDR",
+            help="The interface to use on each host; may be repeated. [the one that leads to the launcher]",
+        ),
+        option("-p", "--ssh-port", type=int, metavar="PORT", help="The port of sshd on the hosts."),
+        option("-i", "--ssh-identity-file", metavar="F", help="The private key for the hosts."),
+        option("--ssh-options", default="", metavar="TEXT", help="More arguments for ssh, as one text."),
+        option("--remote-python", metavar="PATH", help="The interpreter on the other hosts. [this one's path]"),
+        option(
+            "--wait-for-agents", type=click.IntRange(min=1), metavar="N", help="Let others start N agents; say how."
+        ),
+        option("--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Where agents find us. [any]"),
+        option("--key-file", type=click.Path(), metavar="F", help="Where to put the job key for agents."),
     ),
-    click.option("-p", "--ssh-port", type=int, metavar="PORT", help="The port of sshd on the hosts."),
-    click.option("-i", "--ssh-identity-file", metavar="F", help="The private key for the hosts."),
-    click.option("--ssh-options", default="", metavar="TEXT", help="More arguments for ssh, as one text."),
-    click.option("--remote-python", metavar="PATH", help="The interpreter on the other hosts. [this one's path]"),
-    *YARN_OPTIONS,
-    click.option(
-        "--wait-for-agents", type=click.IntRange(min=1), metavar="N", help="Let others start N agents; say how."
+    *group("YARN", *YARN_OPTIONS),
+    *group(
+        "Failures",
+        option(
+            *("--max-restarts", "--nb-retries"),
+            type=click.IntRange(min=0),
+            default=0,
+            metavar="N",
+            help="Start all ranks again when one fails, at most N times. [0]",
+        ),
+        option(
+            "--start-timeout",
+            **_SECONDS,
+            help=f"How long ranks wait for each other to start. [{Settings.start_timeout:g}]",
+        ),
+        option(
+            "--op-timeout",
+            "--gloo-timeout-seconds",
+            **_SECONDS,
+            help=f"How long a collective may take. [{Settings.op_timeout:g}]",
+        ),
+        option(
+            *("--stall-warning", "--stall-check-warning-time-seconds"),
+            **_SECONDS,
+            help=f"Warn of a collective that takes longer; 0: never. [{Settings.stall_warning:g}]",
+        ),
+        option("--no-stall-check", is_flag=True, help="Never warn: --stall-warning 0."),
+        option(
+            "--host-timeout",
+            **_SECONDS,
+            help=f"How long a host may be silent before it is lost. [{Settings.host_timeout:g}]",
+        ),
+        option(
+            "--grace", **_SECONDS, help=f"Time for a last checkpoint, from SIGTERM to SIGKILL. [{Settings.grace:g}]"
+        ),
+        option("--evaluator-grace", **_SECONDS, help="How long an evaluator may go on after training. [3600]"),
     ),
-    click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Where agents find us. [any]"),
-    click.option("--key-file", type=click.Path(), metavar="F", help="Where to put the job key for agents."),
-    # how
-    click.option("--start-timeout", **_SECONDS, help="How long ranks wait for each other to start. [120]"),
-    click.option("--op-timeout", "--gloo-timeout-seconds", **_SECONDS, help="How long a collective may take. [300]"),
-    click.option(
-        *("--stall-warning", "--stall-check-warning-time-seconds"),
-        **_SECONDS,
-        help="Warn of a collective that takes longer; 0: never. [60]",
+    *group(
+        "Output",
+        option(
+            *("--log-dir", "--output-filename"),
+            type=click.Path(),
+            metavar="DIR",
+            help="Keep every rank's output in DIR/rank.N/stdout and stderr.",
+        ),
+        option(
+            "--timeline",
+            "--timeline-filename",
+            type=click.Path(),
+            metavar="F",
+            help="Write a trace of all operations.",
+        ),
+        option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank."),
+        option(
+            "-prefix-timestamp",
+            "--prefix-output-with-timestamp",
+            is_flag=True,
+            help="Start lines of output with the time.",
+        ),
+        option(
+            "--log-level",
+            type=click.Choice((*LEVELS, *_LEVELS), case_sensitive=False),
+            callback=_level,
+            help="What the launcher, the agents and the ranks log. [warning]",
+        ),
+        option("--verbose", is_flag=True, help="Log what the launcher, the agents and the ranks do."),
     ),
-    click.option("--grace", **_SECONDS, help="Time for a last checkpoint, from SIGTERM to SIGKILL. [10]"),
-    click.option("--host-timeout", **_SECONDS, help="How long a host may be silent before it is lost. [15]"),
-    click.option("--no-stall-check", is_flag=True, help="Never warn: --stall-warning 0."),
-    click.option("--evaluator-grace", **_SECONDS, help="How long an evaluator may go on after training. [3600]"),
-    click.option(
-        *("--max-restarts", "--nb-retries"),
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Start all ranks again when one fails, at most N times. [0]",
+    *group(
+        "Performance",
+        option("--engine", type=click.Choice(ENGINES), help="Who moves data between the ranks. [native]"),
+        option("--mpi-args", metavar="TEXT", help="With --engine mpi: more arguments for mpirun, as one text."),
+        option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
+        option(
+            *("--bucket-mb", "--fusion-threshold-mb", "bucket_mb"),
+            metavar="MB",
+            help="How many gradients to reduce together, or auto. [auto: what suits the link]",
+        ),
     ),
-    click.option("--engine", type=click.Choice(ENGINES), help="Who moves data between the ranks. [native]"),
-    click.option("--mpi", is_flag=True, help="The same as --engine mpi, as horovodrun calls it."),
-    click.option("--mpi-args", metavar="TEXT", help="With --engine mpi: more arguments for mpirun, as one text."),
-    click.option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
-    click.option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="Give each rank N GPUs. [sees all]"),
-    click.option("--oversubscribe-gpus", is_flag=True, help="Ranks may share GPUs (NCCL 2.30.3 or newer)."),
-    click.option(
-        *("--bucket-mb", "--fusion-threshold-mb", "bucket_mb"),
-        metavar="MB",
-        help="How many gradients to reduce together, or auto. [auto: what suits the link]",
+    *group(
+        "Compatibility",
+        option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective."),
+        option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
+        option("--mpi", is_flag=True, help="The same as --engine mpi, as horovodrun calls it."),
+        option(
+            "--config-file",
+            type=click.Path(),
+            is_eager=True,
+            callback=_set_defaults,
+            metavar="F",
+            help="Take options from a YAML file, as horovodrun does, where the command line does not give them.",
+        ),
     ),
-    click.option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
-    click.option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective."),
-    # what is shown and kept
-    click.option(
-        *("--log-dir", "--output-filename"),
-        type=click.Path(),
-        metavar="DIR",
-        help="Keep every rank's output in DIR/rank.N/stdout and stderr.",
-    ),
-    click.option(
-        "--timeline",
-        "--timeline-filename",
-        type=click.Path(),
-        metavar="F",
-        help="Write a trace of all operations.",
-    ),
-    click.option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank."),
-    click.option(
-        "-prefix-timestamp", "--prefix-output-with-timestamp", is_flag=True, help="Start lines of output with the time."
-    ),
-    click.option(
-        "--log-level",
-        type=click.Choice((*LEVELS, *_LEVELS), case_sensitive=False),
-        callback=_level,
-        help="What the launcher, the agents and the ranks log. [warning]",
-    ),
-    click.option("--verbose", is_flag=True, help="Log what the launcher, the agents and the ranks do."),
-    # instead of running
-    click.option("--print-plan", "--dry-run", is_flag=True, help="Print what would run, and where, and run nothing."),
-    click.option("-cb", "--check-build", is_flag=True, help="Print what this installation can do, and run nothing."),
-    click.option(
-        "--config-file",
-        type=click.Path(),
-        is_eager=True,
-        callback=_set_defaults,
-        metavar="F",
-        help="Take options from a YAML file, as horovodrun does, where the command line does not give them.",
-    ),
-    click.version_option(__version__, "-v", "--version", prog_name="tfcollective"),
+    option("--print-plan", "--dry-run", is_flag=True, help="Print what would run, and where, and run nothing."),
+    option("-cb", "--check-build", is_flag=True, help="Print what this installation can do, and run nothing."),
 )
 
-
-def run_options(command: _Command) -> _Command:
-    """Adds all options to a click command; those without effect are not in its help."""
-    for flags, with_value in reversed(_IGNORED):
-        kind: dict[str, Any] = {} if with_value else {"is_flag": True, "default": None}
-        command = click.option(flags, hidden=True, expose_value=False, callback=_note_ignored, **kind)(command)
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+_NOTED = f"{__name__}.ignored"
 
 
 def _note_ignored(context: click.Context, parameter: click.Parameter, value: object) -> None:
@@ -190,7 +210,13 @@ def _note_ignored(context: click.Context, parameter: click.Parameter, value: obj
         context.meta.setdefault(_NOTED, []).append(parameter.opts[0])
 
 
-_NOTED = f"{__name__}.ignored"
+def _ignored(flags: str, with_value: bool) -> click.Option:
+    kind: dict[str, Any] = {} if with_value else {"is_flag": True, "default": None}
+    return click.Option((flags,), hidden=True, expose_value=False, callback=_note_ignored, **kind)
+
+
+#: Without effect, and not in the help.
+IGNORED_OPTIONS = tuple(_ignored(*one) for one in _IGNORED)
 
 
 def warn_of_ignored(context: click.Context) -> None:

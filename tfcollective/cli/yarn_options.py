@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import click
-
+from tfcollective.cli.groups import GroupedOption, option
 from tfcollective.errors import ConfigError
 
 __all__ = ["YARN_OPTIONS", "package_index_option", "packing", "refuse_yarn_options", "yarn_platform"]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-package_index_option = click.option(
-    "--package-index",
-    multiple=True,
-    metavar="DIR|URL",
-    help="YARN: where packing finds packages that the usual index has not; may be repeated.",
-)
+def package_index_option(prefix: str = "") -> GroupedOption:
+    """``--package-index``; `prefix` begins its help."""
+    return option(
+        "--package-index",
+        multiple=True,
+        metavar="DIR|URL",
+        help=f"{prefix}Where packing finds packages that the usual index has not; may be repeated.",
+    )
 
-YARN_OPTIONS: tuple[Callable[[_Command], _Command], ...] = (
-    click.option("--queue", metavar="NAME", help="YARN: the queue. [default]"),
-    click.option("--job-name", metavar="NAME", help="YARN: what the application is called. [tfcollective]"),
-    click.option("--archive", metavar="F", help="YARN: a packed environment, unless --remote-python."),
-    package_index_option,
-    click.option("--ship", multiple=True, metavar="NAME=PATH", help="YARN: send a file or directory; may be repeated."),
-    click.option("--pre-script", metavar="BASH", help="YARN: lines that run in every container before Python."),
-    click.option("--allocation-timeout", type=float, metavar="S", help="YARN: how long to wait for containers. [600]"),
-    click.option("--detach", is_flag=True, help="YARN: leave when the job runs, and let it go on."),
+
+YARN_OPTIONS: tuple[GroupedOption, ...] = (
+    option("--queue", metavar="NAME", help="The queue. [default]"),
+    option("--job-name", metavar="NAME", help="What the application is called. [tfcollective]"),
+    option("--archive", metavar="F", help="A packed environment, unless --remote-python."),
+    package_index_option(),
+    option("--ship", multiple=True, metavar="NAME=PATH", help="Send a file or directory; may be repeated."),
+    option("--pre-script", metavar="BASH", help="Lines that run in every container before Python."),
+    option("--allocation-timeout", type=float, metavar="S", help="How long to wait for containers. [600]"),
+    option("--detach", is_flag=True, help="Leave when the job runs, and let it go on."),
 )
 _FIELDS = ("queue", "job_name", "archive", "package_index", "ship", "pre_script", "allocation_timeout", "detach")
 

@@ -1,10 +1,12 @@
 """horovodrun's flags and configuration files, and who runs what."""
 
 import pytest
+from click.testing import CliRunner
 
 from tfcollective.cli import main
+from tfcollective.cli.groups import GroupedCommand, group, option
 from tfcollective.cli.run import run
-from tfcollective.cli.run_options import job_spec
+from tfcollective.cli.run_options import RUN_OPTIONS, job_spec
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.spec import JobSpec
 
@@ -162,3 +164,18 @@ def test_what_this_installation_can_do(capsys):
     text = capsys.readouterr().out
     assert "[X] native (TCP, shared memory)" in text
     assert "[X] local" in text
+
+
+def test_help_shows_the_options_in_groups():
+    lines = CliRunner().invoke(run, ["--help"]).output.splitlines()
+    headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    groups = ["Processes", "Hosts", "YARN", "Failures", "Output", "Performance", "Compatibility", "Options"]
+    assert headings == groups
+    rest = [line.split()[0] for line in lines[lines.index("Options:") + 1 :] if line.startswith("  -")]
+    assert rest == ["--print-plan,", "-cb,", "-v,", "-h,"]
+
+
+def test_an_option_of_an_extension_joins_its_group():
+    with_more = GroupedCommand("x", params=[*RUN_OPTIONS, *group("YARN", option("--more", help="More."))])
+    text = CliRunner().invoke(with_more, ["--help"]).output
+    assert "--more" in text.split("YARN:")[1].split("Failures:")[0]

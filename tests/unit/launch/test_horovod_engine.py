@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from tfcollective.cli.engine import check_engine
+from tfcollective.cli.command import check_engine
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.horovod_engine import interface_of, meeting_variables, scopes_of, with_interface
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
