@@ -1,11 +1,11 @@
-"""Where ranks run: all on this host, or each on a host of its own at the end of a cable. Pure."""
+"""Where ranks run: all on this host, or each on a host of its own at the end of a link. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tfcollective.errors import ConfigError
-from tfcollective_bench.netlab import parse_rate
+from tfcollective_bench.testbed import parse_rate
 
 __all__ = ["LOOPBACK", "check_links", "is_rate"]
 
@@ -22,7 +22,7 @@ def check_links(links: Sequence[str]) -> None:
 
 
 def is_rate(link: str) -> bool:
-    """Whether it is a rate such as 1gbit, that a cable can be shaped to."""
+    """Whether it is a rate such as 1gbit, that a link can be shaped to."""
     try:
         return parse_rate(link) is not None
     except ConfigError:

@@ -93,8 +93,8 @@ _GRAPH = AllreduceOptions(runners=("op", "horovod"), transports=("auto", "tcp"),
 _GRAPH_QUICK = replace(_GRAPH, sizes=(4, 16 * _K, 256 * _K, _M, 16 * _M, 64 * _M), rounds=2, iterations=60)
 _CROWD = AllreduceOptions(ranks=(4, 8), runners=("op", "horovod"), caches=("hot",), rounds=3, iterations=60)
 _CROWD_QUICK = replace(_CROWD, sizes=(4, 64 * _K, 4 * _M), rounds=1, iterations=30)
-_LAB = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M), caches=("hot",), links=("1gbit",))
-_LAB_QUICK = replace(_LAB, sizes=(8 * _M,), rounds=3)
+_TESTBED = AllreduceOptions(ranks=(4,), runners=("ctypes",), sizes=(8 * _M, 64 * _M), caches=("hot",), links=("1gbit",))
+_TESTBED_QUICK = replace(_TESTBED, sizes=(8 * _M,), rounds=3)
 
 
 def _training(quick: TrainingOptions, full: TrainingOptions) -> Callable[[Circumstances], Report]:
@@ -143,7 +143,7 @@ PARTS: tuple[Part, ...] = (
     Part("2 ranks, tf.function", "allreduce", _allreduce(_GRAPH_QUICK, _GRAPH)),
     Part("4 and 8 ranks, C", "allreduce", _allreduce(_MANY_QUICK, _MANY)),
     Part("4 and 8 ranks, tf.function", "allreduce", _allreduce(_CROWD_QUICK, _CROWD)),
-    Part("4 namespaces at 1 Gbit/s", "allreduce", _allreduce(_LAB_QUICK, _LAB)),
+    Part("4 namespaces at 1 Gbit/s", "allreduce", _allreduce(_TESTBED_QUICK, _TESTBED)),
     Part("training MLPs on 2 processes", "training", _training(_MLPS_QUICK, _MLPS)),
     Part("training a convolutional network on 2 processes", "training", _training(_CONVNET_QUICK, _CONVNET)),
     Part("training on 1 process", "training", _training(_ALONE_QUICK, _ALONE)),

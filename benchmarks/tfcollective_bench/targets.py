@@ -155,7 +155,7 @@ ALLREDUCE: tuple[Target, ...] = (
 
 _BATCH = 64  # of every process, in all models
 _KERAS_2 = ("ours-keras2", "ours")  # against those that need TensorFlow 2.15, the same TensorFlow if it is there
-_LAB_WORK = "MLP 784-1024-1024-10, 4 namespaces at 1 Gbit/s"
+_TESTBED_WORK = "MLP 784-1024-1024-10, 4 namespaces at 1 Gbit/s"
 
 
 def _mlp_bytes(hidden: int) -> int:
@@ -182,14 +182,14 @@ def _mlp(hidden: int, musts: Sequence[float], aims: Sequence[float]) -> Iterator
     yield _alone(work, f"mlp{hidden}", 0.8, 0.9)
 
 
-def _lab() -> Iterator[Target]:
+def _testbed() -> Iterator[Target]:
     cells = _cells("mlp1024", 4, "1gbit")
     mwms, servers = Side(("mwms",), cells), Side(("ps",), cells)
     strategy = "MultiWorkerMirroredStrategy"
-    yield Target(_LAB_WORK, strategy, Side(_KERAS_2, cells), mwms, 1.1, None, "throughput")
-    yield Target(_LAB_WORK, "parameter servers", Side(_KERAS_2, cells), servers, 3, None, "throughput")
+    yield Target(_TESTBED_WORK, strategy, Side(_KERAS_2, cells), mwms, 1.1, None, "throughput")
+    yield Target(_TESTBED_WORK, "parameter servers", Side(_KERAS_2, cells), servers, 3, None, "throughput")
     yield Target(
-        _LAB_WORK,
+        _TESTBED_WORK,
         "the ring bound of the wire, less headers",
         Side(("ours", "ours-keras2"), cells),
         None,
@@ -199,13 +199,13 @@ def _lab() -> Iterator[Target]:
         percent=True,
         step_bytes=_mlp_bytes(1024),
     )
-    yield Target(f"{_LAB_WORK}, bf16 wire", strategy, Side(("ours-bf16",), cells), mwms, None, 1.9, "throughput")
+    yield Target(f"{_TESTBED_WORK}, bf16 wire", strategy, Side(("ours-bf16",), cells), mwms, None, 1.9, "throughput")
 
 
 TRAINING: tuple[Target, ...] = (
     *_mlp(1024, (2.5, 2, 3.5), (3.2, 2.6, 4.5)),
     *_mlp(2048, (2, 2, 3.5), (2.5, 2.5, 4.3)),
-    *_lab(),
+    *_testbed(),
     Target(
         "MLP 784-1024-1024-10, size 1",
         "plain Keras, within the spread",

@@ -115,16 +115,16 @@ def wait_for_ranks(pid):
 
 @pytest.mark.long
 @pytest.mark.tensorflow
-def test_growth_measures_steps_and_a_coordinator(tmp_path):
-    command = [sys.executable, "-m", "tfcollective", "bench", "growth", "--quick", "-np", "2", "--tensors", "3,7"]
+def test_scaling_measures_steps_and_a_coordinator(tmp_path):
+    command = [sys.executable, "-m", "tfcollective", "bench", "scaling", "--quick", "-np", "2", "--tensors", "3,7"]
     options = ["--bytes", "64K", "--agents", "20", "--runners", "ours,coordinator", "--out", str(tmp_path)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=within(150), check=False)
     assert done.returncode == 0, done.stderr
     assert "ours: ran" in done.stdout, done.stderr
-    report = json.loads((tmp_path / "growth.json").read_text())
+    report = json.loads((tmp_path / "scaling.json").read_text())
     steps = {s["row"]["tensors"]: s["values"] for s in report["samples"] if s["metric"] == "step"}
     assert set(steps) == {3, 7}
     assert all(len(values) == 10 and min(values) > 0 for values in steps.values())
     (joined,) = [s["values"] for s in report["samples"] if s["metric"] == "join"]
     assert joined[0] > 0
-    assert "agents that join one coordinator at once" in (tmp_path / "growth.html").read_text()
+    assert "agents that join one coordinator at once" in (tmp_path / "scaling.html").read_text()

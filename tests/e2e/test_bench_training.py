@@ -11,11 +11,11 @@ import time
 import psutil
 import pytest
 from launching import gone, until, words_of
-from one_lab import needs_root, the_lab
+from one_testbed import needs_root, the_testbed
 from patience import within
 
 from tfcollective.errors import LaunchError
-from tfcollective_bench import netlab
+from tfcollective_bench import testbed
 
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(900)]
@@ -62,14 +62,14 @@ def test_wrong_usage(options):
 @needs_root
 @pytest.mark.long
 def test_hosts_are_nodes_of_their_own_and_leave_nothing(tmp_path):
-    with the_lab():
+    with the_testbed():
         done = run_bench("--runners", f"ours{KERAS}", "--steps", "4", "--link", "1gbit", "--json")
-        assert netlab.current_state().empty
+        assert testbed.current_state().empty
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [status["state"] for status in report["statuses"]] == ["ran"], report["statuses"]
     (wire,) = [s["values"][0] for s in report["samples"] if s["metric"] == "wire"]
-    # Two ranks send each other half of 7.45 MB twice for 2 x 64 samples: all of it over the cables.
+    # Two ranks send each other half of 7.45 MB twice for 2 x 64 samples: all of it over the links.
     assert wire == pytest.approx(2 * 7.455e6 / 128, rel=0.1)
 
 
@@ -77,7 +77,7 @@ def test_hosts_are_nodes_of_their_own_and_leave_nothing(tmp_path):
 def test_being_stopped_leaves_no_host(tmp_path):
     command = [sys.executable, "-m", "tfcollective", "bench", "allreduce", "-np", "2", "--link", "1gbit"]
     options = ["--runners", "ctypes", "--sizes", "64M", "--iterations", "100000"]
-    with the_lab():
+    with the_testbed():
         process = subprocess.Popen(
             [*command, *options],
             stderr=subprocess.PIPE,
@@ -88,7 +88,7 @@ def test_being_stopped_leaves_no_host(tmp_path):
         processes = on_hosts()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=within(60))
-        state = netlab.current_state()
+        state = testbed.current_state()
     assert process.returncode == 130, errors
     assert state.empty, state
     until(lambda: all(map(gone, processes)))
@@ -96,10 +96,10 @@ def test_being_stopped_leaves_no_host(tmp_path):
 
 
 def on_hosts():
-    """The processes on the lab's hosts; none while the lab is being built."""
+    """The processes on the test bed's hosts; none while the test bed is being built."""
     found, pids = [], ()
     with contextlib.suppress(LaunchError):  # `ip` does not understand half a host
-        pids = netlab.current_state().processes
+        pids = testbed.current_state().processes
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
             found.append(psutil.Process(pid))

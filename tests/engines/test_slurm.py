@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm_lab
+import slurm_testbed
 from external_engines import path_with_mpi4py
 from launching import Run
 from patience import within
@@ -28,10 +28,10 @@ SEEN = [f"{rank} 3 {rank} 3 6" for rank in range(3)]
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    reason = slurm_lab.missing()
+    reason = slurm_testbed.missing()
     if reason is not None:
         pytest.skip(reason)
-    with slurm_lab.slurm(tmp_path_factory.mktemp("slurm")) as environ:
+    with slurm_testbed.slurm(tmp_path_factory.mktemp("slurm")) as environ:
         yield environ
 
 

@@ -11,8 +11,7 @@ import pytest
 from launching import Run, until
 from patience import within
 
-from tfcollective_bench import netlab
-from tfcollective_bench.netlab import Lab
+from tfcollective_bench.testbed import NetnsTestbed, current_state, opened
 
 HOSTS = 4
 _SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -46,13 +45,13 @@ def missing(needed):
 class Hosts:
     """The hosts, and how to run jobs on them."""
 
-    lab: Lab
+    testbed: NetnsTestbed
     folder: Path
     sshds: dict
 
     @property
     def addresses(self):
-        return self.lab.addresses
+        return self.testbed.addresses
 
     def listed(self, slots=1, count=HOSTS):
         return ",".join(f"{address}:{slots}" for address in self.addresses[:count])
@@ -80,7 +79,7 @@ class Hosts:
         config = folder / f"sshd_config_{key}"
         text = _CONFIG.format(address=self.addresses[number - 1], folder=folder)
         config.write_text(text.replace("/host_key", f"/{key}"))
-        inside = ["ip", "netns", "exec", self.lab.namespaces[number - 1]]
+        inside = ["ip", "netns", "exec", self.testbed.namespaces[number - 1]]
         with (folder / "log").open("ab") as log:
             self.sshds[number] = subprocess.Popen([*inside, _SSHD, "-D", "-e", "-f", str(config)], stderr=log)
         _wait_for_port(inside, self.addresses[number - 1])
@@ -92,11 +91,11 @@ class Hosts:
             running.wait(within(10))
 
     def cut(self, number):
-        """Takes the cable of a host away."""
-        _ip("link", "set", self.lab.cables[number - 1], "down")
+        """Takes the link of a host down."""
+        _ip("link", "set", self.testbed.interfaces[number - 1], "down")
 
     def mend(self, number):
-        _ip("link", "set", self.lab.cables[number - 1], "up")
+        _ip("link", "set", self.testbed.interfaces[number - 1], "up")
 
 
 def _ip(*words):
@@ -113,27 +112,27 @@ def _wait_for_port(inside, address):
     until(lambda: subprocess.run(there, capture_output=True).returncode == 0, 20, lambda: "sshd does not listen")
 
 
-def _rename_interfaces(lab):
-    for number, name in zip(lab.numbers, lab.namespaces):
+def _rename_interfaces(testbed):
+    for number, name in zip(testbed.numbers, testbed.namespaces):
         for words in (("eth0", "down"), ("eth0", "name", f"lan{number}"), (f"lan{number}", "up")):
             _ip("-n", name, "link", "set", *words)
 
 
 @pytest.fixture(scope="session")
-def lab():
+def testbed():
     """Hosts without anything that runs on them."""
     reason = missing({"ip": "iproute2", "tc": "iproute2"})
     if reason is not None:
         pytest.skip(reason)
-    if not netlab.current_state().empty:
-        pytest.skip("there is a lab already, perhaps in use")
-    with netlab.opened(Lab(HOSTS, "none")) as lab:
-        _rename_interfaces(lab)
-        yield lab
+    if not current_state().empty:
+        pytest.skip("there is a test bed already, perhaps in use")
+    with opened(NetnsTestbed(HOSTS, "none")) as testbed:
+        _rename_interfaces(testbed)
+        yield testbed
 
 
 @pytest.fixture(scope="session")
-def hosts(lab, tmp_path_factory):
+def hosts(testbed, tmp_path_factory):
     reason = missing({"ssh": "openssh-client", "ssh-keygen": "openssh-client", _SSHD: "openssh-server"})
     if reason is not None:
         pytest.skip(reason)
@@ -141,11 +140,11 @@ def hosts(lab, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ssh")
     _keygen(folder / "id")
     _keygen(folder / "stranger")
-    made = Hosts(lab, folder, {})
+    made = Hosts(testbed, folder, {})
     try:
-        for number in lab.numbers:
+        for number in testbed.numbers:
             made.start_sshd(number)
         yield made
     finally:
-        for number in lab.numbers:
+        for number in testbed.numbers:
             made.stop_sshd(number)

@@ -20,11 +20,11 @@ _PROGRAM = str(Path(__file__).with_name("rank_alone.py"))
 
 
 class Rank:
-    """A process on a host of the lab, and what it has said that was not read yet."""
+    """A process on a host of the test bed, and what it has said that was not read yet."""
 
-    def __init__(self, lab, rank, mode):
-        words = ["ip", "netns", "exec", lab.namespaces[rank], sys.executable, _PROGRAM]
-        arguments = [str(rank), lab.addresses[rank], mode]
+    def __init__(self, testbed, rank, mode):
+        words = ["ip", "netns", "exec", testbed.namespaces[rank], sys.executable, _PROGRAM]
+        arguments = [str(rank), testbed.addresses[rank], mode]
         self.process = subprocess.Popen(
             [*words, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -59,8 +59,8 @@ class Rank:
 
 
 @contextlib.contextmanager
-def world(lab, size, mode):
-    ranks = [Rank(lab, rank, mode) for rank in range(size)]
+def world(testbed, size, mode):
+    ranks = [Rank(testbed, rank, mode) for rank in range(size)]
     try:
         addresses = [rank.wait_for("address", within(30))["address"] for rank in ranks]
         for rank in ranks:
@@ -78,31 +78,40 @@ def ip(*words):
 
 
 @contextlib.contextmanager
-def unplugged(lab, rank):
-    """Takes the cable of the rank's host away."""
-    ip("link", "set", lab.cables[rank], "down")
+def unplugged(testbed, rank):
+    """Takes the link of the rank's host away."""
+    ip("link", "set", testbed.interfaces[rank], "down")
     try:
         yield
     finally:
-        ip("link", "set", lab.cables[rank], "up")
+        ip("link", "set", testbed.interfaces[rank], "up")
 
 
 @contextlib.contextmanager
-def cut_apart(lab, first, second):
+def cut_apart(testbed, first, second):
     """What two ranks' hosts send each other gets lost; all others reach both."""
     ways = [(first, second), (second, first)]
     for here, there in ways:
-        inside = ("-n", lab.namespaces[here], "neigh")
-        ip(*inside, "replace", lab.addresses[there], "lladdr", "02:00:00:00:00:99", "nud", "permanent", *on(lab, here))
+        inside = ("-n", testbed.namespaces[here], "neigh")
+        ip(
+            *inside,
+            "replace",
+            testbed.addresses[there],
+            "lladdr",
+            "02:00:00:00:00:99",
+            "nud",
+            "permanent",
+            *on(testbed, here),
+        )
     try:
         yield
     finally:
         for here, there in ways:
-            ip("-n", lab.namespaces[here], "neigh", "del", lab.addresses[there], *on(lab, here))
+            ip("-n", testbed.namespaces[here], "neigh", "del", testbed.addresses[there], *on(testbed, here))
 
 
-def on(lab, rank):
-    return ("dev", f"lan{lab.numbers[rank]}")
+def on(testbed, rank):
+    return ("dev", f"lan{testbed.numbers[rank]}")
 
 
 def errors_within(ranks, seconds):
@@ -113,17 +122,17 @@ def errors_within(ranks, seconds):
 
 @pytest.mark.parametrize("mode", ["busy", "idle"])
 @pytest.mark.parametrize("lost", [0, 2])
-def test_a_host_that_vanishes_is_noticed(lab, mode, lost):
-    with world(lab, 3, mode) as ranks, unplugged(lab, lost):
+def test_a_host_that_vanishes_is_noticed(testbed, mode, lost):
+    with world(testbed, 3, mode) as ranks, unplugged(testbed, lost):
         errors = errors_within(ranks, 15)
     assert {error["error"] for error in errors} == {"PeerLostError"}, errors
     others = [error["text"] for rank, error in enumerate(errors) if rank != lost]
     assert all(f"rank {lost}" in text for text in others), others
 
 
-def test_two_hosts_that_do_not_reach_each_other_are_named_to_all(lab):
+def test_two_hosts_that_do_not_reach_each_other_are_named_to_all(testbed):
     """Rank 0 reaches both, so no control connection ends: those between the two notice it."""
-    with world(lab, 3, "busy") as ranks, cut_apart(lab, 1, 2):
+    with world(testbed, 3, "busy") as ranks, cut_apart(testbed, 1, 2):
         errors = errors_within(ranks, 15)
     for error in errors:
         assert error["error"] == "PeerLostError", errors
@@ -131,8 +140,8 @@ def test_two_hosts_that_do_not_reach_each_other_are_named_to_all(lab):
 
 
 @pytest.mark.parametrize("stopped", [0, 2])
-def test_a_rank_that_is_stopped_for_half_a_minute_goes_on(lab, stopped):
-    with world(lab, 3, f"stop{stopped}") as ranks:
+def test_a_rank_that_is_stopped_for_half_a_minute_goes_on(testbed, stopped):
+    with world(testbed, 3, f"stop{stopped}") as ranks:
         process = psutil.Process(ranks[stopped].process.pid)
         until(lambda: process.status() == psutil.STATUS_STOPPED, 60)
         time.sleep(30)  # longer than any limit for a host that is gone

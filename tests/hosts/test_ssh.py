@@ -187,7 +187,7 @@ def test_this_machine_takes_part_without_ssh(hosts):
     code, out, err = hosts.finish("-H", f"localhost:1,{hosts.addresses[1]}:1", *python(program))
     assert code == 0, err
     assert sorted(out.splitlines()) == [
-        f"[0]<stdout>: {hosts.lab.gateway} False",
+        f"[0]<stdout>: {hosts.testbed.gateway} False",
         f"[1]<stdout>: {hosts.addresses[1]} True",
     ]
 
@@ -353,7 +353,7 @@ def test_bad_hosts_are_all_named_and_good_ones_are_left_alone(hosts):
 # ---- cut in training ------------------------------------------------------------------------------------------------
 
 
-def test_a_cable_that_is_cut_ends_all_ranks_and_is_named(hosts):
+def test_a_link_that_is_cut_ends_all_ranks_and_is_named(hosts):
     with hosts.run("-H", hosts.listed(), *python(WAIT)) as one:
         for _ in range(4):
             one.wait_for_line("ready")
@@ -397,22 +397,22 @@ def test_an_agent_that_is_killed_or_stopped_ends_all_ranks_and_its_host_is_named
 def test_agents_started_by_hand(hosts, tmp_path):
     key = tmp_path / "job.key"
     program = f"{JOIN}\njoin(); print('ready', me.node_id)"
-    arguments = ("--wait-for-agents", "2", "--network-interface", "tfclab", "--port", "29999", "--key-file", str(key))
+    arguments = ("--wait-for-agents", "2", "--network-interface", "tfcbed", "--port", "29999", "--key-file", str(key))
     with hosts.run("-np", "4", *arguments, *python(program)) as one:
-        command = [sys.executable, "-m", "tfcollective", "agent", "--join", f"{hosts.lab.gateway}:29999"]
+        command = [sys.executable, "-m", "tfcollective", "agent", "--join", f"{hosts.testbed.gateway}:29999"]
         agents = [
             subprocess.Popen(
                 ["ip", "netns", "exec", name, *command, "--key-file", str(key), "--name", name],
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for name in hosts.lab.namespaces[:2]
+            for name in hosts.testbed.namespaces[:2]
         ]
         outs = [agent.communicate(timeout=within(60))[0] for agent in agents]
         assert [agent.returncode for agent in agents] == [0, 0]
         code, _, err = one.finish(30)
         assert code == 0, err
-        assert f"tfcollective agent --join {hosts.lab.gateway}:29999 --key-file {key}" in err
+        assert f"tfcollective agent --join {hosts.testbed.gateway}:29999 --key-file {key}" in err
     assert ranks_seen("".join(outs)) == [0, 1, 2, 3]
     assert all(len(set(re.findall(r"ready (\w+)", out))) == 1 for out in outs)
     assert not os.path.exists(key)

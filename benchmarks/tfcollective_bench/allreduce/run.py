@@ -18,7 +18,7 @@ from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Event, Failure, Record, Variant, Watch, interleave
 from tfcollective_bench.links import LOOPBACK
 from tfcollective_bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
-from tfcollective_bench.netlab import Lab, opened
+from tfcollective_bench.testbed import NetnsTestbed, opened
 
 __all__ = ["run_allreduce"]
 
@@ -97,7 +97,7 @@ def _measure(
         for link, ranks in _places(cases.values()):
             here = [variants[name] for name, case in cases.items() if _place(case) == (link, ranks)]
             try:
-                with opened(Lab(ranks, link)) if link else nullcontext():
+                with opened(NetnsTestbed(ranks, link)) if link else nullcontext():
                     for event in _turns(here, options.rounds, until):
                         tell(event)
                         if isinstance(event, Record):
@@ -110,7 +110,7 @@ def _measure(
 
 
 def _place(case: Case) -> tuple[str, int]:
-    """What has to be there for a case: a lab has as many hosts as ranks."""
+    """What has to be there for a case: a test bed has as many hosts as ranks."""
     return (case.link, case.ranks if case.link else 0)
 
 

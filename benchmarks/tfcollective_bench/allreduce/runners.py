@@ -12,7 +12,6 @@ from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.points import Point
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.interleave import Variant
-from tfcollective_bench.netlab import Lab
 from tfcollective_bench.ranks import (
     EXTERNAL_VARIABLES,
     external_command,
@@ -21,6 +20,7 @@ from tfcollective_bench.ranks import (
     thread_variables,
     working_folder,
 )
+from tfcollective_bench.testbed import NetnsTestbed
 
 __all__ = ["RUNNERS", "Case", "Runner", "case_name", "chosen", "variant_of"]
 
@@ -33,7 +33,7 @@ _TENSORFLOW = "pip install 'tfcollective[tf]'"
 
 @dataclass(frozen=True)
 class Case:
-    """What one turn measures: a world, by its ranks, (ours) its transport, and the rate of the cables if the ranks are
+    """What one turn measures: a world, by its ranks, (ours) its transport, and the rate of the links if the ranks are
     on hosts of their own."""
 
     runner: str
@@ -68,9 +68,11 @@ def _launched(worker: str, kind: str) -> Callable[[Baselines, Case, Sequence[str
 
     def command(_found: Baselines, case: Case, arguments: Sequence[str]) -> Sequence[str]:
         if case.link:
-            lab = Lab(case.ranks, case.link)
-            hosts = ",".join(f"{name}={address}" for name, address in zip(lab.namespaces, lab.addresses, strict=True))
-            launcher = [sys.executable, "-m", "tfcollective_bench.lab_launcher", lab.gateway, hosts]
+            testbed = NetnsTestbed(case.ranks, case.link)
+            hosts = ",".join(
+                f"{name}={address}" for name, address in zip(testbed.namespaces, testbed.addresses, strict=True)
+            )
+            launcher = [sys.executable, "-m", "tfcollective_bench.testbed_launcher", testbed.gateway, hosts]
             return [*launcher, "-m", f"{_WORKERS}.{worker}", kind, *arguments]
         transport = "tcp" if case.transport == "tcp" else "auto"
         return our_command(case.ranks, f"{_WORKERS}.{worker}", [kind, *arguments], transport)

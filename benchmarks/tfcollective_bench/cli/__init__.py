@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tfcollective_bench.cli.allreduce import allreduce
-from tfcollective_bench.cli.growth import growth
+from tfcollective_bench.cli.scaling import scaling
 from tfcollective_bench.cli.simulate import simulate
 from tfcollective_bench.cli.targets import targets
 from tfcollective_bench.cli.training import training
@@ -19,12 +19,12 @@ Examples:
   tfcollective bench allreduce -np 2 --quick
   tfcollective bench allreduce -np 2,4 --sizes 4,64K,16M --out results
   tfcollective bench training -np 2 --quick
-  tfcollective bench growth --quick
+  tfcollective bench scaling --quick
   tfcollective bench targets --quick"""
 )
 def bench() -> None:
     """Measures all-reduce and training side by side with others."""
 
 
-for command in (allreduce, training, growth, simulate, targets):
+for command in (allreduce, training, scaling, simulate, targets):
     bench.add_command(command)

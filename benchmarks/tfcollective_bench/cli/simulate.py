@@ -35,7 +35,9 @@ Examples:
 @click.argument("reports", nargs=-1, metavar="[REPORT]...")
 @click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds to predict; 8 to 4096, each twice the last.")
 @click.option("--sizes", metavar="SIZE,...", default="4,64K,1M,8M,64M", show_default=True, help="Bytes of the buffers.")
-@click.option("--link", "links", metavar="RATE,...", default="1gbit,10gbit", show_default=True, help="Cables.")
+@click.option(
+    "--link", "links", metavar="RATE,...", default="1gbit,10gbit", show_default=True, help="The hosts' links."
+)
 @click.option("--alpha", metavar="US", type=float, default=0.0, help="Latency, microseconds; as measured when omitted.")
 @click.option(
     "--copy", metavar="GB/S", type=float, default=0.0, help="What processors hand over; as measured when omitted."

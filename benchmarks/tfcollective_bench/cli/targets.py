@@ -35,18 +35,18 @@ def targets(
 ) -> int:
     """Measures what the targets are about and prints which of them are met; or reads that from REPORTs (JSON files)."""
     from tfcollective_bench.report import Section, load_report, print_table, write_report
-    from tfcollective_bench.scoreboard import missed, outcomes, scoreboard
     from tfcollective_bench.suite import merge, sections_of_suite
+    from tfcollective_bench.targets_report import missed, outcomes, targets_report
 
     if reports:
         report = merge([load_report(Path(path)) for path in reports], (), as_typed())
     else:
         report = _measure_targets(quick, only, baselines, out)
     found = outcomes(report.samples, statuses=report.statuses)
-    print_table(scoreboard(found))
+    print_table(targets_report(found))
     _tell_what_did_not_run(report)
     if out is not None:
-        parts_of_page = [Section("Targets", tables=(scoreboard(found, ""),)), *sections_of_suite(report)]
+        parts_of_page = [Section("Targets", tables=(targets_report(found, ""),)), *sections_of_suite(report)]
         for path in write_report(report, parts_of_page, Path(out), "benchmarks")[:2]:
             say(f"wrote {path}")
     return 1 if strict and missed(found) else 0

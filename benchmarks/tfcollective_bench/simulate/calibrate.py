@@ -17,7 +17,7 @@ __all__ = ["OURS", "Measured", "by_link", "calibrate", "fitted", "measure_gamma"
 
 #: Runners whose figures are those of the C interface.
 OURS = ("c", "ctypes")
-# Within so much of what was measured the cable explains it.
+# Within so much of what was measured the link explains it.
 _EXPLAINED = 1.2
 _HALVINGS = 40
 _MOST_ALPHA_S = 1.0
@@ -56,7 +56,7 @@ def calibrate(network: Network, measured: Sequence[Measured]) -> Network:
     """The network with `alpha` and `copy` such that the smallest of the measured worlds comes out: `alpha` at its
     smallest size, `copy` at its largest. The other worlds and sizes are for the check.
 
-    Where the cable explains the largest size well enough it is what limits, and says nothing of the processors: `copy`
+    Where the link explains the largest size well enough it is what limits, and says nothing of the processors: `copy`
     is then 0.
     """
     small, large = fitted(measured)

@@ -51,7 +51,7 @@ def _relative(step: Step, rank: int, size: int) -> tuple[int, int, int, int, boo
     return (step.kind, offset, step.message, step.request, step.to_scratch)
 
 
-class _Cable:
+class _Link:
     """What one host has sent: a queue and a token bucket."""
 
     def __init__(self, network: Network) -> None:
@@ -79,7 +79,7 @@ class _Rank:
 
     def __init__(self, rank: int, steps: Sequence[Step], network: Network, mates: int) -> None:
         self._rank, self._steps, self._network, self._mates = rank, steps, network, mates
-        self._cable = _Cable(network)
+        self._link = _Link(network)
         self._requests: dict[int, Step] = {}
         self._left: dict[int, float] = {}
         self._next = 0
@@ -90,7 +90,7 @@ class _Rank:
         while self._next < len(self._steps):
             step = self._steps[self._next]
             if step.kind == StepKind.STEP_SEND:
-                self._left[step.request] = self._cable.send(self.clock, step.bytes)
+                self._left[step.request] = self._link.send(self.clock, step.bytes)
                 arrivals[self._key(step)] = self._left[step.request] + self._network.alpha
             elif step.kind == StepKind.STEP_RECEIVE:
                 self._requests[step.request] = step

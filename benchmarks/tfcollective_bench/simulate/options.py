@@ -22,7 +22,7 @@ class SimulateOptions:
     Attributes:
         ranks: worlds to predict, one rank a host.
         sizes: bytes of the buffers.
-        links: rates of the hosts' cables.
+        links: rates of the hosts' links.
         alpha: seconds of latency; 0: from what was measured, or a usual one.
         copy: seconds a byte on its way through the processors; 0: likewise.
         hosts: worlds to measure, each rank in a network namespace of its own; empty: nothing is measured.

@@ -15,15 +15,15 @@ __all__ = ["overview", "sections"]
 
 _EXPLANATION = (
     "Every rank's steps come from the native algorithms, which choose by size and ranks as in a real world; they are "
-    "played over a model: a message leaves its host after those before it, takes its bytes times beta on the cable "
+    "played over a model: a message leaves its host after those before it, takes its bytes times beta on the link "
     "(headers included), is there alpha later, and bytes that have to be combined cost gamma each. copy is what "
-    "processors need to hand a byte over; it counts where it is slower than the cable. One rank a host, float32.\n\n"
+    "processors need to hand a byte over; it counts where it is slower than the link. One rank a host, float32.\n\n"
     "Where hosts were measured, alpha and copy are those with which the smallest measured world comes out at its "
-    "smallest and at its largest size (no copy where the cable explains it); everything else in the check is a "
+    "smallest and at its largest size (no copy where the link explains it); everything else in the check is a "
     "prediction. Measured hosts share the cores of this machine, so copy and gamma grow in the check as there are "
     "more hosts than cores. What no model here knows: switches in the way, losses, and hosts that are not equal.\n\n"
-    "of the bound: the part of the cable's rate, less headers, that the bytes of a ring all-reduce, 2(p-1)/p of the "
-    "buffer, get. A burst that passes an idle cable at once can make it more than 100 %."
+    "of the bound: the part of the link's rate, less headers, that the bytes of a ring all-reduce, 2(p-1)/p of the "
+    "buffer, get. A burst that passes an idle link at once can make it more than 100 %."
 )
 
 
@@ -119,7 +119,7 @@ def _prediction_plots(report: Report, link: str) -> Iterator[Plot]:
         bounds = (ring_bound(network, ranks, size) / found[ranks, size] * 100 for ranks in worlds)
         shares.append(Series(name, x, tuple(bounds)))
     yield _lines(f"time-{link}", f"Predicted time of an all-reduce, {link}", times, "ms", names, log_y=True)
-    yield _lines(f"share-{link}", f"Predicted part of the cable's rate, {link}", shares, "% of the bound", names)
+    yield _lines(f"share-{link}", f"Predicted part of the link's rate, {link}", shares, "% of the bound", names)
 
 
 def _lines(

@@ -37,7 +37,7 @@ def watched_interfaces(veths: Sequence[str]) -> tuple[str, ...]:
 def parse_net_dev(text: str) -> dict[str, int]:
     """Interface -> bytes received, from the text of ``/proc/net/dev``.
 
-    Received on our end of a host's cable is what the host has sent; on loopback both are the same.
+    Received on our end of a host's link is what the host has sent; on loopback both are the same.
     """
     counters = {}
     for line in text.splitlines():

@@ -45,7 +45,7 @@ _READ_BYTES = 1 << 16
 _TAIL_LINES = 20
 _READY_S = 60.0
 _TEARDOWN_S = 20.0
-_LAB_PORT = 41_000
+_TESTBED_PORT = 41_000
 
 
 class JobError(Exception):
@@ -73,7 +73,7 @@ def main() -> int:
 def run_job(case: Case, site: Site) -> tuple[list[ProcessResult], Reading]:
     """Starts the processes of ``case``, waits for their end and leaves none; JobError when one failed."""
     plan = plan_job(case, site)
-    job = _Job(plan, Path(site.results), Meter(watched_interfaces(site.cables)))
+    job = _Job(plan, Path(site.results), Meter(watched_interfaces(site.interfaces)))
     try:
         job.start()
         job.wait(Deadline.never())
@@ -98,10 +98,10 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _complete(site: Site, case: Case, directory: str) -> Site:
-    """The site with a place for results and with ports. Hosts of a lab are ours alone, so any port is free there; on
-    loopback a port that is free now can be taken before it is used: then the job fails and says so."""
+    """The site with a place for results and with ports. On the hosts of a test bed, which run nothing else, any port is
+    free; on loopback a port that is free now can be taken before it is used: then the job fails and says so."""
     count = ports_needed(case)
-    ports = tuple(range(_LAB_PORT, _LAB_PORT + count)) if site.hosts else _free_ports(count)
+    ports = tuple(range(_TESTBED_PORT, _TESTBED_PORT + count)) if site.hosts else _free_ports(count)
     return replace(site, results=directory, ports=ports)
 
 

@@ -15,7 +15,7 @@ from tfcollective_bench.training.task import TrainingTask
 __all__ = ["Case", "JobPlan", "PlannedProcess", "Site", "plan_job", "ports_needed", "trace_path"]
 
 _WORKER = "tfcollective_bench.training.worker"
-_LAB_LAUNCHER = "tfcollective_bench.lab_launcher"
+_TESTBED_LAUNCHER = "tfcollective_bench.testbed_launcher"
 _RENDEZVOUS = "tfcollective_bench.training.horovod_rendezvous"
 _LOOPBACK = "127.0.0.1"
 
@@ -78,7 +78,7 @@ class Site:
         hosts: the addresses of the hosts, one namespace each; empty: everything on loopback.
         namespaces: their names, in the same order.
         ports: free ports for what has to know its port beforehand; the same on every host.
-        cables: the ends on this side of the hosts' cables, in the same order.
+        interfaces: the ends on this side of the hosts' links, in the same order.
         results: an existing directory for the processes' results.
         gateway: the address of this side of the bridge.
     """
@@ -87,7 +87,7 @@ class Site:
     ports: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
-    cables: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
     gateway: str = _LOOPBACK
 
     def to_text(self) -> str:
@@ -98,7 +98,7 @@ class Site:
     def from_text(cls, text: str) -> Site:
         """Reads what :meth:`to_text` wrote; ValueError or TypeError when it is something else."""
         document: dict[str, Any] = json.loads(text)
-        for name in ("ports", "hosts", "namespaces", "cables"):
+        for name in ("ports", "hosts", "namespaces", "interfaces"):
             document[name] = tuple(document[name])
         return cls(**document)
 
@@ -192,7 +192,7 @@ def _plan_ours(case: Case, site: Site) -> list[PlannedProcess]:
     hosts = [f"{name}={address}" for name, address in zip(site.namespaces, site.hosts, strict=True)]
     launcher = ["tfcollective", "run", "-np", str(case.size), "--no-prefix"]
     if hosts:
-        launcher = [_LAB_LAUNCHER, site.gateway, ",".join(hosts[: case.size])]
+        launcher = [_TESTBED_LAUNCHER, site.gateway, ",".join(hosts[: case.size])]
     env = {variable("timeline"): trace_path(site)} if case.timeline else {}
     return [PlannedProcess("launcher", (case.python, "-m", *launcher, *module), env)]
 

@@ -17,7 +17,7 @@ import tfcollective_bench
 from tfcollective.clock import Deadline
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.settings import environ_snapshot
-from tfcollective_bench import netlab
+from tfcollective_bench import testbed
 from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Event, Failure, Record, Variant, Watch, interleave
 from tfcollective_bench.model import Cell, Report, RunnerState, RunnerStatus, Sample, Versions
@@ -125,17 +125,17 @@ def _turns(
 
 @contextmanager
 def _site(link: str, of_link: Sequence[Job], scratch: str) -> Iterator[Site]:
-    """The place for the jobs of a link; a lab exists only as long as it is open. LaunchError when it cannot be had."""
+    """The place for the jobs of a link; a test bed exists while it is open. LaunchError when it cannot be had."""
     if link == LOOPBACK:
         yield Site(results=scratch)
         return
-    with netlab.opened(netlab.Lab(hosts_needed(of_link), link)) as lab:
+    with testbed.opened(testbed.NetnsTestbed(hosts_needed(of_link), link)) as bed:
         yield Site(
             results=scratch,
-            hosts=lab.addresses,
-            namespaces=lab.namespaces,
-            cables=lab.cables,
-            gateway=lab.gateway,
+            hosts=bed.addresses,
+            namespaces=bed.namespaces,
+            interfaces=bed.interfaces,
+            gateway=bed.gateway,
         )
 
 

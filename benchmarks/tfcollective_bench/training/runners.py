@@ -115,7 +115,7 @@ def timeline_jobs(found: Sequence[Job]) -> Iterator[Job]:
 
 
 def hosts_needed(found: Sequence[Job]) -> int:
-    """Hosts of a lab in which all these jobs have room."""
+    """Hosts of a test bed in which all these jobs have room."""
     return max(job.case.size + job.case.servers for job in found)
 
 

@@ -242,7 +242,7 @@ def test_the_loop_refuses_what_is_no_point(capsys):
 def test_ranks_on_hosts_of_their_own():
     case = Case("ctypes", 4, "auto", "1gbit")
     variant = variant_of(RUNNERS["ctypes"], case, FOUND, AllreduceOptions(), (), 0)
-    assert "tfcollective_bench.lab_launcher" in variant.argv
+    assert "tfcollective_bench.testbed_launcher" in variant.argv
     assert case_name(case) == "ctypes, 4 ranks, 1gbit"
     assert next(samples_of(case, "float32", 0, content())).row["link"] == "1gbit"
     with pytest.raises(ConfigError, match="--link"):

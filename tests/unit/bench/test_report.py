@@ -118,7 +118,7 @@ def test_a_report_that_is_not_there_is_a_clear_error(tmp_path):
         load_report(tmp_path / "x.json")
 
 
-@pytest.mark.parametrize("command", ["allreduce", "training", "growth", "simulate", "targets"])
+@pytest.mark.parametrize("command", ["allreduce", "training", "scaling", "simulate", "targets"])
 def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(command, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["bench", command, "--out", str(tmp_path / "file" / "x")]) == 64

@@ -23,7 +23,7 @@ from tfcollective_bench.wire import PAYLOAD
 
 ALPHA = 1e-4
 ONLY_LATENCY = Network(ALPHA, 0.0, 0.0)
-ONLY_CABLE = Network(0.0, 1e-8, 0.0)
+ONLY_LINK = Network(0.0, 1e-8, 0.0)
 M = 1 << 20
 
 
@@ -43,26 +43,26 @@ def test_small_buffers_take_a_latency_for_every_round_of_doubling(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 16])
 def test_large_buffers_take_what_a_ring_moves(ranks):
-    assert predict(ranks, 64 * M, ONLY_CABLE) == pytest.approx(ring_bound(ONLY_CABLE, ranks, 64 * M), rel=0.02)
+    assert predict(ranks, 64 * M, ONLY_LINK) == pytest.approx(ring_bound(ONLY_LINK, ranks, 64 * M), rel=0.02)
 
 
 def test_gamma_counts_what_is_combined_and_copy_what_processors_move():
     gamma = Network(0.0, 0.0, 1e-9)
     assert predict(2, 4096, gamma) == pytest.approx(4096e-9)
     assert predict(2, 4096, Network(0.0, 0.0, 0.0, copy=1e-9)) == pytest.approx(4096e-9)
-    slower = replace(ONLY_CABLE, copy=2e-8)
-    assert predict(4, 16 * M, slower) == pytest.approx(2 * predict(4, 16 * M, ONLY_CABLE), rel=0.02)
+    slower = replace(ONLY_LINK, copy=2e-8)
+    assert predict(4, 16 * M, slower) == pytest.approx(2 * predict(4, 16 * M, ONLY_LINK), rel=0.02)
     shared = slower.on_shared_cores(4, 2)
     assert (shared.copy, shared.beta) == (4e-8, 1e-8)
     assert slower.on_shared_cores(2, 4) == slower
 
 
-def test_a_burst_passes_an_idle_cable_at_once():
-    burst = replace(ONLY_CABLE, burst=1000.0)
+def test_a_burst_passes_an_idle_link_at_once():
+    burst = replace(ONLY_LINK, burst=1000.0)
     assert predict(2, 400, burst) == 0.0
     assert predict(2, 1400, burst) == pytest.approx(400e-8)
     # In a long transfer it is spent once.
-    assert predict(2, 8 * M, burst) == pytest.approx(predict(2, 8 * M, ONLY_CABLE) - 1000e-8, rel=1e-3)
+    assert predict(2, 8 * M, burst) == pytest.approx(predict(2, 8 * M, ONLY_LINK) - 1000e-8, rel=1e-3)
 
 
 @pytest.mark.parametrize("ranks", [3, 6, 8])
@@ -109,7 +109,7 @@ def test_the_model_finds_its_own_numbers_again():
     found = calibrate(replace(true, alpha=0.0, copy=0.0), measured)
     assert found.alpha == pytest.approx(true.alpha, rel=1e-3)
     assert found.copy == pytest.approx(true.copy, rel=1e-3)
-    # A cable that explains the time says nothing of processors.
+    # A link that explains the time says nothing of processors.
     slow = replace(true, beta=1e-8)
     assert calibrate(slow, measured_worlds(list(lab_samples(slow)))).copy == 0
 
@@ -118,13 +118,13 @@ def test_gamma_is_measured():
     assert 0 < measure_gamma() < 1e-7
 
 
-def lab_report():
+def measured_report():
     return replace(make_report(), samples=tuple(lab_samples(Network(3e-4, 1e-8, 0.0))))
 
 
 def simulated(**options):
     asked = SimulateOptions(ranks=(8, 64), sizes=(4, M), links=("1gbit",), **options)
-    return run_simulation(asked, [lab_report()], ["tfcollective"], None, lambda text: None)
+    return run_simulation(asked, [measured_report()], ["tfcollective"], None, lambda text: None)
 
 
 def test_predictions_stand_next_to_what_was_measured():
@@ -164,8 +164,8 @@ def test_a_lab_that_cannot_be_had_is_said_and_predictions_go_on(monkeypatch, cap
 
 
 def test_reports_are_read(tmp_path, capsys):
-    write_json(lab_report(), tmp_path / "lab.json")
-    command = ["bench", "simulate", "-np", "8", "--sizes", "4", "--link", "1gbit", str(tmp_path / "lab.json")]
+    write_json(measured_report(), tmp_path / "testbed.json")
+    command = ["bench", "simulate", "-np", "8", "--sizes", "4", "--link", "1gbit", str(tmp_path / "testbed.json")]
     assert main(command) == 0
     assert "measured in network namespaces" in capsys.readouterr().out
 

@@ -6,9 +6,9 @@ from bench_reports import make_report
 from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective_bench.model import RunnerState, RunnerStatus, Sample
-from tfcollective_bench.scoreboard import missed, outcomes, scoreboard
 from tfcollective_bench.suite import PARTS, Circumstances, Part, merge, parts_named, run_suite
 from tfcollective_bench.targets import ALLREDUCE, TARGETS, TRAINING, Outcome, Side, Target, evaluate
+from tfcollective_bench.targets_report import missed, outcomes, targets_report
 from tfcollective_bench.wire import ring_seconds
 
 SMALL = Target(
@@ -81,7 +81,7 @@ def test_the_best_number_of_servers_counts_and_more_samples_are_better():
 def test_the_ring_bound():
     target = next(target for target in ALLREDUCE if "namespaces" in target.work)
     size, ranks = 8 << 20, 4
-    # Headers leave 1448 of 1514 bytes, and an idle cable lets 128 KiB pass at once.
+    # Headers leave 1448 of 1514 bytes, and an idle link lets 128 KiB pass at once.
     bound = (2 * (ranks - 1) / ranks * size / (1448 / 1514) - (128 << 10)) / 125e6
     samples = latency(
         "ctypes", size, bound / 0.96, bound / 0.5, bound / 0.97, transport="auto", ranks=ranks, link="1gbit"
@@ -147,11 +147,11 @@ def test_every_row_of_the_plan_is_there():
         assert rows[f"64 MiB, {ranks} ranks, C API", "Open MPI"] == (2.5, 3.5)
         assert rows[f"every size, {ranks} ranks, op in tf.function", "Horovod-Gloo"] == (1, None)
     assert rows["TCP only, every size, 2 ranks, op in tf.function", "Horovod-Gloo"] == (1.3, 2)
-    lab = "MLP 784-1024-1024-10, 4 namespaces at 1 Gbit/s"
-    assert rows[lab, "MultiWorkerMirroredStrategy"] == (1.1, None)
-    assert rows[lab, "parameter servers"] == (3, None)
-    assert rows[lab, "the ring bound of the wire, less headers"] == (0.9, 0.95)
-    assert rows[f"{lab}, bf16 wire", "MultiWorkerMirroredStrategy"] == (None, 1.9)
+    testbed = "MLP 784-1024-1024-10, 4 namespaces at 1 Gbit/s"
+    assert rows[testbed, "MultiWorkerMirroredStrategy"] == (1.1, None)
+    assert rows[testbed, "parameter servers"] == (3, None)
+    assert rows[testbed, "the ring bound of the wire, less headers"] == (0.9, 0.95)
+    assert rows[f"{testbed}, bf16 wire", "MultiWorkerMirroredStrategy"] == (None, 1.9)
 
 
 def test_every_row_is_well_formed():
@@ -167,7 +167,7 @@ def test_every_row_is_well_formed():
 def test_the_board_shows_verdicts():
     good, bad = replace(SMALL, must=1.0, aim=None), replace(SMALL, must=9.0, percent=True)
     samples = [*ours(4, 1.0), *latency("mpi", 4, 3.0)]
-    table = scoreboard(outcomes(samples, [good, SMALL, bad, replace(SMALL, ours=Side(("x",)))]))
+    table = targets_report(outcomes(samples, [good, SMALL, bad, replace(SMALL, ours=Side(("x",)))]))
     assert [row[5] for row in table.rows] == ["pass", "pass, aim reached", "MISS", "not measured"]
     assert table.rows[0][2:5] == ("1x", "-", "3.00x (3.00 to 3.00)")
     assert table.rows[2][2:5] == ("900 %", "300 %", "300.0 % (300.0 to 300.0)")
@@ -192,16 +192,16 @@ def test_parts_that_cannot_run_are_told_and_the_others_go_on():
         raise UnsupportedError("namespaces need root")
 
     said = []
-    report = run_suite([part("lab", refuse), part("loopback", make_report)], circumstances(), said.append)
+    report = run_suite([part("testbed", refuse), part("loopback", make_report)], circumstances(), said.append)
     assert report.samples == make_report().samples
-    assert report.notes == ("a note", "lab: namespaces need root")
+    assert report.notes == ("a note", "testbed: namespaces need root")
     assert said == [
-        "== part 1 of 2: lab",
-        "skipped lab: namespaces need root",
+        "== part 1 of 2: testbed",
+        "skipped testbed: namespaces need root",
         "== part 2 of 2: loopback",
     ]
-    with pytest.raises(ConfigError, match="nothing could be measured: lab: namespaces need root"):
-        run_suite([part("lab", refuse)], circumstances(), said.append)
+    with pytest.raises(ConfigError, match="nothing could be measured: testbed: namespaces need root"):
+        run_suite([part("testbed", refuse)], circumstances(), said.append)
 
 
 def test_a_part_that_breaks_costs_nobody_else_anything():
@@ -232,7 +232,7 @@ def test_a_row_that_was_not_measured_says_what_its_runner_said_last():
         RunnerStatus("other", RunnerState.FAILED, "something else"),
         RunnerStatus("c", RunnerState.MISSING, "build it"),
     ]
-    (row,) = scoreboard(outcomes(ours(4, 1.0), [SMALL], statuses)).rows
+    (row,) = targets_report(outcomes(ours(4, 1.0), [SMALL], statuses)).rows
     assert row[-2:] == (
         "not measured",
         f"mpi has not run; mpi failed: {last}; c missing: build it",

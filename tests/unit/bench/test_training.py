@@ -26,12 +26,12 @@ from tfcollective_bench.training.runners import RUNNERS, chosen, hosts_needed, j
 from tfcollective_bench.training.task import Epoch, ProcessResult, TrainingTask, mark_line, parse_mark
 
 PYTHONS = {"keras3": "/k3/python", "keras2": "/k2/python", "horovod": "/hvd/python"}
-LAB = Site(
+TESTBED = Site(
     results="/r",
     ports=(1001, 1002, 1003, 1004),
     hosts=("10.0.0.1", "10.0.0.2", "10.0.0.3"),
     namespaces=("n1", "n2", "n3"),
-    cables=("c1", "c2", "c3"),
+    interfaces=("c1", "c2", "c3"),
     gateway="10.0.0.254",
 )
 
@@ -166,13 +166,13 @@ def test_ours_is_one_command_of_our_launcher():
 
 
 def test_ours_on_hosts_binds_to_the_bridge():
-    (process,) = plan_job(case("ours"), LAB).processes
+    (process,) = plan_job(case("ours"), TESTBED).processes
     assert process.argv[3:5] == ("10.0.0.254", "n1=10.0.0.1,n2=10.0.0.2")
 
 
 def test_all_processes_have_the_threads_of_the_case():
     for strategy in ("ours", "horovod", "mwms", "ps", "unconnected"):
-        plan = plan_job(case(strategy, servers=1 if strategy == "ps" else 0, threads=3), LAB)
+        plan = plan_job(case(strategy, servers=1 if strategy == "ps" else 0, threads=3), TESTBED)
         for process in plan.processes:
             assert process.env["TF_NUM_INTRAOP_THREADS"] == process.env["OMP_NUM_THREADS"] == "3"
 
@@ -183,32 +183,32 @@ def test_horovod_ranks_know_their_place():
     assert not server.trains
     assert server.argv[-3:] == ("127.0.0.1", "7", "127.0.0.1:2")
     assert [rank.env["HOROVOD_LOCAL_RANK"] for rank in ranks] == ["0", "1"]
-    server, *ranks = plan_job(case("horovod"), LAB).processes
+    server, *ranks = plan_job(case("horovod"), TESTBED).processes
     assert server.argv[-3:] == ("10.0.0.254", "1001", "10.0.0.1:1,10.0.0.2:1")
     assert [rank.env["HOROVOD_CROSS_RANK"] for rank in ranks] == ["0", "1"]
     assert [rank.argv[:4] for rank in ranks] == [("ip", "netns", "exec", "n1"), ("ip", "netns", "exec", "n2")]
 
 
 def test_mwms_workers_share_a_cluster():
-    processes = plan_job(case("mwms"), LAB).processes
+    processes = plan_job(case("mwms"), TESTBED).processes
     configs = [json.loads(process.env["TF_CONFIG"]) for process in processes]
     assert [config["task"] for config in configs] == [{"type": "worker", "index": index} for index in (0, 1)]
     assert {json.dumps(config["cluster"]) for config in configs} == {'{"worker": ["10.0.0.1:1001", "10.0.0.2:1002"]}'}
 
 
 def test_servers_stand_beside_the_workers_or_take_their_places():
-    beside = plan_job(case("ps", servers=1), LAB).processes
+    beside = plan_job(case("ps", servers=1), TESTBED).processes
     assert [process.name for process in beside] == ["ps 0", "worker 0", "worker 1", "chief 0"]
     assert [task_of(process).cores for process in beside] == [(), ((0,),), ((1,),), ()]
     assert [process.trains for process in beside] == [False, False, False, True]
     assert beside[0].argv[3] == beside[3].argv[3] == "n3"
-    instead = plan_job(case("ps", servers=1, size=1, own_slots=True), LAB).processes
+    instead = plan_job(case("ps", servers=1, size=1, own_slots=True), TESTBED).processes
     assert [process.name for process in instead] == ["ps 0", "worker 0", "chief 0"]
     assert [task_of(process).cores for process in instead] == [((1,),), ((0,),), ((1,),)]
 
 
 def test_servers_have_a_thread_for_every_worker_that_waits():
-    for process in plan_job(case("ps", servers=1), LAB).processes:
+    for process in plan_job(case("ps", servers=1), TESTBED).processes:
         assert process.env["TF_NUM_INTEROP_THREADS"] == "3"
 
 
@@ -220,7 +220,7 @@ def test_ports_that_have_to_be_known_beforehand(strategy, ports):
 def test_values_travel_as_text():
     one = case("ps", servers=2, own_slots=True)
     assert Case.from_text(one.to_text()) == one
-    assert Site.from_text(LAB.to_text()) == LAB
+    assert Site.from_text(TESTBED.to_text()) == TESTBED
     result = ProcessResult(1, 2.5, (Epoch(10, 0.5, 1.25),), {"python": "3"})
     assert ProcessResult.from_text(result.to_text()) == result
     with pytest.raises(ValueError, match="resnet"):
@@ -236,8 +236,8 @@ def test_marks_are_lines_of_their_own():
 
 
 def test_bytes_are_those_that_the_hosts_have_sent():
-    text = "Inter-|   Receive\n face |bytes packets\n    lo: 100 1 0 0 0 0 0 0 100 1\ntfclab1c:7 1 0 0 0 0 0 0 9 1\n"
-    assert parse_net_dev(text) == {"lo": 100, "tfclab1c": 7}
+    text = "Inter-|   Receive\n face |bytes packets\n    lo: 100 1 0 0 0 0 0 0 100 1\ntfcbed1c:7 1 0 0 0 0 0 0 9 1\n"
+    assert parse_net_dev(text) == {"lo": 100, "tfcbed1c": 7}
 
 
 def test_a_meter_adds_up_between_marks(monkeypatch):

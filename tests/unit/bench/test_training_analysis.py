@@ -98,7 +98,7 @@ def test_losses_are_compared_at_equal_samples():
 
 def test_the_wire_bound_is_that_of_a_ring():
     scene = Scene("mlp1024", 4, "1gbit", "processes")
-    # Headers leave 1448 of 1514 bytes, and an idle cable lets 128 KiB pass at once.
+    # Headers leave 1448 of 1514 bytes, and an idle link lets 128 KiB pass at once.
     seconds = (2 * 3 / 4 * 4 * 1_863_690 / (1448 / 1514) - (128 << 10)) / 125e6
     assert wire_bound(scene) == pytest.approx(4 * 64 / seconds)
     assert wire_bound(HERE) is None

@@ -157,7 +157,7 @@ def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsy
     assert "no job of yours" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["allreduce", "training", "growth", "simulate"])
+@pytest.mark.parametrize("command", ["allreduce", "training", "scaling", "simulate"])
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "0", "-1"])
 def test_a_turn_of_a_benchmark_has_an_end(command, seconds, capsys):
     assert main(["bench", command, "--deadline", seconds]) == 64

@@ -86,7 +86,7 @@ def test_a_bad_field_is_named_with_its_limit(values, message):
         TaskSpec(**{"memory": "1 GiB", "vcores": 4, **values})
 
 
-def test_labels_are_known_ones_or_any_text():
+def test_testbedels_are_known_ones_or_any_text():
     assert TaskSpec(1, 1).label == ""
     assert TaskSpec(1, 1, label=NodeLabel.GPU).label == "gpu"
     assert TaskSpec(1, 1, label="fast").label == "fast"

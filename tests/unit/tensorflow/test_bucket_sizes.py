@@ -34,10 +34,10 @@ def test_the_fixed_cost_is_a_sixteenth_of_a_bucket() -> None:
 
 
 def test_slow_links_have_smaller_buckets_and_far_ones_larger() -> None:
-    cable = sizes_for_network(4, 60e-6, GIGABIT)
-    assert sizes_for_network(4, 60e-6, 10 * GIGABIT).other == pytest.approx(10 * cable.other, rel=1e-3)
-    assert sizes_for_network(4, 1e-3, GIGABIT).other > 10 * cable.other
-    assert sizes_for_network(4, 60e-6, GIGABIT).first == cable.other // 4
+    link = sizes_for_network(4, 60e-6, GIGABIT)
+    assert sizes_for_network(4, 60e-6, 10 * GIGABIT).other == pytest.approx(10 * link.other, rel=1e-3)
+    assert sizes_for_network(4, 1e-3, GIGABIT).other > 10 * link.other
+    assert sizes_for_network(4, 60e-6, GIGABIT).first == link.other // 4
 
 
 @pytest.mark.parametrize(("start", "rate"), [(1e-9, 1e3), (10.0, 1e12)])
@@ -61,5 +61,5 @@ def test_the_large_layers_of_a_perceptron_travel_apart(width: int) -> None:
     assert perceptron(width, 0.0, 0.0) == [(5, 4, 3, 2), (1, 0)]
 
 
-def test_on_a_slow_cable_the_last_layer_is_worth_a_bucket() -> None:
+def test_on_a_slow_link_the_last_layer_is_worth_a_bucket() -> None:
     assert perceptron(1024, 60e-6, GIGABIT) == [(5, 4, 3), (2,), (1, 0)]

@@ -1,4 +1,4 @@
-"""What ``bench growth`` is asked to do: a value, checked."""
+"""What ``bench scaling`` is asked to do: a value, checked."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective_bench.limits import check_above_zero
 
-__all__ = ["GrowthOptions"]
+__all__ = ["ScalingOptions"]
 
 _MOST_AGENTS = 4000
 
 
 @dataclass(frozen=True)
-class GrowthOptions:
+class ScalingOptions:
     """One run.
 
     Attributes:

@@ -1,13 +1,13 @@
-"""The growth report for people: tables and plots."""
+"""The scaling report for people: tables and plots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfcollective_bench.growth.runners import COORDINATOR, RUNNERS
 from tfcollective_bench.model import Cell, Report, select
 from tfcollective_bench.report import Plot, Section, Series, Table, draw_lines, plots_available
+from tfcollective_bench.scaling.runners import COORDINATOR, RUNNERS
 from tfcollective_bench.statistics import Summary, summarise
 from tfcollective_bench.units import bytes_text, seconds_text
 

@@ -1,4 +1,4 @@
-"""Our jobs on the hosts of a lab."""
+"""Our jobs on the hosts of a test bed."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ import pytest
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.planner import plan_local
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective_bench.lab_launcher import plan_lab
+from tfcollective_bench.testbed_launcher import plan_testbed
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 
 
 def planned(ranks, addresses=ADDRESSES):
-    return plan_lab(plan_local(JobSpec(("true",), ranks), cores=4, environ={}), addresses)
+    return plan_testbed(plan_local(JobSpec(("true",), ranks), cores=4, environ={}), addresses)
 
 
 def test_ranks_are_dealt_in_blocks_and_bind_to_their_host():

@@ -1,6 +1,6 @@
-"""Our jobs on the hosts of a :mod:`~tfcollective_bench.netlab` lab: an agent each, the coordinator on the bridge.
+"""Our jobs on the hosts of a :mod:`~tfcollective_bench.testbed` testbed: an agent each, the coordinator on the bridge.
 
-    python -m tfcollective_bench.lab_launcher GATEWAY NAMESPACE=ADDRESS,... -m MODULE [ARGUMENTS...]
+    python -m tfcollective_bench.testbed_launcher GATEWAY NAMESPACE=ADDRESS,... -m MODULE [ARGUMENTS...]
 
 starts one rank on every host; its exit code is that of ``tfcollective run``.
 """
@@ -26,11 +26,11 @@ from tfcollective.launch.system.signals import forward_signals
 from tfcollective.launch.system.sweep import end_processes_of
 from tfcollective.settings import Settings, environ_snapshot, variable
 
-__all__ = ["LabLauncher", "main", "plan_lab"]
+__all__ = ["NetnsLauncher", "main", "plan_testbed"]
 
 
-class LabLauncher(Launcher):
-    """Runs jobs on the hosts of a lab.
+class NetnsLauncher(Launcher):
+    """Runs jobs on the hosts of a test bed.
 
     Args:
         gateway: the address of this side of the bridge.
@@ -44,7 +44,7 @@ class LabLauncher(Launcher):
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
         plan = plan_local(spec, cores=available_cores(), environ=environ_snapshot())
-        return plan_lab(plan, [address for _, address in self._hosts])
+        return plan_testbed(plan, [address for _, address in self._hosts])
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`. The first agent that failed is told of."""
@@ -68,7 +68,7 @@ class LabLauncher(Launcher):
         return agent
 
 
-def plan_lab(plan: Plan, addresses: Sequence[str]) -> Plan:
+def plan_testbed(plan: Plan, addresses: Sequence[str]) -> Plan:
     """The plan with its ranks dealt to hosts with these addresses; ConfigError unless equally many come to each."""
     if not addresses or len(plan.workers) % len(addresses):
         raise ConfigError(f"{len(plan.workers)} ranks cannot be shared out equally to {len(addresses)} hosts")
@@ -95,7 +95,7 @@ def main() -> int:
     pairs = [(name, address) for name, _, address in (host.partition("=") for host in hosts.split(","))]
     command = (sys.executable, flag, module, *arguments)
     spec = JobSpec(command=command, num_proc=len(pairs), prefix=False, timeline=Settings.load().timeline)
-    outcome = LabLauncher(gateway, pairs).run(spec, stop_signals=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    outcome = NetnsLauncher(gateway, pairs).run(spec, stop_signals=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     text = render(outcome)
     if text:
         sys.stderr.write(f"{text}\n")

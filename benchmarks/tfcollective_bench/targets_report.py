@@ -10,7 +10,7 @@ from tfcollective_bench.model import RunnerState, RunnerStatus, Sample
 from tfcollective_bench.report.table import AIMED, MISS, NOT_MEASURED, PASS, Table
 from tfcollective_bench.targets import TARGETS, Outcome, Target, evaluate
 
-__all__ = ["missed", "outcomes", "scoreboard"]
+__all__ = ["missed", "outcomes", "targets_report"]
 
 _LONGEST_REASON = 200
 _COLUMNS = ("work", "against", "must", "aim", "measured", "", "how")
@@ -41,7 +41,7 @@ def missed(found: Sequence[Outcome]) -> int:
     return sum(outcome.met is False for outcome in found)
 
 
-def scoreboard(found: Sequence[Outcome], title: str = "What it must reach") -> Table:
+def targets_report(found: Sequence[Outcome], title: str = "What it must reach") -> Table:
     """One row for every outcome, in words."""
     counts = f"{sum(o.met is True for o in found)} pass, {missed(found)} miss"
     note = f"{counts}, {sum(o.ratio is None for o in found)} not measured. Spread: p10 to p90 over the rounds."

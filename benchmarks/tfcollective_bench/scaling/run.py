@@ -1,4 +1,4 @@
-"""Runs the growth benchmark: worlds and coordinators in turns, lines of JSON to samples."""
+"""Runs the scaling benchmark: worlds and coordinators in turns, lines of JSON to samples."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import closing
 from typing import Any
 
 from tfcollective_bench.baselines import find_baselines
-from tfcollective_bench.growth.options import GrowthOptions
-from tfcollective_bench.growth.runners import COORDINATOR, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Failure, Record, Variant, Watch, interleave
 from tfcollective_bench.model import Cell, Report, RunnerState, RunnerStatus, Sample
+from tfcollective_bench.scaling.options import ScalingOptions
+from tfcollective_bench.scaling.runners import COORDINATOR, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 
-__all__ = ["run_growth", "samples_of"]
+__all__ = ["run_scaling", "samples_of"]
 
 
-def run_growth(options: GrowthOptions, command: Sequence[str], watch: Watch) -> Report:
+def run_scaling(options: ScalingOptions, command: Sequence[str], watch: Watch) -> Report:
     """Measures; returns when all rounds are over.
 
     Args:
@@ -36,7 +36,7 @@ def run_growth(options: GrowthOptions, command: Sequence[str], watch: Watch) -> 
     hardware, started = probe_hardware(), time.time()
     samples, failures = _measure(variants, cases, options, watch)
     return Report(
-        title="Growth benchmark",
+        title="Scaling benchmark",
         command=tuple(command),
         hardware=hardware,
         versions=probe_versions({"horovod": found.horovod_python} if found.horovod_python else {}),
@@ -50,7 +50,7 @@ def run_growth(options: GrowthOptions, command: Sequence[str], watch: Watch) -> 
 
 
 def _measure(
-    variants: Sequence[Variant], cases: Mapping[str, Case], options: GrowthOptions, watch: Watch
+    variants: Sequence[Variant], cases: Mapping[str, Case], options: ScalingOptions, watch: Watch
 ) -> tuple[list[Sample], list[Failure]]:
     samples: list[Sample] = []
     failures: list[Failure] = []
@@ -64,7 +64,7 @@ def _measure(
     return samples, failures
 
 
-def samples_of(case: Case, options: GrowthOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
+def samples_of(case: Case, options: ScalingOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
     """The samples of one line: what steps.py or joining.py prints."""
     if case.runner == COORDINATOR:
         agents: dict[str, Cell] = {"agents": case.count}
@@ -95,7 +95,7 @@ def _status(runner: str, hints: Mapping[str, str], failures: Sequence[Failure]) 
     return RunnerStatus(runner, RunnerState.RAN, RUNNERS[runner])
 
 
-def _notes(options: GrowthOptions) -> Iterator[str]:
+def _notes(options: ScalingOptions) -> Iterator[str]:
     cores = len(os.sched_getaffinity(0))
     crowded = [str(ranks) for ranks in options.ranks if ranks > cores]
     if crowded:

@@ -1,6 +1,6 @@
 """A coordinator in a process of its own, and so many agents that join it at the same moment.
 
-    python -m tfcollective_bench.growth.joining AGENTS TIMEOUT
+    python -m tfcollective_bench.scaling.joining AGENTS TIMEOUT
 
 Every agent is a thread with a client and a connection of its own, so many threads a process that they do not hinder
 each other: what the coordinator does for it is all that it does for an agent on another host. Prints one line of JSON.
@@ -82,7 +82,7 @@ def join_together(agents: int, timeout: float) -> dict[str, Any]:
 def _serve(connection: Connection, key: bytes, agents: int, timeout: float) -> None:
     """The coordinator's process: serves until it is told otherwise, or the other side has ended."""
     _allow_files(2 * agents + _SPARE_FILES)
-    with CoordinatorServer(ServerOptions("growth", key, workers(agents), timeout)) as server:
+    with CoordinatorServer(ServerOptions("scaling", key, workers(agents), timeout)) as server:
         connection.send(server.endpoint)
         try:
             connection.recv()

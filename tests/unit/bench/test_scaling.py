@@ -1,4 +1,4 @@
-"""The growth benchmark: options, commands, samples, tables; and agents that join a coordinator."""
+"""The scaling benchmark: options, commands, samples, tables; and agents that join a coordinator."""
 
 import json
 import resource
@@ -13,15 +13,15 @@ from bench_reports import make_report
 from tfcollective.cli import main
 from tfcollective.errors import ConfigError, ResourceExhaustedError
 from tfcollective_bench.baselines import Baselines
-from tfcollective_bench.growth import joining
-from tfcollective_bench.growth.options import GrowthOptions
-from tfcollective_bench.growth.pages import overview, sections, step_costs
-from tfcollective_bench.growth.run import samples_of
-from tfcollective_bench.growth.runners import RUNNERS, Case, cases_of, chosen, hint_for, variant_of
+from tfcollective_bench.scaling import joining
+from tfcollective_bench.scaling.options import ScalingOptions
+from tfcollective_bench.scaling.pages import overview, sections, step_costs
+from tfcollective_bench.scaling.run import samples_of
+from tfcollective_bench.scaling.runners import RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 
 FOUND = Baselines(Path("/l.so"), None, None, None, None, "/h/python", True)
 NOTHING = Baselines(Path("/l.so"), None, None, None, None, None, False)
-OPTIONS = GrowthOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7))
+OPTIONS = ScalingOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ OPTIONS = GrowthOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7))
     ],
 )
 def test_wrong_usage_is_said_and_is_64(arguments, message, capsys):
-    assert main(["bench", "growth", *arguments]) == 64
+    assert main(["bench", "scaling", *arguments]) == 64
     assert message in capsys.readouterr().err
 
 
@@ -84,7 +84,7 @@ def joining_line(agents, seconds):
     }
 
 
-def growth_report():
+def scaling_report():
     samples = [
         *samples_of(Case("ours", 2), OPTIONS, 0, steps_line(10, 1e-3, 5e-4)),
         *samples_of(Case("ours", 2), OPTIONS, 0, steps_line(100, 4e-3, 5e-4)),
@@ -97,7 +97,7 @@ def growth_report():
 
 
 def test_costs_are_medians_and_ordered():
-    costs = step_costs(growth_report())
+    costs = step_costs(scaling_report())
     assert [(cost.ranks, cost.tensors, cost.runner) for cost in costs] == [
         (2, 10, "ours"),
         (2, 10, "horovod"),
@@ -109,7 +109,7 @@ def test_costs_are_medians_and_ordered():
 
 
 def test_tables_and_page():
-    report = growth_report()
+    report = scaling_report()
     steps, agents = overview(report)
     assert steps.title == "cost of a step, 4M bytes of gradients"
     added = [row[steps.columns.index("added")] for row in steps.rows]
@@ -124,7 +124,7 @@ def test_tables_and_page():
 
 def test_plots_show_every_runner():
     pytest.importorskip("matplotlib")
-    plots = {plot.name: plot for section in sections(growth_report()) for plot in section.plots}
+    plots = {plot.name: plot for section in sections(scaling_report()) for plot in section.plots}
     assert {"step-10-tensors", "step-100-tensors", "step-2-ranks", "step-8-ranks", "join-time", "join-memory"} == set(
         plots
     )
@@ -132,7 +132,7 @@ def test_plots_show_every_runner():
 
 def test_agents_join_and_tell_what_it_cost():
     # In a process of its own: multiprocessing keeps helpers until its process ends.
-    command = [sys.executable, "-m", "tfcollective_bench.growth.joining", "60", "60"]  # two crews
+    command = [sys.executable, "-m", "tfcollective_bench.scaling.joining", "60", "60"]  # two crews
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     found = json.loads(done.stdout)
     assert found["agents"] == 60

@@ -1,6 +1,6 @@
 """One rank that reduces the gradients of steps: tfcollective's or Horovod's ``DistributedGradientTape``.
 
-    python -m tfcollective_bench.growth.steps ours|horovod ITERATIONS BYTES TENSORS...
+    python -m tfcollective_bench.scaling.steps ours|horovod ITERATIONS BYTES TENSORS...
 
 Runs in every environment that has TensorFlow and the library. A step is a ``tf.function`` that takes the gradients of
 so many variables, whose loss costs nearly nothing, through the tape; the same step with TensorFlow's own tape is timed
@@ -29,7 +29,7 @@ class _Steps:
 
         self._tf, self._library = tf, library
         elements = max(1, total_bytes // tensors // _FLOAT_BYTES)
-        self._variables = [tf.Variable(tf.zeros((elements,)), name=f"growth{tensors}/{i}") for i in range(tensors)]
+        self._variables = [tf.Variable(tf.zeros((elements,)), name=f"scaling{tensors}/{i}") for i in range(tensors)]
         self._scale = tf.Variable(float(library.rank() + 1))
         self.reduced = self._function(library.DistributedGradientTape)
         self.local = self._function(lambda tape: tape)
@@ -65,12 +65,12 @@ class _World:
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
-        self._library.allreduce(self._one, name="growth/barrier")
+        self._library.allreduce(self._one, name="scaling/barrier")
 
     def mean(self, values: Sequence[float]) -> list[float]:
         """The means over the ranks."""
         tensor = self._tf.constant(values, self._tf.float64)
-        return [float(value) for value in self._library.allreduce(tensor, name=f"growth/mean{len(values)}").numpy()]
+        return [float(value) for value in self._library.allreduce(tensor, name=f"scaling/mean{len(values)}").numpy()]
 
 
 def _times(world: _World, run: Callable[[], Any], count: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""``tfcollective bench growth``: steps as ranks and tensors grow, coordinators as agents grow."""
+"""``tfcollective bench scaling``: steps as ranks and tensors grow, coordinators as agents grow."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tfcollective_bench.cli.common import (
     write,
 )
 
-__all__ = ["growth"]
+__all__ = ["scaling"]
 
 
 @click.command(
     short_help="What more ranks, tensors and agents cost.",
     epilog="""\b
 Examples:
-  tfcollective bench growth --quick
-  tfcollective bench growth -np 2,4,8,16 --tensors 10,100,1000 --out results
-  tfcollective bench growth --runners coordinator --agents 10,100,1000""",
+  tfcollective bench scaling --quick
+  tfcollective bench scaling -np 2,4,8,16 --tensors 10,100,1000 --out results
+  tfcollective bench scaling --runners coordinator --agents 10,100,1000""",
 )
 @click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds, on this host; 2,4,8,16, or 2,4 with --quick.")
 @click.option("--tensors", metavar="N,...", default="10,100,1000", show_default=True, help="Gradients of a step.")
@@ -39,12 +39,12 @@ Examples:
 @click.option("--rounds", type=int, help="Turns of everybody; 3, or 1 with --quick.")
 @click.option("--iterations", type=int, help="Steps per turn; 30, or 10 with --quick.")
 @deadline_option
-@click.option("--out", metavar="DIR", help="Write growth.json, growth.html and PNGs there.")
+@click.option("--out", metavar="DIR", help="Write scaling.json, scaling.html and PNGs there.")
 @json_option
 @click.option("--quick", is_flag=True, help="Fewer ranks, agents and rounds.")
 @baselines_option
 @horovod_option
-def growth(
+def scaling(
     ranks: str | None,
     tensors: str,
     total: str,
@@ -63,13 +63,13 @@ def growth(
 
     What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
     """
-    from tfcollective_bench.growth.options import GrowthOptions
-    from tfcollective_bench.growth.pages import overview, sections
-    from tfcollective_bench.growth.run import run_growth
     from tfcollective_bench.progress import show_progress
+    from tfcollective_bench.scaling.options import ScalingOptions
+    from tfcollective_bench.scaling.pages import overview, sections
+    from tfcollective_bench.scaling.run import run_scaling
     from tfcollective_bench.units import parse_bytes
 
-    options = GrowthOptions(
+    options = ScalingOptions(
         ranks=ranks_of(ranks or ("2,4" if quick else "2,4,8,16")),
         tensors=numbers("--tensors", tensors),
         total_bytes=parse_bytes(total),
@@ -83,7 +83,7 @@ def growth(
     )
     prepare(out)
     with interruptible():
-        report = run_growth(options, as_typed(), show_progress)
+        report = run_scaling(options, as_typed(), show_progress)
     show(report, overview(report), as_json)
-    write(report, sections, out, "growth")
+    write(report, sections, out, "scaling")
     return result(report)

@@ -1,9 +1,9 @@
-"""Network namespaces as hosts: every namespace has one cable to one bridge, shaped in both directions.
+"""Network namespaces as hosts: every namespace has one link to one bridge, shaped in both directions.
 
-    python -m tfcollective_bench.netlab up N RATE | down | status | exec I COMMAND...
+    python -m tfcollective_bench.testbed up N RATE | down | status | exec I COMMAND...
 
-The plans are pure lists of commands; :class:`Lab` carries them out. Needs Linux, root, and ``ip`` and ``tc``. There is
-one lab a machine, and names beginning with ``tfclab`` are its own.
+The plans are pure lists of commands; :class:`NetnsTestbed` carries them out. Needs Linux, root, and ``ip`` and ``tc``. There
+is one test bed a machine, and names beginning with ``tfcbed`` are its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tfcollective.log import get_logger
 from tfcollective_bench.interrupts import interrupts_deferred
 
 __all__ = [
-    "Lab",
-    "LabState",
+    "NetnsTestbed",
+    "NetnsState",
     "burst_bytes",
     "current_state",
     "down_commands",
@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 _LOG = get_logger(__name__)
-BRIDGE = "tfclab"
-_CLAIM = "\0tfcollective-lab"
+BRIDGE = "tfcbed"
+_CLAIM = "\0tfcollective-testbed"
 _ETC = Path("/etc/netns")
 UNLIMITED = "none"
 _NETWORK = "10.213.87"
@@ -60,15 +60,15 @@ _KILL_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
-class Lab:
-    """A lab of ``hosts`` hosts, numbered from 1, whose cables carry ``rate`` (as ``tc`` writes it, or ``none``)."""
+class NetnsTestbed:
+    """A test bed of ``hosts`` hosts, numbered from 1, whose links carry ``rate`` (as ``tc`` writes it, or ``none``)."""
 
     hosts: int
     rate: str
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= _MAX_HOSTS:
-            raise ConfigError(f"a lab has 1 to {_MAX_HOSTS} hosts, not {self.hosts}")
+            raise ConfigError(f"a test bed has 1 to {_MAX_HOSTS} hosts, not {self.hosts}")
         parse_rate(self.rate)
 
     @property
@@ -82,9 +82,9 @@ class Lab:
         return tuple(map(_namespace, self.numbers))
 
     @property
-    def cables(self) -> tuple[str, ...]:
+    def interfaces(self) -> tuple[str, ...]:
         """The interfaces on this side: what they receive, the hosts have sent."""
-        return tuple(map(_cable, self.numbers))
+        return tuple(map(_interface, self.numbers))
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -98,11 +98,11 @@ class Lab:
 
 
 @dataclass(frozen=True)
-class LabState:
-    """What there is: the lab as it was asked for (None: unknown, perhaps half built), its parts, the processes in it,
+class NetnsState:
+    """What there is: the test bed as requested (None: unknown, perhaps half built), its parts, the processes in it,
     and the hosts' folders below ``/etc/netns``."""
 
-    lab: Lab | None
+    testbed: NetnsTestbed | None
     namespaces: tuple[str, ...]
     links: tuple[str, ...]
     processes: tuple[int, ...]
@@ -124,36 +124,36 @@ def parse_rate(text: str) -> float | None:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def up_commands(lab: Lab) -> list[tuple[str, ...]]:
-    """The commands that build a lab where there is none."""
+def up_commands(testbed: NetnsTestbed) -> list[tuple[str, ...]]:
+    """The commands that build a test bed where there is none."""
     commands: list[tuple[str, ...]] = [
         ("ip", "link", "add", BRIDGE, "type", "bridge"),
-        ("ip", "address", "add", f"{lab.gateway}/24", "dev", BRIDGE),
+        ("ip", "address", "add", f"{testbed.gateway}/24", "dev", BRIDGE),
         ("ip", "link", "set", BRIDGE, "up"),
     ]
-    for name, cable, address in zip(lab.namespaces, lab.cables, lab.addresses, strict=True):
+    for name, interface, address in zip(testbed.namespaces, testbed.interfaces, testbed.addresses, strict=True):
         inside = ("ip", "-n", name)
         commands += [
             ("ip", "netns", "add", name),
-            ("ip", "link", "add", cable, "type", "veth", "peer", "name", _INSIDE, "netns", name),
-            ("ip", "link", "set", cable, "master", BRIDGE),
+            ("ip", "link", "add", interface, "type", "veth", "peer", "name", _INSIDE, "netns", name),
+            ("ip", "link", "set", interface, "master", BRIDGE),
             (*inside, "address", "add", f"{address}/24", "dev", _INSIDE),
             (*inside, "link", "set", "lo", "up"),
             (*inside, "link", "set", _INSIDE, "up"),
-            ("ip", "link", "set", cable, "up"),
+            ("ip", "link", "set", interface, "up"),
         ]
-        shape = _shape(lab.rate)
+        shape = _shape(testbed.rate)
         if shape:
             commands += [
-                ("tc", "qdisc", "add", "dev", cable, "root", *shape),
+                ("tc", "qdisc", "add", "dev", interface, "root", *shape),
                 ("tc", "-n", name, "qdisc", "add", "dev", _INSIDE, "root", *shape),
             ]
-    # Last: a lab that has this was built to the end.
-    return [*commands, ("ip", "link", "set", BRIDGE, "alias", f"{lab.hosts} {lab.rate}")]
+    # Last: a test bed that has this was built to the end.
+    return [*commands, ("ip", "link", "set", BRIDGE, "alias", f"{testbed.hosts} {testbed.rate}")]
 
 
 def burst_bytes(bits: float) -> int:
-    """How many bytes pass an idle cable of so many bits a second at once."""
+    """How many bytes pass an idle link of so many bits a second at once."""
     return max(_MIN_BURST_BYTES, int(bits / 8 * _BURST_S))
 
 
@@ -166,18 +166,18 @@ def _shape(rate: str) -> tuple[str, ...]:
     return ("tbf", "rate", rate, "burst", str(burst), "limit", str(limit))
 
 
-def down_commands(state: LabState) -> list[tuple[str, ...]]:
-    """The commands that take away what there is. The cables first: they would outlive their namespace for a moment."""
-    cables = [link for link in state.links if link != BRIDGE]
-    commands: list[tuple[str, ...]] = [("ip", "link", "delete", cable) for cable in cables]
+def down_commands(state: NetnsState) -> list[tuple[str, ...]]:
+    """The commands that take away what there is. The links first: they would outlive their namespace for a moment."""
+    interfaces = [link for link in state.links if link != BRIDGE]
+    commands: list[tuple[str, ...]] = [("ip", "link", "delete", interface) for interface in interfaces]
     commands += [("ip", "netns", "delete", name) for name in state.namespaces]
     if BRIDGE in state.links:
         commands.append(("ip", "link", "delete", BRIDGE))
     return commands
 
 
-def current_state() -> LabState:
-    """What there is of a lab on this machine."""
+def current_state() -> NetnsState:
+    """What there is of a test bed on this machine."""
     _check_possible()
     named = json.loads(_run(("ip", "-json", "netns", "list")) or "[]")
     namespaces = tuple(sorted((n["name"] for n in named if n["name"].startswith(BRIDGE)), key=_number))
@@ -187,30 +187,30 @@ def current_state() -> LabState:
         int(pid) for name in namespaces for pid in _run(("ip", "netns", "pids", name)).split() if pid.isdigit()
     )
     folders = tuple(str(path) for path in sorted(_ETC.glob(f"{BRIDGE}*")))
-    return LabState(
-        _lab_from_alias(ours.get(BRIDGE, "")), namespaces, tuple(sorted(ours, key=_number)), processes, folders
+    return NetnsState(
+        _testbed_from_alias(ours.get(BRIDGE, "")), namespaces, tuple(sorted(ours, key=_number)), processes, folders
     )
 
 
-def up(lab: Lab) -> None:
-    """Makes the lab exist. One that is there stays; another is replaced unless it is in use (LaunchError)."""
-    if current_state().lab == lab:
+def up(testbed: NetnsTestbed) -> None:
+    """Makes the test bed exist. One that is there stays; another is replaced unless it is in use (LaunchError)."""
+    if current_state().testbed == testbed:
         return
     with _claimed():
         _check_unused()
-        _build(lab)
+        _build(testbed)
 
 
 def _check_unused() -> None:
     state = current_state()
     if state.processes:
         pids = ", ".join(map(str, state.processes))
-        raise LaunchError(f"the lab is in use (processes {pids}); end it: tools/netlab.sh down")
+        raise LaunchError(f"the test bed is in use (processes {pids}); end it: tools/testbed.sh down")
 
 
 @contextlib.contextmanager
 def _claimed() -> Iterator[None]:
-    """While it is open nobody else builds a lab, or takes it for theirs: both would end each other's processes.
+    """While it is open nobody else builds a test bed, or takes it for theirs: both would end each other's processes.
 
     The claim is a name that the kernel forgets with this process, however that ends, and that networks of their own
     (``tools/own_network.sh``) have one each.
@@ -219,18 +219,20 @@ def _claimed() -> Iterator[None]:
         try:
             claim.bind(_CLAIM)
         except OSError as error:
-            raise LaunchError("the lab is in use by another program on this machine, and there is only one") from error
+            raise LaunchError(
+                "the test bed is in use by another program on this machine, and there is only one"
+            ) from error
         yield
 
 
-def _build(lab: Lab) -> None:
+def _build(testbed: NetnsTestbed) -> None:
     state = current_state()
-    if state.lab == lab:
+    if state.testbed == testbed:
         return
     _take_down(state)
     try:
-        _write_hosts_files(lab)
-        for command in up_commands(lab):
+        _write_hosts_files(testbed)
+        for command in up_commands(testbed):
             _run(command)
     except BaseException:
         with interrupts_deferred():
@@ -239,7 +241,7 @@ def _build(lab: Lab) -> None:
 
 
 def down() -> None:
-    """Ends the processes in the lab and takes it away. Nothing if there is none."""
+    """Ends the processes in the test bed and takes it away. Nothing if there is none."""
     state = current_state()
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not state.processes:
@@ -252,8 +254,8 @@ def down() -> None:
 
 
 @contextlib.contextmanager
-def opened(lab: Lab) -> Iterator[Lab]:
-    """The lab, for as long as the block runs; it is gone afterwards, however the block ends.
+def opened(testbed: NetnsTestbed) -> Iterator[NetnsTestbed]:
+    """The test bed, for as long as the block runs; it is gone afterwards, however the block ends.
 
     Raises LaunchError when there cannot be one, or somebody else uses it.
     """
@@ -261,47 +263,47 @@ def opened(lab: Lab) -> Iterator[Lab]:
     with _claimed():
         _check_unused()
         try:
-            _build(lab)
-            yield lab
+            _build(testbed)
+            yield testbed
         finally:
             with interrupts_deferred():
                 _down_or_say()
 
 
 def _down_or_say() -> None:
-    """What was measured in the lab, or what has ended it, counts for more than that it could not be taken away."""
+    """What was measured in the test bed, or what has ended it, counts for more than that it could not be taken away."""
     try:
         down()
     except LaunchError as error:
-        _LOG.warning("the lab could not be taken away (%s): tools/netlab.sh down", error)
+        _LOG.warning("the test bed could not be taken away (%s): tools/testbed.sh down", error)
 
 
-def _wait_for_end(seconds: float) -> LabState:
+def _wait_for_end(seconds: float) -> NetnsState:
     deadline = time.monotonic() + seconds
     while (state := current_state()).processes and time.monotonic() < deadline:
         time.sleep(0.05)  # they are no children of ours: nothing tells when they end
     return state
 
 
-def hosts_file(lab: Lab, number: int, name: str) -> str:
+def hosts_file(testbed: NetnsTestbed, number: int, name: str) -> str:
     """What ``/etc/hosts`` says on a host: this machine's ``name`` is the host's own address there, as on a real host.
     Programs that look themselves up by name (Gloo does) would otherwise find loopback."""
-    others = [f"{address} {namespace}" for _, namespace, address in _rows(lab)]
-    return "\n".join(["127.0.0.1 localhost", f"{lab.addresses[number - 1]} {name}", *others]) + "\n"
+    others = [f"{address} {namespace}" for _, namespace, address in _rows(testbed)]
+    return "\n".join(["127.0.0.1 localhost", f"{testbed.addresses[number - 1]} {name}", *others]) + "\n"
 
 
-def _write_hosts_files(lab: Lab) -> None:
+def _write_hosts_files(testbed: NetnsTestbed) -> None:
     """``ip netns exec`` lays ``/etc/netns/NAME/*`` over ``/etc``."""
     try:
-        for number, namespace in zip(lab.numbers, lab.namespaces, strict=True):
+        for number, namespace in zip(testbed.numbers, testbed.namespaces, strict=True):
             folder = _ETC / namespace
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "hosts").write_text(hosts_file(lab, number, socket.gethostname()), "ascii")
+            (folder / "hosts").write_text(hosts_file(testbed, number, socket.gethostname()), "ascii")
     except OSError as error:
         raise LaunchError(f"cannot write the hosts' /etc/hosts: {error}") from error
 
 
-def _take_down(state: LabState) -> None:
+def _take_down(state: NetnsState) -> None:
     """Tries everything, then tells of the first failure."""
     failures = []
     for folder in state.folders:
@@ -321,7 +323,7 @@ def _namespace(number: int) -> str:
     return f"{BRIDGE}{number}"
 
 
-def _cable(number: int) -> str:
+def _interface(number: int) -> str:
     return f"{BRIDGE}{number}c"
 
 
@@ -330,10 +332,10 @@ def _number(name: str) -> int:
     return int(digits) if digits else 0
 
 
-def _lab_from_alias(alias: str) -> Lab | None:
+def _testbed_from_alias(alias: str) -> NetnsTestbed | None:
     hosts, _, rate = alias.partition(" ")
     try:
-        return Lab(int(hosts), rate)
+        return NetnsTestbed(int(hosts), rate)
     except ValueError:
         return None
 
@@ -364,34 +366,34 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def _describe(state: LabState) -> str:
+def _describe(state: NetnsState) -> str:
     if state.empty:
-        return "there is no lab"
-    if state.lab is None:
-        return f"a half-built lab: {', '.join((*state.namespaces, *state.links))}; take it away: tools/netlab.sh down"
-    lines = [f"{state.lab.hosts} hosts at {state.lab.rate}, bridge {BRIDGE} {state.lab.gateway}"]
-    lines += [f"  {number}: {name} {address}" for number, name, address in _rows(state.lab)]
+        return "there is no test bed"
+    if state.testbed is None:
+        return f"half a test bed: {', '.join((*state.namespaces, *state.links))}; take it away: tools/testbed.sh down"
+    lines = [f"{state.testbed.hosts} hosts at {state.testbed.rate}, bridge {BRIDGE} {state.testbed.gateway}"]
+    lines += [f"  {number}: {name} {address}" for number, name, address in _rows(state.testbed)]
     lines.append(f"  processes: {', '.join(map(str, state.processes)) or 'none'}")
     return "\n".join(lines)
 
 
-def _rows(lab: Lab) -> Iterator[tuple[int, str, str]]:
-    yield from zip(lab.numbers, lab.namespaces, lab.addresses, strict=True)
+def _rows(testbed: NetnsTestbed) -> Iterator[tuple[int, str, str]]:
+    yield from zip(testbed.numbers, testbed.namespaces, testbed.addresses, strict=True)
 
 
 def _execute(arguments: Sequence[str]) -> None:
     """Becomes the command on a host."""
     state = current_state()
     number, *command = arguments
-    if state.lab is None or not number.isdigit() or int(number) not in state.lab.numbers:
-        raise ConfigError(f"there is no host {number}: see tools/netlab.sh status")
+    if state.testbed is None or not number.isdigit() or int(number) not in state.testbed.numbers:
+        raise ConfigError(f"there is no host {number}: see tools/testbed.sh status")
     os.execvp("ip", ["ip", "netns", "exec", _namespace(int(number)), *command])  # noqa: S606  no shell is wanted
 
 
 def _invoke(arguments: Sequence[str]) -> int:
     match list(arguments):
         case ["up", hosts, rate] if hosts.isdigit():
-            up(Lab(int(hosts), rate))
+            up(NetnsTestbed(int(hosts), rate))
         case ["down"]:
             down()
         case ["status"]:
@@ -399,7 +401,7 @@ def _invoke(arguments: Sequence[str]) -> int:
         case ["exec", number, *command] if command:
             _execute([number, *command])
         case _:
-            sys.stderr.write("usage: netlab up N RATE | down | status | exec I COMMAND...\n")
+            sys.stderr.write("usage: testbed up N RATE | down | status | exec I COMMAND...\n")
             return ExitCode.USAGE
     return 0
 
@@ -411,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return SIGNAL_BASE + signal.SIGINT
     except TfCollectiveError as error:
-        sys.stderr.write(f"netlab: {error}\n")
+        sys.stderr.write(f"testbed: {error}\n")
         return ExitCode.USAGE if isinstance(error, ConfigError) else 1
 
 

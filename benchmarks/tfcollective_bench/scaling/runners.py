@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
-from tfcollective_bench.growth.options import GrowthOptions
 from tfcollective_bench.interleave import Variant
 from tfcollective_bench.ranks import EXTERNAL_VARIABLES, horovod_command, our_command, thread_variables, working_folder
+from tfcollective_bench.scaling.options import ScalingOptions
 
 __all__ = ["COORDINATOR", "RUNNERS", "Case", "cases_of", "chosen", "hint_for", "variant_of"]
 
-_STEPS = "tfcollective_bench.growth.steps"
-_JOINING = "tfcollective_bench.growth.joining"
+_STEPS = "tfcollective_bench.scaling.steps"
+_JOINING = "tfcollective_bench.scaling.joining"
 COORDINATOR = "coordinator"
 #: name -> what it is, for people.
 RUNNERS: Mapping[str, str] = {
@@ -55,13 +55,13 @@ def hint_for(runner: str, found: Baselines) -> str:
     return ""
 
 
-def cases_of(runner: str, options: GrowthOptions) -> Iterator[Case]:
+def cases_of(runner: str, options: ScalingOptions) -> Iterator[Case]:
     """Its turns in one round."""
     for count in options.agents if runner == COORDINATOR else options.ranks:
         yield Case(runner, count)
 
 
-def variant_of(case: Case, found: Baselines, options: GrowthOptions) -> Variant:
+def variant_of(case: Case, found: Baselines, options: ScalingOptions) -> Variant:
     """The command of a turn."""
     threads = thread_variables(1 if case.runner == COORDINATOR else case.count)
     return Variant(
@@ -74,7 +74,7 @@ def variant_of(case: Case, found: Baselines, options: GrowthOptions) -> Variant:
     )
 
 
-def _command(case: Case, found: Baselines, options: GrowthOptions) -> Sequence[str]:
+def _command(case: Case, found: Baselines, options: ScalingOptions) -> Sequence[str]:
     if case.runner == COORDINATOR:
         return [sys.executable, "-m", _JOINING, str(case.count), f"{options.deadline_s:g}"]
     sizes = [str(options.iterations), str(options.total_bytes), *map(str, options.tensors)]

@@ -1,1 +1,0 @@
-"""``tfcollective bench growth``: what a step costs as ranks and tensors grow, and a coordinator with many agents."""
