@@ -2,8 +2,8 @@
 
     python -m tfcollective_bench.testbed up N RATE | down | status | exec I COMMAND...
 
-The plans are pure lists of commands; :class:`NetnsTestbed` carries them out. Needs Linux, root, and ``ip`` and ``tc``. There
-is one test bed a machine, and names beginning with ``tfcbed`` are its own.
+The plans are pure lists of commands; :class:`NetnsTestbed` carries them out. Needs Linux, root, and ``ip`` and
+``tc``. There is one test bed a machine, and names beginning with ``tfcbed`` are its own.
 """
 
 from __future__ import annotations
