@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfcollective.clock import Deadline
-from tfcollective.errors import LaunchError, UnsupportedError
+from tfcollective_bench import experiment
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.points import make_points
 from tfcollective_bench.allreduce.runners import Case, Runner, case_name, chosen, variant_of
 from tfcollective_bench.baselines import Baselines, find_baselines
+from tfcollective_bench.experiment import run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions
-from tfcollective_bench.interleave import Event, Failure, Record, Variant, Watch, interleave
+from tfcollective_bench.interleave import Watch
 from tfcollective_bench.links import LOOPBACK
-from tfcollective_bench.model import Cell, Hardware, Report, RunnerState, RunnerStatus, Sample
-from tfcollective_bench.testbed import NetnsTestbed, opened
+from tfcollective_bench.model import Cell, Hardware, Report, Sample
 
 __all__ = ["run_allreduce"]
 
@@ -42,19 +40,22 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
     missing = {runner.name: hint for runner in runners if (hint := _missing(runner, found, options))}
     there = [runner for runner in runners if runner.name not in missing]
     cases = {case_name(case): case for runner in there for case in _cases(runner, options)}
-    variants = {name: _variant(case, runners, found, options, hardware) for name, case in cases.items()}
     started = time.time()
-    samples, failures, refused = _measure(variants, cases, options, watch)
-    if refused and not samples and not failures:
-        raise UnsupportedError(f"{'; '.join(dict.fromkeys(refused.values()))} (the link {LOOPBACK} needs neither)")
+    measured = run(
+        [_experiment_case(name, case, runners, found, options, hardware) for name, case in cases.items()],
+        lambda name, record: samples_of(cases[name], options.dtype, record.round, record.content),
+        rounds=options.rounds,
+        watch=watch,
+        budget_s=options.budget_s,
+    )
     return Report(
         title="All-reduce benchmark",
         command=tuple(command),
         hardware=hardware,
         versions=_versions(found),
         settings=options.to_json(),
-        samples=tuple(samples),
-        statuses=(*_statuses(runners, missing, failures), *_links(refused)),
+        samples=tuple(measured.samples),
+        statuses=tuple(statuses({runner.name: runner.title for runner in runners}, missing, measured)),
         started=started,
         finished=time.time(),
         notes=tuple(_notes(options)),
@@ -76,56 +77,16 @@ def _cases(runner: Runner, options: AllreduceOptions) -> Iterator[Case]:
                 yield Case(runner.name, ranks, transport)
 
 
-def _variant(
-    case: Case, runners: Sequence[Runner], found: Baselines, options: AllreduceOptions, hardware: Hardware
-) -> Variant:
+def _experiment_case(
+    name: str, case: Case, runners: Sequence[Runner], found: Baselines, options: AllreduceOptions, hardware: Hardware
+) -> experiment.Case:
+    """The case as the experiment takes it: with a link of its own there are as many hosts as ranks."""
     runner = next(runner for runner in runners if runner.name == case.runner)
     points = make_points(options.sizes, options.caches, options.iterations)
     flush = max(_LEAST_FLUSH, 2 * max(hardware.caches.values(), default=0)) if "cold" in options.caches else 0
-    return variant_of(runner, case, found, options, points, flush)
-
-
-def _measure(
-    variants: Mapping[str, Variant], cases: Mapping[str, Case], options: AllreduceOptions, watch: Watch
-) -> tuple[list[Sample], list[Failure], dict[str, str]]:
-    """Samples, failures, and why a link could not be had."""
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    refused: dict[str, str] = {}
-    until = Deadline.after(options.budget_s) if options.budget_s else None
-    with watch(len(variants) * options.rounds) as tell:
-        for link, ranks in _places(cases.values()):
-            here = [variants[name] for name, case in cases.items() if _place(case) == (link, ranks)]
-            try:
-                with opened(NetnsTestbed(ranks, link)) if link else nullcontext():
-                    for event in _turns(here, options.rounds, until):
-                        tell(event)
-                        if isinstance(event, Record):
-                            samples.extend(samples_of(cases[event.variant], options.dtype, event.round, event.content))
-                        elif isinstance(event, Failure):
-                            failures.append(event)
-            except LaunchError as error:
-                refused[link] = str(error)
-    return samples, failures, refused
-
-
-def _place(case: Case) -> tuple[str, int]:
-    """What has to be there for a case: a test bed has as many hosts as ranks."""
-    return (case.link, case.ranks if case.link else 0)
-
-
-def _places(cases: Iterable[Case]) -> Iterator[tuple[str, int]]:
-    yield from dict.fromkeys(map(_place, cases))
-
-
-def _turns(variants: Sequence[Variant], rounds: int, until: Deadline | None) -> Iterator[Event]:
-    with closing(interleave(variants, rounds, until=until)) as events:
-        yield from events
-
-
-def _links(refused: Mapping[str, str]) -> Iterator[RunnerStatus]:
-    for link, reason in refused.items():
-        yield RunnerStatus(f"link {link}", RunnerState.MISSING, reason)
+    variant = variant_of(runner, case, found, options, points, flush)
+    place = (case.link, case.ranks) if case.link else experiment.HERE
+    return experiment.Case(name, case.runner, lambda _testbed: variant, place)
 
 
 def samples_of(case: Case, dtype: str, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
@@ -147,20 +108,6 @@ def _versions(found: Baselines) -> Any:
     if found.mpi_python is not None:
         external["mpi"] = found.mpi_python
     return probe_versions(external, [[found.mpirun, "--version"]] if found.mpirun else [])
-
-
-def _statuses(
-    runners: Sequence[Runner], missing: Mapping[str, str], failures: Sequence[Failure]
-) -> Iterator[RunnerStatus]:
-    for runner in runners:
-        failed = [failure for failure in failures if failure.variant.startswith(f"{runner.name},")]
-        if runner.name in missing:
-            yield RunnerStatus(runner.name, RunnerState.MISSING, missing[runner.name])
-        elif failed:
-            detail = "; ".join(f"{failure.variant}: {failure}" for failure in failed)
-            yield RunnerStatus(runner.name, RunnerState.FAILED, detail)
-        else:
-            yield RunnerStatus(runner.name, RunnerState.RAN, runner.title)
 
 
 def _notes(options: AllreduceOptions) -> Iterator[str]:

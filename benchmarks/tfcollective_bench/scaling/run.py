@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
-from tfcollective_bench.baselines import find_baselines
+from tfcollective_bench import experiment
+from tfcollective_bench.baselines import Baselines, find_baselines
+from tfcollective_bench.experiment import run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions
-from tfcollective_bench.interleave import Failure, Record, Variant, Watch, interleave
-from tfcollective_bench.model import Cell, Report, RunnerState, RunnerStatus, Sample
+from tfcollective_bench.interleave import Watch
+from tfcollective_bench.model import Cell, Report, Sample
 from tfcollective_bench.scaling.options import ScalingOptions
 from tfcollective_bench.scaling.runners import COORDINATOR, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 
@@ -32,36 +33,30 @@ def run_scaling(options: ScalingOptions, command: Sequence[str], watch: Watch) -
     found = find_baselines(options.baselines, horovod_python=options.horovod_python)
     hints = {runner: hint for runner in runners if (hint := hint_for(runner, found))}
     cases = {case.name: case for runner in runners if runner not in hints for case in cases_of(runner, options)}
-    variants = [variant_of(case, found, options) for case in cases.values()]
     hardware, started = probe_hardware(), time.time()
-    samples, failures = _measure(variants, cases, options, watch)
+    measured = run(
+        [_experiment_case(case, found, options) for case in cases.values()],
+        lambda name, record: samples_of(cases[name], options, record.round, record.content),
+        rounds=options.rounds,
+        watch=watch,
+    )
     return Report(
         title="Scaling benchmark",
         command=tuple(command),
         hardware=hardware,
         versions=probe_versions({"horovod": found.horovod_python} if found.horovod_python else {}),
         settings=options.to_json(),
-        samples=tuple(samples),
-        statuses=tuple(_status(runner, hints, failures) for runner in runners),
+        samples=tuple(measured.samples),
+        statuses=tuple(statuses({runner: RUNNERS[runner] for runner in runners}, hints, measured)),
         started=started,
         finished=time.time(),
         notes=tuple(_notes(options)),
     )
 
 
-def _measure(
-    variants: Sequence[Variant], cases: Mapping[str, Case], options: ScalingOptions, watch: Watch
-) -> tuple[list[Sample], list[Failure]]:
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    with watch(len(variants) * options.rounds) as tell, closing(interleave(variants, options.rounds)) as events:
-        for event in events:
-            tell(event)
-            if isinstance(event, Record):
-                samples.extend(samples_of(cases[event.variant], options, event.round, event.content))
-            elif isinstance(event, Failure):
-                failures.append(event)
-    return samples, failures
+def _experiment_case(case: Case, found: Baselines, options: ScalingOptions) -> experiment.Case:
+    """A case as the experiment takes it: all are on this host."""
+    return experiment.Case(case.name, case.runner, lambda _testbed: variant_of(case, found, options))
 
 
 def samples_of(case: Case, options: ScalingOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
@@ -83,16 +78,6 @@ def samples_of(case: Case, options: ScalingOptions, number: int, content: Mappin
     yield Sample(case.runner, row, "step", "s", tuple(content["times"]), number)
     yield Sample(case.runner, row, "local", "s", tuple(content["local"]), number)
     yield Sample(case.runner, row, "cpu", "s", (content["cpu"],), number)
-
-
-def _status(runner: str, hints: Mapping[str, str], failures: Sequence[Failure]) -> RunnerStatus:
-    failed = [failure for failure in failures if failure.variant.startswith(f"{runner},")]
-    if runner in hints:
-        return RunnerStatus(runner, RunnerState.MISSING, hints[runner])
-    if failed:
-        detail = "; ".join(f"{failure.variant}: {failure}" for failure in failed)
-        return RunnerStatus(runner, RunnerState.FAILED, detail)
-    return RunnerStatus(runner, RunnerState.RAN, RUNNERS[runner])
 
 
 def _notes(options: ScalingOptions) -> Iterator[str]:

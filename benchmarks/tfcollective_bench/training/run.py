@@ -6,26 +6,24 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tfcollective
 import tfcollective_bench
-from tfcollective.clock import Deadline
-from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.settings import environ_snapshot
-from tfcollective_bench import testbed
+from tfcollective_bench import experiment
+from tfcollective_bench.experiment import run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions
-from tfcollective_bench.interleave import Event, Failure, Record, Variant, Watch, interleave
-from tfcollective_bench.model import Cell, Report, RunnerState, RunnerStatus, Sample, Versions
+from tfcollective_bench.interleave import Record, Variant, Watch
+from tfcollective_bench.model import Cell, Report, Sample, Versions
 from tfcollective_bench.ranks import working_folder
+from tfcollective_bench.testbed import NetnsTestbed
 from tfcollective_bench.training.environments import Environment, find_environments, missing
 from tfcollective_bench.training.job_plan import Site
 from tfcollective_bench.training.options import LOOPBACK, TrainingOptions
-from tfcollective_bench.training.runners import RUNNERS, Job, Runner, chosen, hosts_needed, jobs, timeline_jobs
+from tfcollective_bench.training.runners import Job, chosen, hosts_needed, jobs, timeline_jobs
 
 __all__ = ["run_training", "samples_of"]
 
@@ -52,91 +50,63 @@ def run_training(options: TrainingOptions, command: Sequence[str], watch: Watch)
     cores = sorted(os.sched_getaffinity(0))
     planned = list(jobs(there, pythons, options, cores))
     started = time.time()
-    found = _measure(planned, options, watch)
-    if found.refused and not found.samples and not found.failures:
-        raise UnsupportedError(f"{'; '.join(found.refused.values())} (the link {LOOPBACK} needs neither)")
+    recorded = list(timeline_jobs(planned)) if options.timeline else []
+    by_name = {job.name: job for job in (*planned, *recorded)}
+    timelines: list[Mapping[str, Any]] = []
+
+    def to_samples(name: str, record: Record) -> Iterable[Sample]:
+        job = by_name[name]
+        if not job.case.timeline:
+            return samples_of(job, record.round, record.content)
+        scene = {"model": job.case.model, "ranks": job.processes, "link": job.link, "runner": job.runner}
+        timelines.append({**scene, "timeline": record.content["timeline"]})
+        return ()
+
+    with tempfile.TemporaryDirectory(prefix="tfcollective-bench-") as scratch:
+        measured = run(
+            [_experiment_case(job, list(by_name.values()), options, scratch) for job in by_name.values()],
+            to_samples,
+            rounds=options.rounds,
+            watch=watch,
+            budget_s=options.budget_s,
+        )
     return Report(
         title="Training benchmark",
         command=tuple(command),
         hardware=hardware,
         versions=_versions(environments),
         settings=options.to_json(),
-        samples=tuple(found.samples),
-        statuses=(*_statuses(runners, lacking, found.failures, planned), *_links(found.refused)),
+        samples=tuple(measured.samples),
+        statuses=tuple(statuses({runner.name: runner.title for runner in runners}, lacking, measured)),
         started=started,
         finished=time.time(),
         notes=tuple(_notes(options, len(cores))),
-        attachments={"timelines": found.timelines} if found.timelines else {},
+        attachments={"timelines": timelines} if timelines else {},
     )
 
 
-@dataclass
-class _Found:
-    """What a run gathers: samples, failures, why a link could not be had, and steps of ours by scene."""
-
-    samples: list[Sample] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    timelines: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def take(self, event: Event, of_link: Mapping[str, Job]) -> None:
-        """Keeps what an event tells."""
-        if isinstance(event, Failure):
-            self.failures.append(event)
-        elif isinstance(event, Record):
-            job = of_link[event.variant]
-            if job.case.timeline:
-                scene = {"model": job.case.model, "ranks": job.processes, "link": job.link, "runner": job.runner}
-                self.timelines.append({**scene, "timeline": event.content["timeline"]})
-            else:
-                self.samples.extend(samples_of(job, event.round, event.content))
+def _experiment_case(job: Job, all_jobs: Sequence[Job], options: TrainingOptions, scratch: str) -> experiment.Case:
+    """The job as the experiment takes it; all jobs of a link share a test bed."""
+    hosts = 0 if job.link == LOOPBACK else hosts_needed([one for one in all_jobs if one.link == job.link])
+    return experiment.Case(
+        job.name,
+        job.runner,
+        lambda testbed: _variant(job, _site(testbed, scratch), options, scratch),
+        (job.link, hosts),
+        1 if job.case.timeline else None,
+    )
 
 
-def _measure(planned: Sequence[Job], options: TrainingOptions, watch: Watch) -> _Found:
-    found = _Found()
-    recorded = list(timeline_jobs(planned)) if options.timeline else []
-    turns = len(planned) * options.rounds + len(recorded)
-    until = Deadline.after(options.budget_s) if options.budget_s else None
-    with tempfile.TemporaryDirectory(prefix="tfcollective-bench-") as scratch, watch(turns) as tell:
-        for link in dict.fromkeys(options.links):
-            of_link = {job.name: job for job in (*planned, *recorded) if job.link == link}
-            if not of_link:
-                continue
-            try:
-                with _site(link, list(of_link.values()), scratch) as site:
-                    variants = {name: _variant(job, site, options, scratch) for name, job in of_link.items()}
-                    for event in _turns(variants, of_link, options.rounds, until):
-                        tell(event)
-                        found.take(event, of_link)
-            except LaunchError as error:
-                found.refused[link] = f"{link}: {error}"
-    return found
-
-
-def _turns(
-    variants: Mapping[str, Variant], of_link: Mapping[str, Job], rounds: int, until: Deadline | None
-) -> Iterator[Event]:
-    """What is measured, in turns; then what only records."""
-    for timeline, times in ((False, rounds), (True, 1)):
-        chosen_ones = [variant for name, variant in variants.items() if of_link[name].case.timeline is timeline]
-        with closing(interleave(chosen_ones, times, until=until)) as events:
-            yield from events
-
-
-@contextmanager
-def _site(link: str, of_link: Sequence[Job], scratch: str) -> Iterator[Site]:
-    """The place for the jobs of a link; a test bed exists while it is open. LaunchError when it cannot be had."""
-    if link == LOOPBACK:
-        yield Site(results=scratch)
-        return
-    with testbed.opened(testbed.NetnsTestbed(hosts_needed(of_link), link)) as bed:
-        yield Site(
-            results=scratch,
-            hosts=bed.addresses,
-            namespaces=bed.namespaces,
-            interfaces=bed.interfaces,
-            gateway=bed.gateway,
-        )
+def _site(testbed: NetnsTestbed | None, scratch: str) -> Site:
+    if testbed is None:
+        return Site(results=scratch)
+    return Site(
+        results=scratch,
+        hosts=testbed.addresses,
+        namespaces=testbed.namespaces,
+        interfaces=testbed.interfaces,
+        gateway=testbed.gateway,
+    )
 
 
 def _variant(job: Job, site: Site, options: TrainingOptions, scratch: str) -> Variant:
@@ -202,26 +172,6 @@ def _versions(environments: Mapping[str, Environment]) -> Versions:
             if name in environment.packages:
                 found[f"{label}/{name}"] = environment.packages[name]
     return Versions(found)
-
-
-def _statuses(
-    runners: Sequence[Runner], lacking: Mapping[str, str], failures: Sequence[Failure], planned: Sequence[Job]
-) -> Iterator[RunnerStatus]:
-    runner_of = {job.name: job.runner for job in (*planned, *timeline_jobs(planned))}
-    for runner in runners:
-        failed = [failure for failure in failures if runner_of[failure.variant] == runner.name]
-        if runner.name in lacking:
-            yield RunnerStatus(runner.name, RunnerState.MISSING, lacking[runner.name])
-        elif failed:
-            detail = "; ".join(f"{failure.variant}: {failure}" for failure in failed)
-            yield RunnerStatus(runner.name, RunnerState.FAILED, detail)
-        else:
-            yield RunnerStatus(runner.name, RunnerState.RAN, RUNNERS[runner.name].title)
-
-
-def _links(refused: Mapping[str, str]) -> Iterator[RunnerStatus]:
-    for link, reason in refused.items():
-        yield RunnerStatus(f"link {link}", RunnerState.MISSING, reason.partition(": ")[2])
 
 
 def _notes(options: TrainingOptions, cores: int) -> Iterator[str]:

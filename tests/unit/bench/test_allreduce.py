@@ -9,6 +9,7 @@ from bench_reports import make_report
 
 from tfcollective.cli import main
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective_bench import experiment
 from tfcollective_bench.allreduce import measure as loop
 from tfcollective_bench.allreduce import run
 from tfcollective_bench.allreduce.analysis import algbw, busbw, figures, labels, overview, sections
@@ -269,7 +270,7 @@ def test_every_link_has_its_cases_and_without_root_the_loopback_part_still_runs(
         seen.extend(variant.name for variant in variants)
         return (Failure(variant.name, 0, "crashed", "boom") for variant in variants)
 
-    monkeypatch.setattr(run, "interleave", crash)
+    monkeypatch.setattr(experiment, "interleave", crash)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     options = AllreduceOptions(ranks=(2, 3), runners=("ctypes", "openmpi"), links=("loopback", "1gbit"), mpi_python="/")
     report = run.run_allreduce(options, ["x"], Watch)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective_bench import experiment
 from tfcollective_bench.interleave import Failure
 from tfcollective_bench.model import RunnerState
 from tfcollective_bench.training import job as job_module
@@ -418,7 +419,7 @@ def test_without_root_the_loopback_part_still_runs(nothing_runs, not_root, monke
     def crash(variants, rounds, until=None):
         return (Failure(variant.name, 0, "crashed", "boom") for variant in variants)
 
-    monkeypatch.setattr(run, "interleave", crash)
+    monkeypatch.setattr(experiment, "interleave", crash)
     options = TrainingOptions(models=("mlp1024",), runners=("ours", "horovod"), links=("loopback", "1gbit"))
     report = run.run_training(options, ["x"], Watch)
     statuses = {status.runner: status for status in report.statuses}
