@@ -57,6 +57,7 @@ struct TcpTransport::Impl {
   void PumpReady(bool* progress);
   void PumpEagerly(int peer, bool* progress);
   void NoteTraffic();
+  void ExpectAnswers();
   void LookAtHosts();
   Status Sleep(Deadline deadline, bool spin, bool* progress);
   Status WaitForEvents(int millis, int* count);
@@ -161,6 +162,7 @@ Status TcpTransport::Impl::TakeHandedOver() {
     if (!link.ok()) return link.status();
     TFC_RETURN_IF_ERROR(WatchPeer(peer, fd.get()));
     link.value()->Adopt(std::move(fd));
+    ExpectAnswers();  // the end of the handshake may be under way still
   }
   return Status::Ok();
 }
@@ -230,6 +232,10 @@ void TcpTransport::Impl::PumpEagerly(int peer, bool* progress) {
 
 void TcpTransport::Impl::NoteTraffic() {
   news = true;
+  ExpectAnswers();
+}
+
+void TcpTransport::Impl::ExpectAnswers() {
   if (std::exchange(unanswered, true)) return;
   next_look = Deadline::After(AckWatch::kSeconds);
 }
@@ -345,7 +351,9 @@ Result<Ticket> TcpTransport::PostReceive(int peer, const Tag& tag, const Mutable
   request.value()->cursor.Assign(spans);
   Result<PeerLink*> link = impl_->LinkTo(peer);
   Status status = link.status();
-  if (status.ok()) status = link.value()->PostReceive(request.value(), &impl_->news);
+  bool sent = false;
+  if (status.ok()) status = link.value()->PostReceive(request.value(), &sent);
+  if (sent) impl_->NoteTraffic();
   TFC_RETURN_IF_ERROR(impl_->Finish(status, ticket));
   return ticket;
 }

@@ -2,10 +2,12 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <iterator>
@@ -15,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "testing/own_network.h"
 #include "testing/tcp_world.h"
 #include "transport/frame.h"
 #include "transport/tcp/send_stream.h"
@@ -467,6 +470,31 @@ TEST(TcpTransportTest, AConnectionThatGotLostInTheHandshakeIsMadeAgain) {
   other.join();
   EXPECT_TRUE(Receive(*root, 1, Step(0), &in).ok());
   EXPECT_EQ(in, out);
+}
+
+// Keepalive rests while something is under way, and here that is nothing but the request for an announced message.
+TEST(TcpTransportTest, APeerIsLostWhoseHostIsCutOffBeforeItIsAskedForAMessage) {
+  if (std::getenv("TFC_TEST_LATE_SECONDS") == nullptr) GTEST_SKIP() << "takes 15 s: make test-late";
+  bool alone = false;
+  std::thread([&] {
+    alone = ::unshare(CLONE_NEWNET) == 0;  // for the threads that this one starts, too
+    if (!alone) return;
+    ASSERT_TRUE(SetLoopback(true));
+    TcpWorldOptions options;
+    options.max_unexpected_bytes = 1000;
+    TcpWorld world(2, options);
+    const Bytes out(5000);
+    Bytes in(5000);
+    (void)TakeOrDie(world.Tcp(1).PostSend(0, Step(0), Of(out)));
+    for (const Deadline quiet = Deadline::After(3); !quiet.Passed();)  // all is acknowledged, and seen to be
+      for (const int rank : {0, 1}) ASSERT_TRUE(world.Tcp(rank).Poll(Deadline::After(0.05)).ok());
+    ASSERT_TRUE(SetLoopback(false));
+    const Ticket receive = TakeOrDie(world.Tcp(0).PostReceive(1, Step(0), Of(&in)));
+    const Status status = world.Tcp(0).Wait(receive, Deadline::After(40));  // 15 on a machine that is not busy
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+    EXPECT_EQ(status.peer(), 1);
+  }).join();
+  if (!alone) GTEST_SKIP() << "a network of its own needs CAP_SYS_ADMIN";
 }
 
 TEST(TcpTransportTest, RanksThatDoNotTalkHaveNoConnection) {
