@@ -75,8 +75,10 @@ Status PeerLink::Dial(bool* progress) {
     *progress = true;
     return Lose(wants.status());
   }
+  const bool another = dialer_->attempts() != attempts;
+  if (another) hung_up_ = false;  // it was said of an attempt that got lost
   fd_ = dialer_->fd();
-  new_fd_ = fd_ >= 0 && (new_fd_ || dialer_->attempts() != attempts);
+  new_fd_ = fd_ >= 0 && (new_fd_ || another);
   if (wants.value() != HandshakeWants::kNothing) return Status::Ok();
   *progress = true;
   Adopt(dialer_->TakeFd());

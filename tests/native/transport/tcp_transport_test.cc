@@ -2,6 +2,7 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 
@@ -20,6 +21,7 @@
 #include "testing/own_network.h"
 #include "testing/tcp_world.h"
 #include "transport/frame.h"
+#include "transport/tcp/peer_link.h"
 #include "transport/tcp/send_stream.h"
 
 namespace tfc {
@@ -470,6 +472,38 @@ TEST(TcpTransportTest, AConnectionThatGotLostInTheHandshakeIsMadeAgain) {
   other.join();
   EXPECT_TRUE(Receive(*root, 1, Step(0), &in).ok());
   EXPECT_EQ(in, out);
+}
+
+// Else each message would be read for twice from then on.
+TEST(PeerLinkTest, TheEndOfALostAttemptIsNotThatOfTheNextOne) {
+  TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  AcceptorOptions door;
+  door.key = TcpWorld::Key();
+  door.self = Identity{0, 2, 7};
+  PeerLink link(0, listener.address(), PeerLink::Options{7, 4000});
+  ASSERT_TRUE(link.Connect(Hello{Purpose::kData, 7, 1, 0}, door.key, Soon()).ok());
+  bool progress = false;
+  const auto turn = [&] {  // what a transport does, without edges
+    pollfd ready = {link.fd(), POLLIN | POLLOUT | POLLRDHUP, 0};
+    if (::poll(&ready, 1, 10) > 0) link.Notice(static_cast<uint32_t>(ready.revents));
+    if (link.state() == PeerLink::State::kConnecting && link.connect_deadline().Passed()) link.Notice(POLLOUT);
+    return !link.Ready() || link.Pump(false, &progress).ok();
+  };
+  while (!TakeOrDie(listener.Accept()).fd.valid()) std::this_thread::yield();  // and drops it
+  while (link.fd() >= 0) ASSERT_TRUE(turn());
+  const auto acceptor = TakeOrDie(Acceptor::Create(std::move(listener), door));
+  std::vector<Accepted> accepted;
+  while (link.state() != PeerLink::State::kOpen || accepted.empty()) {
+    ASSERT_TRUE(turn());
+    for (Accepted& one : TakeOrDie(acceptor->Advance())) accepted.push_back(std::move(one));
+  }
+  ASSERT_TRUE(turn());
+  const FrameHeader header{kFrameMagic, 0, 0, FrameKind::kEager, 1, 99, 7, 0, 0};
+  ASSERT_EQ(::send(accepted.front().fd.get(), &header, sizeof(header), MSG_NOSIGNAL),
+            static_cast<ssize_t>(sizeof(header)));
+  progress = false;
+  while (!progress) ASSERT_TRUE(turn());
+  EXPECT_FALSE(link.Ready());
 }
 
 // Keepalive rests while something is under way, and here that is nothing but the request for an announced message.
