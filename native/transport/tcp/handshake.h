@@ -7,7 +7,8 @@
 //                                              <-      VERDICT    yes or why not, HMAC("verdict", ...)
 //
 // All HMACs are HMAC-SHA256 with the job key over everything said before. Frames have fixed sizes;
-// a frame header that announces anything else ends the connection before its body is read. Both
+// a frame header that announces anything else ends the connection before its body is read. To the header of
+// another version the listening side answers with its own, so that the connecting side does not try again. Both
 // sides are state machines over a non-blocking socket, so that one thread can run many of them and a
 // silent peer delays no other. Neither reads a byte beyond its last frame.
 #ifndef TFCOLLECTIVE_TRANSPORT_TCP_HANDSHAKE_H_

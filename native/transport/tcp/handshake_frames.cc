@@ -7,13 +7,19 @@
 namespace tfc::handshake_internal {
 namespace {
 
-Status CheckHeader(const Buffer& buffer, Kind kind) {
+Header HeaderOf(const Buffer& buffer) {
   Header header;
   std::memcpy(&header, buffer.bytes.data(), sizeof(header));
+  return header;
+}
+
+Status CheckHeader(const Buffer& buffer, Kind kind) {
+  const Header header = HeaderOf(buffer);
   if (header.magic != kMagic) return Status(Code::kProtocol, "it does not speak tfcollective's protocol");
   if (header.version != kVersion) {
     return Status(Code::kProtocol, "it speaks version " + std::to_string(header.version) + " of the protocol, not " +
-                                       std::to_string(kVersion));
+                                       std::to_string(kVersion) +
+                                       ": install the same version of tfcollective on all hosts");
   }
   if (header.kind != static_cast<uint16_t>(kind)) {
     return Status(Code::kProtocol, "it sent frame " + std::to_string(header.kind) + " where frame " +
@@ -92,6 +98,21 @@ Result<Moved> Write(int fd, Buffer* buffer) {
     buffer->done += static_cast<size_t>(sent);
   }
   return Moved::kAll;
+}
+
+bool IsOtherVersion(const Buffer& buffer) {
+  if (buffer.done < sizeof(Header)) return false;
+  const Header header = HeaderOf(buffer);
+  return header.magic == kMagic && header.version != kVersion;
+}
+
+void SayVersion(int fd) {
+  Header header;
+  header.kind = static_cast<uint16_t>(Kind::kChallenge);
+  (void)::send(fd, &header, sizeof(header), MSG_DONTWAIT | MSG_NOSIGNAL);  // nothing else has been sent: it fits
+  // What is left unread when the connection is closed resets it, and a reset may overtake the header.
+  std::array<uint8_t, 1024> rest;
+  (void)::recv(fd, rest.data(), rest.size(), MSG_DONTWAIT);
 }
 
 }  // namespace tfc::handshake_internal

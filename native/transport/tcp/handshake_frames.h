@@ -103,6 +103,11 @@ enum class Moved { kAll, kBlocked };
 Result<Moved> Read(int fd, Kind kind, Buffer* buffer);
 Result<Moved> Write(int fd, Buffer* buffer);
 
+// Whether what Read has refused is the header of another version of the protocol.
+bool IsOtherVersion(const Buffer& buffer);
+// The header of an answer without a body: a peer of any version learns this one's from it.
+void SayVersion(int fd);
+
 }  // namespace tfc::handshake_internal
 
 #endif  // TFCOLLECTIVE_TRANSPORT_TCP_HANDSHAKE_FRAMES_H_

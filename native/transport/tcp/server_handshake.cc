@@ -29,6 +29,8 @@ Result<HandshakeWants> ServerHandshake::Step() {
 Result<HandshakeWants> ServerHandshake::Read() {
   const bool first = state_ == State::kReadHello;
   Result<hs::Moved> moved = hs::Read(fd_.get(), first ? hs::Kind::kHello : hs::Kind::kProof, &buffer_);
+  // Else the peer would see nothing but the end of the connection, and make it again.
+  if (!moved.ok() && first && hs::IsOtherVersion(buffer_)) hs::SayVersion(fd_.get());
   if (!moved.ok()) return moved.status();
   if (moved.value() == hs::Moved::kBlocked) return HandshakeWants::kRead;
   TFC_RETURN_IF_ERROR(first ? AnswerHello() : AnswerProof());

@@ -210,10 +210,24 @@ TEST(HandshakeTest, ALengthIsCheckedBeforeTheBodyIsRead) {
     EXPECT_TRUE(IsClosedByPeer(fd));
     EXPECT_TRUE(server.Logs("announced " + std::to_string(size) + " bytes"));
   }
+}
+
+// The header is all that two versions have in common.
+TEST(HandshakeTest, APeerOfAnotherVersionLearnsThisOne) {
+  namespace hs = handshake_internal;
+  Server server;
+  const UniqueFd fd = Stranger(server);
+  std::vector<uint8_t> hello(300);
   hs::Header header;
   header.version = 99;
-  const UniqueFd fd = Stranger(server);
-  Say(fd, &header, sizeof(header));
+  header.kind = static_cast<uint16_t>(hs::Kind::kHello);
+  header.body_size = static_cast<uint32_t>(hello.size() - sizeof(header));
+  std::memcpy(hello.data(), &header, sizeof(header));
+  Say(fd, hello.data(), hello.size());
+  hs::Header answer;
+  ASSERT_EQ(::recv(fd.get(), &answer, sizeof(answer), MSG_WAITALL), static_cast<ssize_t>(sizeof(answer)));
+  EXPECT_EQ(answer.magic, hs::kMagic);
+  EXPECT_EQ(answer.version, hs::kVersion);
   EXPECT_TRUE(IsClosedByPeer(fd));
   EXPECT_TRUE(server.Logs("version 99"));
 }
@@ -431,6 +445,23 @@ TEST(ConnectTest, AnotherKeyIsNotTriedAgain) {
   }
   EXPECT_EQ(wants.status().code(), Code::kProtocol);
   EXPECT_EQ(dialer.attempts(), 1);
+}
+
+TEST(ConnectTest, AnotherVersionIsNotTriedAgain) {
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  std::thread other([&] {
+    pollfd ready = {listener.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, 10000), 1);
+    const TcpListener::Incoming incoming = TakeOrDie(listener.Accept());
+    handshake_internal::Header header;
+    header.version = 99;
+    Say(incoming.fd, &header, sizeof(header));
+  });
+  const Result<UniqueFd> fd =
+      Connect(listener.address(), Hello{Purpose::kControl, 7, 2, 0}, Key(), Deadline::After(30), -1);
+  other.join();
+  EXPECT_EQ(fd.status().code(), Code::kProtocol);
+  EXPECT_NE(fd.status().message().find("version 99"), std::string::npos) << fd.status().message();
 }
 
 TEST(ConnectTest, ASilentListenerMeansDeadlineExceeded) {
