@@ -20,7 +20,7 @@ namespace {
 constexpr double kClientSeconds = 5.0;
 constexpr double kCrowdedSeconds = 0.5;
 constexpr size_t kMaxWaiting = 256;
-constexpr double kRetrySeconds = 0.02;  // after the server's queue was full
+constexpr double kRetrySeconds = 0.02;  // after the server's queue was full, or too many descriptors were on their way
 constexpr double kPauseSeconds = 0.1;   // after accept failed for want of descriptors or memory
 constexpr char kPrefix[] = "tfcollective-";
 constexpr size_t kFdsPerMessage = 250;  // the kernel takes 253
@@ -65,8 +65,9 @@ bool SameUser(int fd) {
 
 using Control = std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))>;
 
-// One message: the digest that proves the server, and with it `count` descriptors.
-Status SendWithFds(int socket, const Digest& digest, const int* fds, size_t count, Deadline deadline) {
+// One message: the digest that proves the server, and with it `count` descriptors. False, with errno, if it was not
+// sent.
+bool SendWithFds(int socket, const Digest& digest, const int* fds, size_t count) {
   iovec data{const_cast<uint8_t*>(digest.data()), digest.size()};
   alignas(cmsghdr) Control control = {};
   msghdr message{};
@@ -79,12 +80,7 @@ Status SendWithFds(int socket, const Digest& digest, const int* fds, size_t coun
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-  while (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(digest.size())) {
-    // Too many of this user's descriptors are on their way: until other clients have fetched theirs.
-    if (errno != ETOOMANYREFS || deadline.Passed()) return Status::FromErrno("sendmsg", errno);
-    ::poll(nullptr, 0, 1);
-  }
-  return Status::Ok();
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(digest.size());
 }
 
 // Appends the descriptors of one message.
@@ -114,22 +110,23 @@ Status ReceiveWithFds(int socket, Digest* digest, std::vector<UniqueFd>* fds) {
   return Status::Ok();
 }
 
-// One that has connected and has not proved the key yet.
+// One that has connected. It has to prove the key soon; then it waits for its descriptors as long as the server does.
 struct Client {
   UniqueFd socket;
   Deadline::Clock::time_point since;
   Proof proof{};
-  size_t received = 0;
+  size_t received = 0;  // of the proof
+  size_t given = 0;     // descriptors
 };
 
 Deadline LimitOf(const Client& client, bool crowded) {
   return Deadline::After(crowded ? kCrowdedSeconds : kClientSeconds, client.since);
 }
 
-enum class Answer { kLater, kServed, kTurnedAway };
+enum class Answer { kLater, kYes, kTurnedAway };
 
-// Reads what there is of the proof; gives `fds` away once it is whole and right.
-Answer ServeOne(Client* client, const std::vector<int>& fds, const std::string& name, const ExchangeKey& key) {
+// Reads what there is of the proof.
+Answer ReadProof(Client* client, const std::string& name, const ExchangeKey& key) {
   auto* bytes = reinterpret_cast<char*>(&client->proof);
   const ssize_t got =
       ::recv(client->socket.get(), bytes + client->received, sizeof(Proof) - client->received, MSG_DONTWAIT);
@@ -138,14 +135,34 @@ Answer ServeOne(Client* client, const std::vector<int>& fds, const std::string& 
   client->received += static_cast<size_t>(got);
   if (client->received < sizeof(Proof)) return Answer::kLater;
   const Proof& proof = client->proof;
-  if (!ConstantTimeEqual(proof.digest, MakeDigest(key, "client", proof.nonce, name))) return Answer::kTurnedAway;
-  const Digest digest = MakeDigest(key, "server", proof.nonce, name);
-  for (size_t at = 0; at < fds.size(); at += kFdsPerMessage) {
-    const size_t count = std::min(kFdsPerMessage, fds.size() - at);
-    const Status sent = SendWithFds(client->socket.get(), digest, &fds[at], count, LimitOf(*client, false));
-    if (!sent.ok()) return Answer::kTurnedAway;
+  return ConstantTimeEqual(proof.digest, MakeDigest(key, "client", proof.nonce, name)) ? Answer::kYes
+                                                                                       : Answer::kTurnedAway;
+}
+
+// The kernel limits how many of a user's descriptors are on their way: until other clients have fetched theirs.
+bool IsTooMany(int err) { return err == ETOOMANYREFS || err == EAGAIN || err == EINTR; }
+
+Answer GiveFds(Client* client, const std::vector<int>& fds, const std::string& name, const ExchangeKey& key) {
+  const Digest digest = MakeDigest(key, "server", client->proof.nonce, name);
+  while (client->given < fds.size()) {
+    const size_t count = std::min(kFdsPerMessage, fds.size() - client->given);
+    if (!SendWithFds(client->socket.get(), digest, &fds[client->given], count))
+      return IsTooMany(errno) ? Answer::kLater : Answer::kTurnedAway;
+    client->given += count;
   }
-  return Answer::kServed;
+  return Answer::kYes;
+}
+
+// Gives what can be given now; how many clients have all of it. Those and the ones that are gone leave the list.
+int GiveAll(std::vector<Client>* proved, const std::vector<int>& fds, const std::string& name, const ExchangeKey& key) {
+  int served = 0;
+  const auto ended = std::remove_if(proved->begin(), proved->end(), [&](Client& client) {
+    const Answer answer = GiveFds(&client, fds, name, key);
+    served += answer == Answer::kYes ? 1 : 0;
+    return answer != Answer::kLater;
+  });
+  proved->erase(ended, proved->end());
+  return served;
 }
 
 // Accept may succeed later.
@@ -186,12 +203,14 @@ Result<FdServer> FdServer::Create() {
 Status FdServer::Serve(const std::vector<int>& fds, int clients, const ExchangeKey& key, int cancel_fd,
                        Deadline deadline) {
   std::vector<Client> waiting;  // oldest first; one that says nothing keeps no other waiting
+  std::vector<Client> proved;   // and not served yet
   Deadline resume = Deadline::After(0);
   for (int served = 0; served < clients;) {
     const bool crowded = waiting.size() >= kMaxWaiting;
     const bool paused = !resume.Passed();
-    const auto watched =
-        Watch(crowded || paused ? -1 : socket_.get(), cancel_fd, waiting, paused ? deadline.Earlier(resume) : deadline);
+    Deadline look = paused ? deadline.Earlier(resume) : deadline;
+    if (!proved.empty()) look = look.Earlier(Deadline::After(kRetrySeconds));
+    const auto watched = Watch(crowded || paused ? -1 : socket_.get(), cancel_fd, waiting, look);
     if (!watched.ok()) return watched.status();
     if (watched.value()[1].revents != 0) return Status(Code::kCancelled, "cancelled");
     if (deadline.Passed())
@@ -199,10 +218,11 @@ Status FdServer::Serve(const std::vector<int>& fds, int clients, const ExchangeK
                                                  " ranks of this node fetched the shared memory");
     for (size_t i = waiting.size(); i-- > 0;) {
       Answer answer = LimitOf(waiting[i], crowded).Passed() ? Answer::kTurnedAway : Answer::kLater;
-      if (watched.value()[i + 2].revents != 0) answer = ServeOne(&waiting[i], fds, name_, key);
-      if (answer == Answer::kServed) ++served;
+      if (watched.value()[i + 2].revents != 0) answer = ReadProof(&waiting[i], name_, key);
+      if (answer == Answer::kYes) proved.push_back(std::move(waiting[i]));
       if (answer != Answer::kLater) waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
     }
+    served += GiveAll(&proved, fds, name_, key);
     if (watched.value()[0].revents == 0) continue;
     UniqueFd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client.valid() && IsShortage(errno)) resume = Deadline::After(kPauseSeconds);

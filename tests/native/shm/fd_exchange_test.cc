@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,6 +14,7 @@
 #include <cstddef>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -137,6 +141,69 @@ TEST_F(FdExchangeTest, AFullQueueIsWaitedForUntilTheDeadline) {
   queue.clear();
   auto serving = Serve(1, 60);
   EXPECT_TRUE(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(60)).ok());
+  EXPECT_TRUE(serving.get().ok());
+}
+
+// Of the calling thread.
+bool DropPrivileges() {
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2] = {};
+  return ::syscall(SYS_capset, &header, none) == 0;
+}
+
+// Keeps `count` copies of a descriptor on their way.
+class UnderWay {
+ public:
+  UnderWay(int fd, size_t count) {
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_), 0);
+    std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
+    char byte = 0;
+    iovec data{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    const std::vector<int> copies(count, fd);
+    std::memcpy(CMSG_DATA(header), copies.data(), count * sizeof(int));
+    EXPECT_EQ(::sendmsg(ends_[0], &message, MSG_NOSIGNAL), 1);
+  }
+  ~UnderWay() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+// The kernel lets a user have as many on their way as files open. The limit for clients that prove nothing is not one
+// for those that wait for their descriptors.
+TEST_F(FdExchangeTest, TooManyDescriptorsUnderWayAreWaitedFor) {
+  constexpr size_t kMany = 250;
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit few = {kMany - 50, usual.rlim_max};
+  auto under_way = std::make_unique<UnderWay>(file_.get(), kMany);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  auto serving = std::async(std::launch::async, [this] {
+    EXPECT_TRUE(DropPrivileges());
+    return server_.Serve({file_.get()}, 1, kKey, kNoCancel, Deadline::After(60));
+  });
+  auto fetching = std::async(std::launch::async,
+                             [this] { return FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(60)); });
+  EXPECT_EQ(fetching.wait_for(std::chrono::milliseconds(5500)), std::future_status::timeout);
+  under_way.reset();
+  const auto fetched = fetching.get();
+  EXPECT_TRUE(fetched.ok()) << fetched.status().message();
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  if (!fetched.ok()) EXPECT_TRUE(FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(60)).ok());
   EXPECT_TRUE(serving.get().ok());
 }
 
