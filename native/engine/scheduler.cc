@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr double kForever = 1e9;
 constexpr double kRetrySeconds = 0.01;  // when a stack could not be mapped
+constexpr double kStackSeconds = 1.0;   // and for how long it is tried, before tasks go without
 
 enum class Wait { kNothing, kTask, kTransport, kArena };
 
@@ -26,6 +28,8 @@ struct Lane {
   Channel channel;
   std::deque<Scheduler::Task> tasks;
   std::unique_ptr<Fiber> fiber;
+  Status no_fiber;                     // why there is none
+  std::optional<Deadline> give_up_at;  // then tasks run without one, and fail where they would have to wait
   Wait wait = Wait::kNothing;
   const Condition* condition = nullptr;  // of a wait in the arena
   Deadline deadline = Deadline::After(0);
@@ -66,6 +70,10 @@ class FiberTransport final : public Transport {
       if (!done.ok()) return done.status();
       // Done: releases the ticket. Too late: words the timeout.
       if (done.value() || deadline.Passed()) return inner_->Wait(ticket, deadline);
+      if (lane_->fiber == nullptr) {
+        inner_->Interrupt(lane_->no_fiber);  // the task's memory must not be used any longer
+        return inner_->Wait(ticket, deadline);
+      }
       lane_->Block(tfc::Wait::kTransport, nullptr, deadline);
     }
   }
@@ -84,6 +92,7 @@ class FiberWaiter final : public Waiter {
       if (condition.Holds()) return Status::Ok();
       TFC_RETURN_IF_ERROR(arena_->interrupted());
       if (deadline.Passed()) return Status(Code::kDeadlineExceeded, "");
+      if (lane_->fiber == nullptr) return lane_->no_fiber;
       lane_->Block(Wait::kArena, &condition, deadline);
     }
   }
@@ -134,21 +143,26 @@ struct Scheduler::Impl {
     }
   }
 
+  // The fiber's body.
   void RunTasks(Lane* lane) {
+    while (!lane->ending) {
+      RunQueued(lane);
+      lane->Block(Wait::kTask, nullptr, Deadline::After(kForever));
+    }
+  }
+
+  void RunQueued(Lane* lane) {
     FiberTransport fiber_transport(transport.transport, lane);
     FiberWaiter fiber_waiter(arena, lane);
     Resources resources;
     resources.transport = transport.transport == nullptr ? nullptr : &fiber_transport;
     resources.arena = arena;
     resources.waiter = arena == nullptr ? nullptr : &fiber_waiter;
-    while (!lane->ending) {
-      while (!lane->tasks.empty()) {
-        Task task = std::move(lane->tasks.front());
-        lane->tasks.pop_front();
-        resources.link = link;
-        task(resources, &lane->channel);
-      }
-      lane->Block(Wait::kTask, nullptr, Deadline::After(kForever));
+    while (!lane->tasks.empty()) {
+      Task task = std::move(lane->tasks.front());
+      lane->tasks.pop_front();
+      resources.link = link;
+      task(resources, &lane->channel);
     }
   }
 
@@ -162,7 +176,13 @@ struct Scheduler::Impl {
   bool ResumeAll() {
     bool resumed = false;
     for (auto& [index, lane] : lanes) {
-      if (!lane->busy() || !MayGoOn(*lane) || !HasFiber(lane.get())) continue;
+      if (!lane->busy() || !MayGoOn(*lane)) continue;
+      if (!HasFiber(lane.get())) {
+        if (!lane->give_up_at->Passed()) continue;
+        RunQueued(lane.get());
+        resumed = true;
+        continue;
+      }
       // A wait in the transport is looked at again after each poll only: that is no progress.
       const bool looks_again = lane->wait == Wait::kTransport;
       Resume(lane.get());
@@ -181,12 +201,17 @@ struct Scheduler::Impl {
     } while (lane->outside != nullptr);
   }
 
-  // Makes the lane's fiber if it has none. Without memory for a stack the tasks stay queued.
+  // Makes the lane's fiber if it has none. Without memory for a stack the tasks stay queued for a moment.
   bool HasFiber(Lane* lane) {
     if (lane->fiber != nullptr) return true;
     auto fiber = Fiber::Create([this, lane] { RunTasks(lane); });
-    if (fiber.ok()) lane->fiber = fiber.Take();
-    return lane->fiber != nullptr;
+    if (fiber.ok()) {
+      lane->fiber = fiber.Take();
+      return true;
+    }
+    lane->no_fiber = fiber.status();
+    if (!lane->give_up_at) lane->give_up_at = Deadline::After(kStackSeconds);
+    return false;
   }
 
   bool HasWork() const {

@@ -5,7 +5,8 @@
 // given. When a task has to wait, the thread goes on with the other channels; when all wait, or there
 // are none, it sleeps in the transport's poll, so that connections are always read: a peer's early
 // messages do not depend on what this rank does. Only where all ranks share one node's memory, and no
-// connections, does it sleep on this rank's doorbell in the arena. Idle costs nothing.
+// connections, does it sleep on this rank's doorbell in the arena. Idle costs nothing. Where there is no
+// memory for a fiber's stack, tasks that have to wait fail.
 #ifndef TFCOLLECTIVE_ENGINE_SCHEDULER_H_
 #define TFCOLLECTIVE_ENGINE_SCHEDULER_H_
 

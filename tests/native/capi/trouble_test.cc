@@ -228,6 +228,48 @@ TEST(TroubleTest, SharedMemoryThatRunsOutLaterIsAnErrorOnAllRanks) {
   });
 }
 
+// The thread of a rank on which callbacks run makes the stacks.
+TEST(TroubleTest, WithoutMemoryForAStackAnOperationFailsOnAllRanks) {
+  for (const int32_t transport : {TFC_TRANSPORT_AUTO, TFC_TRANSPORT_TCP}) {
+    WorldOptions options;
+    options.transport = transport;
+    options.op_timeout_s = 60;
+    RunWorld(options, [](int rank, tfc_communicator* communicator) {
+      float value = 1;
+      const tfc_span span{&value, &value, 1};
+      tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "first");
+      request.spans = &span;
+      request.num_spans = 1;
+      std::promise<void> called;
+      const auto refuse = [](void* done, const tfc_error* error) {
+        EXPECT_EQ(error, nullptr);
+        EXPECT_TRUE(RefuseCall(SYS_mprotect, ENOMEM)) << "this system has no seccomp";
+        static_cast<std::promise<void>*>(done)->set_value();
+      };
+      if (rank == 1) {
+        ASSERT_EQ(tfc_submit(communicator, &request, refuse, &called, nullptr), TFC_OK);
+        called.get_future().wait();
+      } else {
+        ASSERT_EQ(SubmitAndWait(communicator, request).code, TFC_OK);
+      }
+      std::promise<CallResult> ended;
+      const auto end = [](void* promise, const tfc_error* error) {
+        const CallResult result =
+            error == nullptr ? CallResult{} : CallResult{error->code, error->peer, error->message};
+        static_cast<std::promise<CallResult>*>(promise)->set_value(result);
+      };
+      std::vector<float> values(1 << 22);  // more than a peer leaves ready
+      const tfc_span large{values.data(), values.data(), 1 << 22};
+      tfc_plan* plan = Acquire(communicator);  // a channel, and so a stack, of its own
+      ASSERT_EQ(tfc_plan_start(plan, 0, TFC_FLOAT32, &large, 1, end, &ended, nullptr), TFC_OK);
+      const CallResult result = ended.get_future().get();
+      tfc_plan_release(plan);
+      EXPECT_EQ(result.code, TFC_RESOURCE_EXHAUSTED) << result.message;
+      EXPECT_NE(result.message.find("a fiber's stack failed"), std::string::npos) << result.message;
+    });
+  }
+}
+
 TEST(TroubleTest, ARankThatCannotSetUpTellsTheOthers) {
   Listening a, b;
   const std::vector<std::string> good{a.address, b.address};
