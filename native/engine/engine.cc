@@ -356,9 +356,10 @@ void Engine::ForgetPlan(const std::string& name) {
   DropIfForgotten(plan);
 }
 
-// Under the mutex. The channel's counters stay as they are, and are the same on all ranks: each has done all runs.
+// Under the mutex. The channel's counters stay as they are, and are the same on all ranks: each has done all runs. In
+// the middle of a step the plan is needed for the rest: another one of its name would begin with the first bucket.
 void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
-  if (!plan->forgotten || plan->unfinished > 0) return;
+  if (!plan->forgotten || plan->unfinished > 0 || plan->order().cursor() != 0) return;
   plans_.erase(plan->spec().name);
   if (plan->asked && !failure_.failed()) star_->Send(0, static_cast<uint8_t>(Message::kForget), plan->spec().name);
   plan->StartAnew();

@@ -36,7 +36,7 @@ class Plan {
   std::optional<uint32_t> channel;  // once they have; may be kNoPlanChannel
   size_t waiting = 0;               // runs in order()
   size_t unfinished = 0;            // runs that were started and are not done
-  bool forgotten = false;           // to be dropped once no run is unfinished
+  bool forgotten = false;           // to be dropped between two steps, once no run is unfinished
 
  private:
   const PlanSpec spec_;

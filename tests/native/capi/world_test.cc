@@ -538,6 +538,25 @@ TEST_P(WorldTest, RanksForgetPlansWhenTheyLike) {
   });
 }
 
+TEST_P(WorldTest, APlanThatIsForgottenInTheMiddleOfAStepKeepsItsTurn) {
+  EveryRank([this](int, tfc_communicator* communicator) {
+    tfc_plan* plan = Acquire(communicator, "step", 2);
+    PlanRun run;
+    std::vector<float> a(5000, 1), b(10, 2);
+    ASSERT_EQ(StartBucket(plan, 0, &a, &run), TFC_OK);
+    WaitFor(&run, 1);
+    EXPECT_EQ(tfc_plan_forget(communicator, "step", nullptr), TFC_OK);
+    tfc_plan_release(plan);
+    plan = Acquire(communicator, "step", 2);
+    ASSERT_EQ(StartBucket(plan, 1, &b, &run), TFC_OK);
+    WaitFor(&run, 2);
+    ASSERT_EQ(run.codes, std::vector<int>(2, TFC_OK));
+    ASSERT_EQ(b.back(), static_cast<float>(2 * size()));
+    RunOnce(plan, size());
+    tfc_plan_release(plan);
+  });
+}
+
 TEST_P(WorldTest, MorePlansThanChannelsRunAllTheSame) {
   EveryRank([this](int, tfc_communicator* communicator) {
     std::vector<tfc_plan*> plans;
