@@ -20,6 +20,11 @@ constexpr double kCauseSeconds = 0.3;
 // After a failure nobody has a reason to stay.
 constexpr double kFailedLingerSeconds = 1.0;
 
+Status CheckSame(const PlanSpec& known, const PlanSpec& spec) {
+  if (known.signature == spec.signature && known.num_buckets == spec.num_buckets) return Status::Ok();
+  return Status(Code::kInvalidArgument, "there is another bucket plan named '" + spec.name + "' in this process");
+}
+
 uint64_t HashText(const std::string& text) {
   Operation operation;  // a barrier's signature is its name's
   operation.name = text;
@@ -342,8 +347,7 @@ Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& plan = plans_[spec.name];
   if (plan == nullptr) plan = std::make_shared<Plan>(spec);
-  if (plan->spec().signature != spec.signature || plan->spec().num_buckets != spec.num_buckets)
-    return Status(Code::kInvalidArgument, "there is another bucket plan named '" + spec.name + "' in this process");
+  TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
   return plan;
 }
 
@@ -398,6 +402,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
     TFC_RETURN_IF_ERROR(Admit());
     // It may have been forgotten since it was acquired, and another one of its name may be in its place.
     plan = plans_.emplace(spec.name, plan).first->second;
+    TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
     // Once the ranks have agreed, the run itself finds out whether it needs somebody who has left.
     if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
       TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));

@@ -557,6 +557,21 @@ TEST_P(WorldTest, APlanThatIsForgottenInTheMiddleOfAStepKeepsItsTurn) {
   });
 }
 
+TEST_P(WorldTest, AForgottenPlanIsNotTakenForAnotherOneOfItsName) {
+  if (size() == 1) GTEST_SKIP() << "a world of one keeps no plans";
+  EveryRank([this](int, tfc_communicator* communicator) {
+    tfc_plan* old = Acquire(communicator, "step", 300);
+    EXPECT_EQ(tfc_plan_forget(communicator, "step", nullptr), TFC_OK);
+    tfc_plan* plan = Acquire(communicator, "step", 2);
+    PlanRun run;
+    std::vector<float> values(3, 1);
+    EXPECT_EQ(StartBucket(old, 299, &values, &run), TFC_INVALID_ARGUMENT);
+    RunOnce(plan, size());
+    tfc_plan_release(old);
+    tfc_plan_release(plan);
+  });
+}
+
 TEST_P(WorldTest, MorePlansThanChannelsRunAllTheSame) {
   EveryRank([this](int, tfc_communicator* communicator) {
     std::vector<tfc_plan*> plans;
