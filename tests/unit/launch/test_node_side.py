@@ -4,6 +4,7 @@ import json
 import queue
 import signal
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from patience import within
 
 from tfcollective.agent.config import AgentConfig, Order, StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.clock import Deadline
 from tfcollective.codec import encode_line
 from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
@@ -104,6 +106,19 @@ def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
     client.put(orders_key(0), [refusal_line("not needed").decode()])
     with pytest.raises(ConfigError, match="not needed"):
         node_side.serve(settings(server, key))
+
+
+def test_its_connections_end_with_it(server, client, key, monkeypatch):
+    made, make = [], node_side._client
+    monkeypatch.setattr(node_side, "_client", lambda settings: made.append(make(settings)) or made[-1])
+    client.put(orders_key(0), [refusal_line("not needed").decode()])
+    with pytest.raises(ConfigError, match="not needed"):
+        node_side.serve(settings(server, key))
+    server.close()  # ends the wait for further orders
+    deadline = Deadline.after(within(20))
+    while not all(one.closed for one in made) and not deadline.expired():
+        time.sleep(0.01)
+    assert [one.closed for one in made] == [True, True, True]
 
 
 def test_no_orders(server, key):

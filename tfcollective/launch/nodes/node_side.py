@@ -99,7 +99,7 @@ def serve_stdin() -> int:
     first = orders.get()
     if first is None:
         return ExitCode.LOST  # the launcher has died before it could say anything
-    return _serve(decode(first, NodeSettings, "the node's settings"), orders, lambda settings, number: None, None)
+    return _serve(decode(first, NodeSettings, "the node's settings"), orders, lambda settings, number, client: None, None)
 
 
 def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
@@ -110,21 +110,31 @@ def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
     """
     orders: _Orders = queue.SimpleQueue()
 
-    def listen(settings: NodeSettings, number: int) -> None:
-        threading.Thread(target=_poll_orders, args=(settings, number, orders), daemon=True).start()
+    def listen(settings: NodeSettings, number: int, client: CoordinatorClient) -> None:
+        threading.Thread(target=_poll_orders, args=(settings, number, orders, client), daemon=True).start()
 
     return _serve(settings, orders, listen, key_file)
 
 
 def _serve(
-    settings: NodeSettings, orders: _Orders, listen: Callable[[NodeSettings, int], None], key_file: Path | None
+    settings: NodeSettings,
+    orders: _Orders,
+    listen: Callable[[NodeSettings, int, CoordinatorClient], None],
+    key_file: Path | None,
 ) -> int:
     address = _address(settings)
     settings, number = _enroll(settings, address, key_file)
-    client = _client(settings)
-    listen(settings, number)
-    pulse = _Pulse(client, number, lambda: orders.put(None))
-    pulse.start()
+    with _client(settings) as client:
+        listen(settings, number, client)
+        pulse = _Pulse(client, number, lambda: orders.put(None))
+        pulse.start()
+        try:
+            return _follow(settings, orders, pulse, address, number)
+        finally:
+            pulse.stop()
+
+
+def _follow(settings: NodeSettings, orders: _Orders, pulse: _Pulse, address: str, number: int) -> int:
     try:
         first = orders.get(timeout=settings.patience)
     except queue.Empty:
@@ -266,10 +276,14 @@ class _Pulse:
         """Starts the thread; ``on_lost`` is called on it, once."""
         self._thread.start()
 
-    def end(self, end: _End) -> None:
-        """The last word: how the agent ended."""
+    def stop(self) -> None:
+        """No sign of life after this one. A second call does nothing."""
         self._ended.set()
         self._thread.join(_REPLY_S)
+
+    def end(self, end: _End) -> None:
+        """The last word: how the agent ended."""
+        self.stop()
         try:
             self._client.put(self._key, {"ended": True, **asdict(end)})
         except CoordinatorError as error:
@@ -335,18 +349,18 @@ def _read_lines(descriptor: int, orders: _Orders) -> None:
     orders.put(None)
 
 
-def _poll_orders(settings: NodeSettings, number: int, orders: _Orders) -> None:
-    """A connection of its own: it waits long."""
-    client = _client(settings)
+def _poll_orders(settings: NodeSettings, number: int, orders: _Orders, pulse: CoordinatorClient) -> None:
+    """A connection of its own: it waits long. Ends when the pulse's has been closed."""
     version, seen = 0, 0
-    while True:
-        try:
-            entry = client.wait(orders_key(number), timeout=_POLL_S, newer_than=version)
-        except CoordinatorError as error:
-            _LOG.debug("node: %s", error)
-            time.sleep(_RETRY_S)  # the pulse decides when this has lasted too long
-            continue
-        if entry is not None and isinstance(entry.value, list):
-            for line in entry.value[seen:]:
-                orders.put(str(line).encode())
-            version, seen = entry.version, len(entry.value)
+    with _client(settings) as client:
+        while not pulse.closed:
+            try:
+                entry = client.wait(orders_key(number), timeout=_POLL_S, newer_than=version)
+            except CoordinatorError as error:
+                _LOG.debug("node: %s", error)
+                time.sleep(_RETRY_S)  # the pulse decides when this has lasted too long
+                continue
+            if entry is not None and isinstance(entry.value, list):
+                for line in entry.value[seen:]:
+                    orders.put(str(line).encode())
+                version, seen = entry.version, len(entry.value)
