@@ -23,6 +23,8 @@
 #include "transport/frame.h"
 #include "transport/tcp/peer_link.h"
 #include "transport/tcp/send_stream.h"
+#include "transport/tcp/socket_options.h"
+#include "transport/tcp/tcp_listener.h"
 
 namespace tfc {
 namespace {
@@ -46,16 +48,21 @@ Status Receive(Transport& transport, int peer, const Tag& tag, Bytes* bytes) {
 class ScriptedPeer : public testing::Test {
  protected:
   void SetUp() override {
+    SetUpTransport();
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    peer_ = UniqueFd(fds[1]);
+    ASSERT_TRUE(transport_->AddConnection(1, UniqueFd(fds[0])).ok());
+  }
+
+  // Without a connection.
+  void SetUpTransport() {
     TcpTransportOptions options;
     options.self = Identity{0, 2, 7};
     options.key = TcpWorld::Key();
     options.addresses = {SocketAddress::Parse("10.0.0.6:1000").Take(), SocketAddress::Parse("10.0.0.7:3412").Take()};
     options.max_unexpected_bytes = kRoom;
     transport_ = TakeOrDie(TcpTransport::Create(options));
-    int fds[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    peer_ = UniqueFd(fds[1]);
-    ASSERT_TRUE(transport_->AddConnection(1, UniqueFd(fds[0])).ok());
   }
 
   static FrameHeader HeaderOf(const Tag& tag, uint64_t length, FrameKind kind = FrameKind::kEager,
@@ -504,6 +511,32 @@ TEST(PeerLinkTest, TheEndOfALostAttemptIsNotThatOfTheNextOne) {
   progress = false;
   while (!progress) ASSERT_TRUE(turn());
   EXPECT_FALSE(link.Ready());
+}
+
+// The same with nothing under way but the acceptor's last word in the handshake.
+TEST_F(ScriptedPeer, IsLostIfItsHostIsCutOffAtTheEndOfTheHandshake) {
+  if (std::getenv("TFC_TEST_LATE_SECONDS") == nullptr) GTEST_SKIP() << "takes 12 s: make test-late";
+  peer_.Reset();
+  SetUpTransport();
+  bool alone = false;
+  std::thread([&] {
+    alone = ::unshare(CLONE_NEWNET) == 0;
+    if (!alone) return;
+    ASSERT_TRUE(SetLoopback(true));
+    const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+    const UniqueFd peer(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(peer.get(), listener.address().raw(), listener.address().raw_size()), 0);
+    UniqueFd mine = std::move(TakeOrDie(listener.Accept()).fd);
+    ASSERT_TRUE(ConfigureConnection(mine.get()).ok());
+    ASSERT_TRUE(SetLoopback(false));
+    ASSERT_EQ(::send(mine.get(), "x", 1, MSG_NOSIGNAL), 1);
+    ASSERT_TRUE(transport_->AddConnection(1, std::move(mine)).ok());
+    Bytes in(8);
+    const Ticket receive = TakeOrDie(transport_->PostReceive(1, Step(0), Of(&in)));
+    const Status status = transport_->Wait(receive, Deadline::After(40));  // 15 on a machine that is not busy
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+  }).join();
+  if (!alone) GTEST_SKIP() << "a network of its own needs CAP_SYS_ADMIN";
 }
 
 // Keepalive rests while something is under way, and here that is nothing but the request for an announced message.
