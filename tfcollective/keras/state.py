@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import GradientAggregation
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
-from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.guard import ReplicaGuards
 from tfcollective.tensorflow.layers import LocalVariables
 
 __all__ = ["ATTRIBUTE", "OptimizerState", "Passes", "state_of"]
@@ -95,9 +95,9 @@ class OptimizerState:
         return f"keras_optimizer.{next(_counts[tuple(ranks or ())])}"
 
     @functools.cached_property
-    def guard(self) -> ReplicaGuard:
+    def guard(self) -> ReplicaGuards:
         """Compares the ranks' variables now and then."""
-        return ReplicaGuard(self.scope, process_set=self.options.process_set)
+        return ReplicaGuards(self.scope, self.options.process_set)
 
     def begin(self, variables: Sequence[Any]) -> None:
         """An update of these variables is being built."""

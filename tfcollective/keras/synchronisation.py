@@ -14,7 +14,7 @@ from tfcollective.keras.optimizers import distributed_states, optimizers_of, tra
 from tfcollective.keras.variables import build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import variable_key
-from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.guard import ReplicaGuards
 from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.names import without_numbers
 from tfcollective.tensorflow.objects import allgather_object
@@ -90,7 +90,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         alike = [place for place in own if all(theirs.get(place) == counts[place] for theirs in everyones)]
         return distinct([variable for place in alike for variable in own[place]])
 
-    def _guards(self) -> list[ReplicaGuard]:
+    def _guards(self) -> list[ReplicaGuards]:
         return [state.guard for state in distributed_states(self.model).values()]
 
     def _warn_if_nothing_reduces(self) -> None:

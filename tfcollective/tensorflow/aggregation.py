@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.step_variables import make_eagerly
 
 __all__ = ["GradientAggregation", "checked_passes"]
@@ -36,6 +37,7 @@ class GradientAggregation:
         self._passes = passes
         self._scale = 1.0 / passes if average else 1.0
         self._sums: list[Any] = []
+        self._of: list[int] = []  # the keys of the variables whose gradients are in the sums
         self._counter: Any = None
 
     def step(
@@ -58,9 +60,9 @@ class GradientAggregation:
 
     def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
         """Adds one pass's gradients; returns whether it completes an update (bool, a scalar tensor)."""
-        pairs = zip(gradients, variables, strict=True)
-        dense = [_dense(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        self._make_variables(dense)
+        pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
+        dense = [_dense(gradient, variable) for gradient, variable in pairs]
+        self._make_variables(dense, [variable_key(variable) for _, variable in pairs])
         added = [total.assign_add(gradient) for total, gradient in zip(self._sums, dense, strict=True)]
         with tf.control_dependencies([operation for operation in added if operation is not None]):
             count = self._counter.assign_add(1)
@@ -76,11 +78,12 @@ class GradientAggregation:
             scaled = iter([total * tf.cast(self._scale, total.dtype) for total in totals])
         return [next(scaled) if there else None for there in present]
 
-    def _make_variables(self, gradients: Sequence[Any]) -> None:
+    def _make_variables(self, gradients: Sequence[Any], keys: list[int]) -> None:
         if self._counter is not None:
-            if len(gradients) != len(self._sums):
+            if keys != self._of:
                 raise InvalidArgumentError(
-                    f"backward_passes_per_step: {len(self._sums)} variables had gradients before, {len(gradients)} now"
+                    f"backward_passes_per_step: {len(gradients)} variables have gradients in this pass, and not the "
+                    f"same {len(self._of)} as in the first: each list of variables needs an optimizer of its own"
                 )
             return
         for index, gradient in enumerate(gradients):
@@ -90,6 +93,7 @@ class GradientAggregation:
                 )
         self._counter = _variable(tf.TensorShape([]), tf.int64, "tfcollective_passes")
         self._sums = [_variable(gradient.shape, gradient.dtype, "tfcollective_sum") for gradient in gradients]
+        self._of = keys
 
 
 def _dense(gradient: Any, variable: Any) -> Any:

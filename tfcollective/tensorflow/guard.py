@@ -17,10 +17,10 @@ from tfcollective.communicator import Sum
 from tfcollective.errors import CollectiveMismatchError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
-from tfcollective.tensorflow.gradients import variable_name
+from tfcollective.tensorflow.gradients import variable_key, variable_name
 from tfcollective.tensorflow.step_variables import make_eagerly
 
-__all__ = ["FIRST_CHECK", "ReplicaGuard", "compare_fingerprints", "fingerprints"]
+__all__ = ["FIRST_CHECK", "ReplicaGuard", "ReplicaGuards", "compare_fingerprints", "fingerprints"]
 
 FIRST_CHECK = 2  # steps before the first check
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
@@ -37,19 +37,23 @@ ADVICE = (
 
 
 class ReplicaGuard:
-    """Counts the steps of one optimizer or tape in this process and checks when it is time.
+    """Counts the steps of one list of variables in this process and checks when it is time.
 
     Args:
         scope: names the comparison between ranks.
         after_update: the steps are gradients, of which several may go into one update: check only once the variables
             have changed since the first step.
         process_set: whose ranks are compared; all if None.
+        held: no checks until :meth:`restart`.
     """
 
-    def __init__(self, scope: str, *, after_update: bool = False, process_set: ProcessSet | None = None) -> None:
+    def __init__(
+        self, scope: str, *, after_update: bool = False, process_set: ProcessSet | None = None, held: bool = False
+    ) -> None:
         self._name = f"{scope}/replica_check"
         self._after_update = after_update
         self._process_set = process_set
+        self._begin = _HELD if held else 0
         self._steps: Any = None
         self._first: Any = None
 
@@ -109,13 +113,53 @@ class ReplicaGuard:
 
     def _counter(self) -> Any:
         if self._steps is None:
-            self._steps = make_eagerly(lambda: tf.zeros([], tf.int64), "tfcollective_steps", "CPU:0")
+            self._steps = make_eagerly(lambda: tf.constant(self._begin, tf.int64), "tfcollective_steps", "CPU:0")
         return self._steps
 
     def _first_fingerprints(self, count: int) -> Any:
         if self._first is None:
             self._first = make_eagerly(lambda: tf.zeros([count, 8], tf.uint8), "tfcollective_first", "CPU:0")
         return self._first
+
+
+class ReplicaGuards:
+    """The guards of one optimizer: one for each list of variables that it updates.
+
+    Lists that take turns are counted apart. A common counter would be due at the same list each time, never compare the
+    others, and with more than two lists look at one before the broadcast that follows the first step.
+
+    Args:
+        scope: names the comparisons between ranks.
+        process_set: whose ranks are compared; all if None.
+    """
+
+    def __init__(self, scope: str, process_set: ProcessSet | None = None) -> None:
+        self._scope = scope
+        self._process_set = process_set
+        self._held = False
+        # By the variables' keys, with the variables: keys are unique while these live.
+        self._guards: dict[tuple[int, ...], tuple[ReplicaGuard, Sequence[Any]]] = {}
+
+    def hold(self) -> None:
+        """No checks until :meth:`restart`, also of lists that are new until then."""
+        self._held = True
+        for guard, _ in self._guards.values():
+            guard.hold()
+
+    def restart(self) -> None:
+        """Counts from the next step of each list on as its first."""
+        self._held = False
+        for guard, _ in self._guards.values():
+            guard.restart()
+
+    def step(self, variables: Sequence[Any]) -> list[Any]:
+        """As :meth:`ReplicaGuard.step`, of the guard of these variables."""
+        key = tuple(map(variable_key, variables))
+        if key not in self._guards:
+            name = f"{self._scope}/{len(self._guards)}"
+            guard = ReplicaGuard(name, process_set=self._process_set, held=self._held)
+            self._guards[key] = (guard, list(variables))
+        return self._guards[key][0].step(variables)
 
 
 def _rarely(condition: Any, body: Callable[[], Any], named: Sequence[tuple[str, Any]]) -> Any:

@@ -59,6 +59,28 @@ def test_never() -> None:
     assert steps(5, False, replica_check_steps=0) == []
 
 
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("count", [2, 3])
+def test_lists_of_variables_that_take_turns_are_all_compared(count: int, traced: bool) -> None:
+    """As one optimizer of both halves of a GAN: each list at its own third step and then rarely."""
+    lists = [[tf.Variable(tf.ones([length]))] for length in range(1, count + 1)]
+    with fake_world(replica_check_steps=5) as ops:
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build([variable for variables in lists for variable in variables])
+
+        def step() -> None:
+            for variables in lists:
+                optimizer.apply_gradients([(tf.ones(variable.shape), variable) for variable in variables])
+
+        run = tf.function(step) if traced else step
+        compared = []
+        for _ in range(12):
+            ops.ran.clear()
+            run()
+            compared.append(len({entry for entry in ops.ran if entry.startswith("compare")}))
+    assert compared == [count if number in (2, 5, 10) else 0 for number in range(12)]
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.int64, tf.bool])
 def test_a_single_bit_counts(dtype: object) -> None:
     values = [tf.zeros([3, 2], dtype), tf.ones([1], dtype), tf.zeros([], dtype)]
@@ -111,6 +133,22 @@ def test_hold_and_restart() -> None:
         optimizer._tfcollective.guard.restart()
         for _ in range(3):
             optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+        assert ops.count("compare") == 1
+
+
+def test_a_hold_counts_for_lists_that_come_later() -> None:
+    variables = [tf.Variable([1.0]), tf.Variable([1.0, 2.0])]
+    with fake_world() as ops:
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build(variables)
+        optimizer.apply_gradients([(tf.ones([1]), variables[0])])
+        optimizer._tfcollective.guard.hold()
+        for _ in range(4):
+            optimizer.apply_gradients([(tf.ones([2]), variables[1])])
+        assert ops.count("compare") == 0
+        optimizer._tfcollective.guard.restart()
+        for _ in range(3):
+            optimizer.apply_gradients([(tf.ones([2]), variables[1])])
         assert ops.count("compare") == 1
 
 

@@ -240,6 +240,15 @@ def test_passes_are_added_up_where_the_trace_does_not_know_all_of_a_gradient() -
     np.testing.assert_array_equal(sums.take([True])[0], [2.0, 3.0])
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_passes_of_other_variables_are_refused(count: int) -> None:
+    """Two lists of one length, or of two: their gradients do not belong into one sum."""
+    sums, sources = GradientAggregation(2, average=False), variables(3)
+    sums.add([tf.ones([8])], sources[:1])
+    with pytest.raises(InvalidArgumentError, match="not the same 1 as in the first"):
+        sums.add([tf.ones([8])] * count, sources[-count:])
+
+
 def test_engines_without_plans_negotiate_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_world(bucket_bytes=64) as fake:
         monkeypatch.setattr("tfcollective.tensorflow.ops._module", NamedOps(fake))

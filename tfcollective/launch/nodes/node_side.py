@@ -99,7 +99,8 @@ def serve_stdin() -> int:
     first = orders.get()
     if first is None:
         return ExitCode.LOST  # the launcher has died before it could say anything
-    return _serve(decode(first, NodeSettings, "the node's settings"), orders, lambda settings, number, client: None, None)
+    settings = decode(first, NodeSettings, "the node's settings")
+    return _serve(settings, orders, lambda settings, number, client: None, None)
 
 
 def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
