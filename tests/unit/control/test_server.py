@@ -561,6 +561,16 @@ def test_it_listens_on_one_interface_only(server):
     assert server.endpoint.host == "127.0.0.1"
 
 
+def test_it_serves_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with serve(bind_host="::1") as server, CoordinatorClient(server.endpoint, KEY) as client:
+        assert str(server.endpoint) == f"[::1]:{server.endpoint.port}"
+        assert client.put("k", 1) == 1
+
+
 def test_the_clock_offset_is_that_of_the_coordinator(client):
     assert abs(client.clock_offset(8)) < 1e9  # the same clock: what is left is half the way there and back
 
