@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
@@ -21,9 +21,9 @@ from typing import Any
 from tfcollective import payload
 from tfcollective.clock import Deadline
 from tfcollective.control.auth import new_key
+from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
-from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
@@ -36,6 +36,7 @@ from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import auxiliary_tasks_of, check_task_specs, trainers_of
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["Cluster", "cluster", "serve_calls"]
@@ -43,9 +44,7 @@ __all__ = ["Cluster", "cluster", "serve_calls"]
 _LOG = get_logger(__name__)
 _ORDER = "order"
 _END = "end"
-_POLL_S = 20.0
 _LOOK_S = 1.0
-_LOST_S = 30.0
 _GRACE_S = 5.0
 _STOP_S = 60.0
 _START_S = 300.0  # beyond what a platform may take to give its containers
@@ -189,7 +188,8 @@ class Cluster:
         if self._ready:
             with suppress(CoordinatorError):
                 self._client.put(_END, True)
-            self._job.join(_LOST_S + _GRACE_S)
+                self._client.put(_ORDER, None)
+            self._job.join(TIMING.coordinator_lost + _GRACE_S)
         if self._job.is_alive():  # nobody is there yet who could be told, or somebody does not listen
             self._switch.stop(signal.SIGTERM)
             self._job.join(_STOP_S + _grace(self._options))
@@ -262,48 +262,29 @@ def serve_calls(coordinator: str, name: str) -> int:
         threading.Thread(target=_watch_for_end, args=watched, name="tfc-end", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")
         orders = _Orders(client)
-        while (order := orders.next()) is not None:
+        for order in orders:
             _follow(client, order, task, node)
     return orders.count
 
 
 class _Orders:
-    """The calls to make, each once: an order may come twice, because whoever did not hear that it was stored stores it
-    again."""
+    """The calls to make, each once: an order comes twice when the answer to its first delivery was lost."""
 
     def __init__(self, client: CoordinatorClient) -> None:
-        self._client = client
-        self._version = 0
-        self._number = 0
+        self._channel = Channel(client)
         self.count = 0
         """How many there were."""
 
-    def next(self) -> Mapping[str, Any] | None:
-        """The next one; None when there are no more. Raises CoordinatorError when the submitter is gone."""
-        while (entry := _newer_order(self._client, self._version)) is not None:
-            self._version = entry.version
-            if isinstance(entry.value, dict) and entry.value["number"] > self._number:
-                self._number = entry.value["number"]
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Until there are no more. Raises CoordinatorError when the submitter is gone."""
+        number = 0
+        for entry in self._channel.follow(_ORDER, Retry(TIMING.coordinator_lost)):
+            if entry.value is None:
+                return
+            if isinstance(entry.value, dict) and entry.value["number"] > number:
+                number = entry.value["number"]
                 self.count += 1
-                return entry.value
-        return None
-
-
-def _newer_order(client: CoordinatorClient, version: int) -> Entry | None:
-    silent_since = time.monotonic()
-    while True:
-        try:
-            if client.get(_END) is not None:
-                return None
-            entry = client.wait(_ORDER, timeout=_LOOK_S, newer_than=version)
-            silent_since = time.monotonic()
-        except CoordinatorError:
-            if time.monotonic() - silent_since > _LOST_S:
-                raise
-            time.sleep(_LOOK_S)  # it may come back
-            continue
-        if entry is not None:
-            return entry
+                yield entry.value
 
 
 def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str, node: str) -> None:
@@ -313,7 +294,7 @@ def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str, node
         runtime.shutdown()  # the world of a call that failed
     sys.path[:0] = [place for place in order["path"] if place not in sys.path]
     try:
-        data = client.get_blob(f"call/{order['number']}", timeout=_POLL_S)
+        data = client.get_blob(f"call/{order['number']}", timeout=TIMING.poll)
         fn, args, kwargs = payload.loads(data or b"")
         value = fn(*args, **kwargs)
         answer = _Answer(task, node, os.getpid(), value.train() if isinstance(value, Trainable) else value)
@@ -329,11 +310,8 @@ def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str, node
 
 def _watch_for_end(client: CoordinatorClient, failure_file: str | None) -> None:
     """Ends this process when it is in the middle of a call while there are to be no more."""
-    while True:
-        with suppress(CoordinatorError):
-            if client.wait(_END, timeout=_POLL_S) is not None:
-                time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
-                if failure_file is not None:
-                    end_call(failure_file)  # nobody waits for what it returns
-                os._exit(0)
-        time.sleep(_LOOK_S)  # a coordinator that is away answers at once
+    for _ in Channel(client).follow(_END):
+        time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
+        if failure_file is not None:
+            end_call(failure_file)  # nobody waits for what it returns
+        os._exit(0)

@@ -42,6 +42,7 @@ class Timing:
         longest_poll: what the coordinator allows a request to wait.
         join_margin: the coordinator judges the start timeout; a rank gives up this much later.
         retry: between two tries.
+        remind: between two messages to the user about what is waited for.
         retry_for: how long to try again what has to succeed.
         idle: a thread that waits for something to send looks so often whether it is needed any longer.
     """
@@ -66,6 +67,7 @@ class Timing:
     longest_poll: float = 30.0
     join_margin: float = 15.0
     retry: float = 0.5
+    remind: float = 15.0
     retry_for: float = 30.0
     idle: float = 5.0
 

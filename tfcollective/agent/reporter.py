@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import TfCollectiveError
 from tfcollective.failures import ExitRecord
@@ -19,11 +20,11 @@ _LOG = get_logger(__name__)
 
 
 class Reporter:
-    """Sends reports in order. A report that cannot be delivered is dropped; the first such is logged."""
+    """Sends reports in order. A report that cannot be delivered for a while is dropped; the first such is logged."""
 
     def __init__(self, client: CoordinatorClient) -> None:
-        self._client = client
-        self._reports: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._channel = Channel(client)
+        self._reports: queue.SimpleQueue[Callable[[CoordinatorClient], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tfc-reporter", daemon=True)
 
     def start(self) -> None:
@@ -37,17 +38,17 @@ class Reporter:
 
     def started(self, task: str, node: str, pid: int) -> None:
         """The task's process runs."""
-        self._reports.put(lambda: self._client.started(TaskKey.parse(task), node=node, pid=pid))
+        self._reports.put(lambda client: client.started(TaskKey.parse(task), node=node, pid=pid))
 
     def exited(self, record: ExitRecord) -> None:
         """The task's process has ended."""
-        self._reports.put(lambda: self._client.exited(record))
+        self._reports.put(lambda client: client.exited(record))
 
     def _run(self) -> None:
         level = logging.WARNING
         while (send := self._reports.get()) is not None:
             try:
-                send()
+                self._channel.call(send)
             except TfCollectiveError as error:
                 _LOG.log(level, "agent: %s", error)
                 level = logging.DEBUG

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient, CoordinatorRefusedError
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
@@ -37,6 +37,7 @@ class Retry:
         pause: between two tries (s).
         first_pause: before the second try (s); each pause is twice as long as the one before.
         errors: what to ask again after.
+        hopeless: of them, what not to ask again after.
         note: given every error after which it is asked again.
     """
 
@@ -45,11 +46,12 @@ class Retry:
     pause: float = TIMING.retry
     first_pause: float = TIMING.retry
     errors: tuple[type[CoordinatorError], ...] = (CoordinatorError,)
+    hopeless: tuple[type[CoordinatorError], ...] = (CoordinatorRefusedError,)
     note: Callable[[CoordinatorError], None] = lambda error: _LOG.info("asking again: %s", error)
 
 
 #: For threads that go on until their channel is closed.
-FOREVER = Retry(seconds=math.inf)
+FOREVER = Retry(seconds=math.inf, hopeless=())
 
 
 class Channel:
@@ -82,7 +84,8 @@ class Channel:
                 return ask(self._client)
             except retry.errors as error:
                 tries += 1
-                if self.ended or (tries >= retry.tries and time.monotonic() >= give_up):
+                over = tries >= retry.tries and time.monotonic() >= give_up
+                if over or self.ended or isinstance(error, retry.hopeless):
                     raise
                 retry.note(error)
             time.sleep(pause)  # no notice comes when it answers again

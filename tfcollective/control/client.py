@@ -16,6 +16,7 @@ from tfcollective.control import blobs
 from tfcollective.control.connection import (
     Access,
     Connection,
+    CoordinatorRefusedError,
     CoordinatorUnreachableError,
     InterceptedError,
     OtherJobError,
@@ -60,6 +61,7 @@ from tfcollective.topology import Endpoint, World
 
 __all__ = [
     "CoordinatorClient",
+    "CoordinatorRefusedError",
     "CoordinatorUnreachableError",
     "InterceptedError",
     "OtherJobError",
@@ -278,7 +280,7 @@ class CoordinatorClient:
             raise CoordinatorError(str(error)) from error
         if status == _CONFLICT and isinstance(request, Join):
             raise RendezvousError(reason)
-        raise CoordinatorError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
+        raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
 
     def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
         timeout = wait + self._reply_timeout

@@ -25,6 +25,7 @@ from tfcollective.topology import Endpoint
 __all__ = [
     "Access",
     "Connection",
+    "CoordinatorRefusedError",
     "CoordinatorUnreachableError",
     "InterceptedError",
     "OtherJobError",
@@ -40,6 +41,10 @@ class CoordinatorUnreachableError(CoordinatorError):
 
 class UnprovenReplyError(CoordinatorError):
     """What answers there does not hold the job key."""
+
+
+class CoordinatorRefusedError(CoordinatorError):
+    """The coordinator has answered that the request cannot be met: to repeat it changes nothing."""
 
 
 class InterceptedError(CoordinatorError):

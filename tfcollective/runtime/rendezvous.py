@@ -6,12 +6,12 @@ import atexit
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfcollective.clock import Deadline
+from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
 from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
@@ -21,14 +21,13 @@ from tfcollective.job_keys import JOB, derived_key
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory, user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["Rendezvous", "abandon", "arrange", "choose_bind_host", "choose_listening_host"]
 
 _LOG = get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 0.5
-_TELL_EVERY_S = 15.0
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  where the listed address is not one of this machine's
 
 # The coordinator that this process has started, and what for. It lives as long as the process: ranks that leave and
@@ -170,24 +169,22 @@ def _start(config: CoordinatorConfig) -> CoordinatorProcess:
 
 def _await_coordinator(endpoint: Endpoint, key: bytes, identity: Identity, settings: Settings) -> None:
     """Until it answers: rank 0 may start late, and so may its name."""
-    timeout = settings.start_timeout
-    deadline, next_word, pause = Deadline.after(timeout), Deadline.after(_TELL_EVERY_S), _FIRST_PAUSE_S
-    first = identity.trainers[0]
+    timeout, first = settings.start_timeout, identity.trainers[0]
+    next_word = Deadline.after(TIMING.remind)
+
+    def note(error: CoordinatorError) -> None:
+        nonlocal next_word
+        if next_word.expired():
+            _LOG.warning("waiting for %s (rank 0): %s", first, error)
+            next_word = Deadline.after(TIMING.remind)
+
+    retry = Retry(timeout, tries=1, first_pause=_FIRST_PAUSE_S, errors=(CoordinatorUnreachableError,), note=note)
     with CoordinatorClient(endpoint, key, identity.job_id, encryption=settings.encryption) as client:
-        while True:
-            try:
-                client.get("ready")
-            except CoordinatorUnreachableError as error:
-                if deadline.expired():
-                    text = f"{first} (rank 0) has not opened {endpoint} within {timeout:g} s: {error}"
-                    raise RendezvousError(text, missing=[str(first)]) from error
-                if next_word.expired():
-                    _LOG.warning("waiting for %s (rank 0): %s", first, error)
-                    next_word = Deadline.after(_TELL_EVERY_S)
-            else:
-                return
-            time.sleep(min(pause, deadline.remaining()))  # nothing tells us when somebody begins to listen elsewhere
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        try:
+            Channel(client, retry).call(lambda client: client.get("ready"))
+        except CoordinatorUnreachableError as error:
+            text = f"{first} (rank 0) has not opened {endpoint} within {timeout:g} s: {error}"
+            raise RendezvousError(text, missing=[str(first)]) from error
 
 
 # ---- where peers reach us -------------------------------------------------------------------------------------------

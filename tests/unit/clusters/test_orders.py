@@ -12,14 +12,13 @@ from tfcollective.control.store import Entry
 
 
 class Client:
-    """Has stored one order after the other, then the end."""
+    """Has stored one order after the other."""
+
+    closed = False
 
     def __init__(self, *entries):
         self.entries = list(entries)
         self.asked = []
-
-    def get(self, key):
-        return None if self.entries else Entry(True, 1)
 
     def wait(self, key, *, timeout, newer_than):
         self.asked.append(newer_than)
@@ -28,16 +27,16 @@ class Client:
 
 def test_an_order_that_was_stored_twice_is_followed_once():
     one, two = {"number": 1}, {"number": 2}
-    client = Client(Entry(one, 1), Entry(one, 2), None, Entry(two, 3), Entry(two, 5))
+    client = Client(Entry(one, 1), Entry(one, 2), None, Entry(two, 3), Entry(two, 5), Entry(None, 6))
     orders = _Orders(client)
-    assert [orders.next() for _ in range(3)] == [one, two, None]
+    assert list(orders) == [one, two]
     assert orders.count == 2
-    assert client.asked == [0, 1, 2, 2, 3]
+    assert client.asked == [0, 1, 2, 2, 3, 5]
 
 
 def test_a_process_that_comes_later_begins_with_the_newest():
     orders = _Orders(Client(Entry({"number": 7}, 9)))
-    assert orders.next() == {"number": 7}
+    assert next(iter(orders)) == {"number": 7}
 
 
 @pytest.mark.parametrize("code", [None, 0, 3])

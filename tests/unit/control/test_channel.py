@@ -9,6 +9,7 @@ import pytest
 from launching import until
 
 from tfcollective.control.channel import Channel, OrderQueue, Retry
+from tfcollective.control.client import CoordinatorRefusedError
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, RendezvousError
 
@@ -66,10 +67,11 @@ def test_a_call_that_is_cancelled_is_not_repeated() -> None:
     assert len(client.asked) == 2
 
 
-def test_other_errors_are_not_worth_another_try() -> None:
-    client = Client(RendezvousError("never"), 1)
-    with pytest.raises(RendezvousError):
-        Channel(client, replace(SOON, errors=(CoordinatorError,))).call(Client.ask)
+@pytest.mark.parametrize("error", [CoordinatorRefusedError("no task worker:9"), RendezvousError("never")])
+def test_other_errors_are_not_worth_another_try(error: Exception) -> None:
+    client = Client(error, 1)
+    with pytest.raises(type(error)):
+        Channel(client, SOON).call(Client.ask)
 
 
 def test_pauses_grow_to_the_longest() -> None:

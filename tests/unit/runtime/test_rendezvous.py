@@ -1,4 +1,5 @@
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from tfcollective.runtime import native, rendezvous
 from tfcollective.runtime.rendezvous import arrange, choose_bind_host, choose_listening_host
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 KEY = b"k" * 32
@@ -83,7 +85,7 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch):
 
 
 def test_while_waiting_it_says_for_whom(monkeypatch, caplog):
-    monkeypatch.setattr(rendezvous, "_TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(rendezvous, "TIMING", replace(TIMING, remind=0.0))
     with pytest.raises(rendezvous.RendezvousError, match="has not opened") as caught:
         rendezvous._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), Settings(start_timeout=2.0))
     assert caught.value.missing == ("worker:0",)
