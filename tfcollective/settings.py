@@ -15,6 +15,7 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.log import LEVELS, get_logger
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = [
@@ -321,8 +322,8 @@ class Settings:
     bind_host: str | None = None
     op_timeout: float = 300.0
     start_timeout: float = 120.0
-    grace: float = 10.0
-    host_timeout: float = 15.0
+    grace: float = TIMING.grace
+    host_timeout: float = TIMING.host_timeout
     stall_warning: float = 60.0
     transport: str = "auto"
     link_probe: bool = True

@@ -1,4 +1,8 @@
-"""Every limit and grace of the control side, in one value: what depends on what stands here, and a test checks it."""
+"""Every limit and grace of the control side, in one value: what depends on what is checked by a test.
+
+Limits that belong to one room alone and say nothing about failures (how long to gather lines of output, how often to
+look at a file) stand there.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +13,48 @@ __all__ = ["TIMING", "Timing"]
 
 @dataclass(frozen=True)
 class Timing:
-    """All in seconds.
+    """All in seconds. Tests that need other limits replace fields.
 
     Signs of life, and when their absence counts:
 
     Attributes:
         heartbeat: between two signs of life of a rank, an agent or a submitter to the coordinator.
+        node_heartbeat: the same of a node, whose loss is to be noticed sooner.
+        agent_heartbeat: between two signs of life of an agent to the launcher on its host.
         watch: between two looks of the coordinator for those that are silent.
         longest_gap: as much of the time between two looks counts as silence at most: in the rest the coordinator was
             itself stopped.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
+        host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
+            says otherwise; and least_host_timeout: what the user may say.
+        agent_later: an agent ends its ranks so much later than the node around it, which can say more.
+        rank_silent: a rank is killed that is silent for so much longer than the operation timeout: no rank waits for
+            it any longer.
+        agent_start: how long an agent on this host may take to its first sign of life: Python and the modules may come
+            from a slow file system.
+        agent_silent: how long it may be silent after that.
         submitter_comes: how long a hosted job waits for its submitter's first sign of life.
         submitter_lost: how long that submitter may be silent before the job is ended.
         job_lost: how long a hosted job's coordinator may be silent before the submitter gives it up: what is left of
             the job has ended by itself then.
         job_lost_after_signal: the same once the submitter has been asked to end the job.
 
-    The end of a hosted job:
+    The end of processes:
 
     Attributes:
-        last_output: how long its submitter waits for the last output.
+        settle: after a failure, before anything is sent: so that the others fail by themselves and say why.
+        terminate: between SIGTERM and SIGKILL, unless a person or a platform asked for the end.
+        interrupt: between a requested signal other than SIGTERM and SIGTERM.
+        grace: between SIGTERM and SIGKILL when a person or a platform asked for the end, unless the user says
+            otherwise: time for a last checkpoint.
+        sweep: how long processes that ranks have left may take to end after SIGTERM; and swept: after SIGKILL.
+        drain: how long an agent shows the last output; and late_drain: longer, when it is late itself.
+        report: how long it sends its last reports.
+        stop_limit: how long an agent may take to end when it is asked to, beyond the grace, before it is killed itself.
+        stop_again: the same after a second Ctrl-C.
+        order: for an order to reach a node and for its answer.
+        leave: for a rank to leave the world; and leave_broken: when the world is broken.
+        last_output: how long a submitter waits for the last output.
         platform_knows: how long it waits until the platform says why it has ended the job.
 
     Calls to the coordinator:
@@ -42,20 +68,42 @@ class Timing:
         longest_poll: what the coordinator allows a request to wait.
         join_margin: the coordinator judges the start timeout; a rank gives up this much later.
         retry: between two tries.
-        remind: between two messages to the user about what is waited for.
         retry_for: how long to try again what has to succeed.
+        remind: between two messages to the user about what is waited for.
         idle: a thread that waits for something to send looks so often whether it is needed any longer.
     """
 
     heartbeat: float = 2.0
+    node_heartbeat: float = 1.5
+    agent_heartbeat: float = 1.0
     watch: float = 1.0
     longest_gap: float = 2.0
     coordinator_lost: float = 30.0
+    host_timeout: float = 15.0
+    least_host_timeout: float = 5.0
+    agent_later: float = 2.0
+    rank_silent: float = 10.0
+    agent_start: float = 120.0
+    agent_silent: float = 20.0
     submitter_comes: float = 120.0
     submitter_lost: float = 30.0
     job_lost: float = 60.0
     job_lost_after_signal: float = 20.0
 
+    settle: float = 1.5
+    terminate: float = 1.2
+    interrupt: float = 1.5
+    grace: float = 10.0
+    sweep: float = 0.5
+    swept: float = 2.0
+    drain: float = 1.0
+    late_drain: float = 3.0
+    report: float = 5.0
+    stop_limit: float = 20.0
+    stop_again: float = 5.0
+    order: float = 5.0
+    leave: float = 10.0
+    leave_broken: float = 0.5
     last_output: float = 3.0
     platform_knows: float = 30.0
 
@@ -67,8 +115,8 @@ class Timing:
     longest_poll: float = 30.0
     join_margin: float = 15.0
     retry: float = 0.5
-    remind: float = 15.0
     retry_for: float = 30.0
+    remind: float = 15.0
     idle: float = 5.0
 
 

@@ -6,9 +6,11 @@ import signal
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from tfcollective.timing import TIMING
+
 __all__ = ["DEFAULT_GRACE_S", "Limits", "Stop", "StopCause", "next_stop", "stop_schedule"]
 
-DEFAULT_GRACE_S = 10.0
+DEFAULT_GRACE_S = TIMING.grace
 
 
 class StopCause(str, Enum):
@@ -25,15 +27,12 @@ class Limits:
     """How long (s) processes may take to end.
 
     Attributes:
-        settle: after a failure, before anything is sent: so that the others fail by themselves and say why.
-        terminate: between SIGTERM and SIGKILL, unless a person or a platform asked for the end.
-        interrupt: between a requested signal other than SIGTERM and SIGTERM.
-        grace: between SIGTERM and SIGKILL when a person or a platform asked for the end: time for a last checkpoint.
+        settle, terminate, interrupt, grace: see :class:`~tfcollective.timing.Timing`.
     """
 
-    settle: float = 1.5
-    terminate: float = 1.2
-    interrupt: float = 1.5
+    settle: float = TIMING.settle
+    terminate: float = TIMING.terminate
+    interrupt: float = TIMING.interrupt
     grace: float = DEFAULT_GRACE_S
 
 

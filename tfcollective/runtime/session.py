@@ -26,6 +26,7 @@ from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.native import connect_alone
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
 from tfcollective.runtime.recorder import TimelineRecorder
+from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-_LEAVE_TIMEOUT_S = 10.0
-_BROKEN_LEAVE_TIMEOUT_S = 0.5
 _LOG = get_logger(__name__)
 
 
@@ -206,7 +205,7 @@ class Session:
     def _close_process_sets(self) -> None:
         broken = any(communicator.info().broken for communicator in self._open_communicators())
         try:
-            self.process_sets.close(_BROKEN_LEAVE_TIMEOUT_S if broken else _LEAVE_TIMEOUT_S)
+            self.process_sets.close(TIMING.leave_broken if broken else TIMING.leave)
         except TfCollectiveError as error:
             _LOG.warning("leaving the process sets: %s", error)
         global_process_set._forget()
@@ -217,7 +216,7 @@ class Session:
         if communicator is None:
             return
         broken = communicator.info().broken
-        timeout = _BROKEN_LEAVE_TIMEOUT_S if broken else _LEAVE_TIMEOUT_S
+        timeout = TIMING.leave_broken if broken else TIMING.leave
         try:
             if self.placement.size > 1:
                 communicator.withdraw(GLOBAL_SET)

@@ -1,0 +1,73 @@
+"""Every limit leaves time for those below it."""
+
+import signal
+
+import pytest
+
+from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
+from tfcollective.settings import Settings
+from tfcollective.timing import TIMING
+
+GRACES = [0.0, TIMING.grace, 600.0]
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: What an agent does once its processes have ended: it ends what they have left, shows output and reports.
+AFTERWARDS = TIMING.sweep + 2 * TIMING.swept + TIMING.drain + TIMING.late_drain + TIMING.report
+
+
+def killed_after(cause, grace, number=signal.SIGTERM):
+    """When (s) the last process of an agent is killed that was asked to stop now."""
+    return stop_schedule(Stop(cause, 0.0, number), Limits(grace=grace))[-1][0]
+
+
+@pytest.mark.parametrize("cause", StopCause)
+@pytest.mark.parametrize("grace", GRACES)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_agent_has_ended_before_it_is_killed(cause, grace, number):
+    limit = TIMING.stop_limit + (grace if cause is StopCause.REQUEST else 0.0)
+    assert killed_after(cause, grace, number) + AFTERWARDS < limit
+
+
+@pytest.mark.parametrize("grace", GRACES)
+@pytest.mark.parametrize("host_timeout", [TIMING.least_host_timeout, TIMING.host_timeout, 600.0])
+def test_all_ranks_end_8_s_after_a_host_that_is_cut_off_is_lost(grace, host_timeout):
+    """Those on the host, by themselves, and those on the others, because the launcher says so."""
+    # The node looks again after a pause and the time that one answer may take.
+    by_itself = host_timeout + TIMING.node_heartbeat + TIMING.short_reply + killed_after(StopCause.ABANDONED, grace)
+    elsewhere = host_timeout + TIMING.node_heartbeat + killed_after(StopCause.ELSEWHERE, grace)
+    assert max(by_itself, elsewhere) < host_timeout + 8.0
+
+
+def test_one_sign_of_life_may_be_late():
+    """And its answer, too: half of a limit counts at most between two looks."""
+    assert TIMING.node_heartbeat + TIMING.short_reply < TIMING.least_host_timeout
+    assert TIMING.node_heartbeat + TIMING.short_reply <= TIMING.host_timeout / 2
+    assert TIMING.heartbeat + TIMING.reply <= TIMING.coordinator_lost / 2
+    assert TIMING.heartbeat + TIMING.long_reply <= min(TIMING.job_lost / 2, TIMING.job_lost_after_signal)
+    assert 2 * TIMING.heartbeat + TIMING.longest_gap < min(TIMING.rank_silent, TIMING.submitter_lost)
+    assert 2 * TIMING.agent_heartbeat < TIMING.agent_silent
+
+
+def test_a_look_that_is_late_counts_what_it_can():
+    assert TIMING.watch < TIMING.longest_gap < TIMING.least_host_timeout
+
+
+def test_a_hosted_job_has_ended_before_its_submitter_gives_it_up():
+    ended = TIMING.submitter_lost + TIMING.watch + TIMING.terminate + AFTERWARDS
+    assert ended < TIMING.job_lost
+    assert TIMING.submitter_lost < TIMING.submitter_comes
+
+
+def test_the_coordinator_answers_a_poll_before_its_client_gives_up():
+    assert TIMING.poll <= TIMING.longest_poll
+    assert TIMING.poll + TIMING.reply < TIMING.longest_poll + TIMING.join_margin
+    assert TIMING.reply < TIMING.join_margin  # of a rank that is told that the others have not come
+    assert TIMING.connect <= TIMING.reply
+
+
+def test_what_has_to_succeed_is_tried_more_than_once_before_its_process_is_lost():
+    assert TIMING.retry + TIMING.short_reply < TIMING.retry_for <= TIMING.coordinator_lost
+
+
+def test_the_settings_begin_with_these():
+    assert (Settings().host_timeout, Settings().grace) == (TIMING.host_timeout, TIMING.grace)
+    assert Limits() == Limits(TIMING.settle, TIMING.terminate, TIMING.interrupt, TIMING.grace)
