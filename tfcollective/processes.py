@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
+from tfcollective.timing import TIMING
+
 __all__ = ["become_subreaper", "describe_status", "end_descendants", "program_of", "signal_group", "spawn"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_SWEEP_GRACE_S = 0.5
-_SWEEP_KILL_S = 2.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -79,12 +79,12 @@ def end_descendants() -> None:
     """Ends every process below this one: SIGTERM, a moment, SIGKILL. Reaps them."""
     descendants = psutil.Process().children(recursive=True)
     _signal_all(descendants, signal.SIGTERM)
-    _, alive = psutil.wait_procs(descendants, _SWEEP_GRACE_S)
+    _, alive = psutil.wait_procs(descendants, TIMING.sweep)
     # Again from the root: one of them may have started another meanwhile.
     for _ in range(2):
         alive = psutil.Process().children(recursive=True)
         _signal_all(alive, signal.SIGKILL)
-        psutil.wait_procs(alive, _SWEEP_KILL_S)
+        psutil.wait_procs(alive, TIMING.swept)
 
 
 def _signal_all(processes: Sequence[psutil.Process], number: int) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from tfcollective.launch.local import LocalLauncher
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import agent_process
 from tfcollective.tasks import workers
+from tfcollective.timing import TIMING
 
 pytestmark = pytest.mark.multiprocess
 
@@ -31,8 +33,8 @@ def agents():
 
 
 def test_the_launcher_ends_a_job_whose_agent_was_stopped(monkeypatch):
-    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 3.0)
-    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 30.0)  # it may be stopped before its first sign of life
+    # It may be stopped before its first sign of life.
+    monkeypatch.setattr(agent_process, "TIMING", replace(TIMING, agent_silent=3.0, agent_start=30.0))
     outcomes = []
     job = threading.Thread(target=lambda: outcomes.append(LocalLauncher().run(JobSpec(SLEEP, 2))), daemon=True)
     job.start()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
+from tfcollective.agent.policy import StopCause
 from tfcollective.tasks import NO_RANK
+from tfcollective.timing import TIMING
 
 __all__ = [
     "AgentConfig",
@@ -76,7 +77,7 @@ class AgentConfig:
     node_id: str | None = None
     log_level: str = "warning"
     lost_after: float | None = None
-    grace: float = DEFAULT_GRACE_S
+    grace: float = TIMING.grace
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,6 @@ _LOG = log.get_logger(__name__)
 _STDIN = 0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READ_BYTES = 1 << 16
-_REPORT_S = 5.0
-_DRAIN_S = 1.0
 _LOST = 0  # among the numbers of signals: the coordinator is gone
 
 
@@ -69,8 +67,8 @@ def main() -> int:
         _watch_coordinator(config, wake_up)
         _supervise(supervisor, lines, wake_up)
     end_descendants()
-    supervisor.drain(_DRAIN_S)
-    reporter.close(_REPORT_S)
+    supervisor.drain(TIMING.drain)
+    reporter.close(TIMING.report)
     return ExitCode.LOST if wake_up.lost else 0
 
 

@@ -8,9 +8,7 @@ from enum import Enum
 
 from tfcollective.timing import TIMING
 
-__all__ = ["DEFAULT_GRACE_S", "Limits", "Stop", "StopCause", "next_stop", "stop_schedule"]
-
-DEFAULT_GRACE_S = TIMING.grace
+__all__ = ["Limits", "Stop", "StopCause", "next_stop", "stop_schedule"]
 
 
 class StopCause(str, Enum):
@@ -33,7 +31,7 @@ class Limits:
     settle: float = TIMING.settle
     terminate: float = TIMING.terminate
     interrupt: float = TIMING.interrupt
-    grace: float = DEFAULT_GRACE_S
+    grace: float = TIMING.grace
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import threading
 import time
 from contextlib import suppress
 
-__all__ = ["Pulse"]
+from tfcollective.timing import TIMING
 
-_BEAT_S = 1.0
+__all__ = ["Pulse"]
 
 
 class Pulse:
@@ -30,4 +30,4 @@ class Pulse:
         with suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as launcher:
             while True:
                 launcher.sendall(b".")
-                time.sleep(_BEAT_S)
+                time.sleep(TIMING.agent_heartbeat)

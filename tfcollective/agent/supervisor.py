@@ -20,6 +20,7 @@ from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn
 from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK
+from tfcollective.timing import TIMING
 
 __all__ = ["Supervisor"]
 
@@ -28,7 +29,6 @@ _CANNOT_RUN = 126
 _NOT_FOUND = 127
 _LEFT_CALL = 1
 _DRAIN_S = 0.25
-_MOST_DRAIN_S = 3.0
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Supervisor:
     def drain(self, timeout: float) -> None:
         """Waits until all output is shown, at most ``timeout`` seconds, somewhat longer when it is we who are late."""
         deadline = self._clock.monotonic() + timeout
-        latest = deadline + _MOST_DRAIN_S  # for all of them together
+        latest = deadline + TIMING.late_drain  # for all of them together
         for worker in self._ended:
             for pump in worker.pumps:
                 now = self._clock.monotonic()
@@ -172,7 +172,7 @@ class Supervisor:
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
         if worker.last_words is not None:
-            worker.last_words.catch_up(_DRAIN_S, _MOST_DRAIN_S)  # a descendant may hold the pipe open
+            worker.last_words.catch_up(_DRAIN_S, TIMING.late_drain)  # a descendant may hold the pipe open
         code, number, note = _end_of(worker, status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
         time = exception.time if exception is not None else self._clock.wall()

@@ -22,6 +22,7 @@ from tfcollective.launch.nodes import launcher_side
 from tfcollective.launch.nodes.launcher_side import Node, version_problem
 from tfcollective.launch.nodes.protocol import Facts, NodeSettings
 from tfcollective.launch.running.agents import Agents
+from tfcollective.timing import TIMING
 
 FACTS = Facts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
 
@@ -128,7 +129,7 @@ def test_a_node_is_given_as_long_as_the_job_says():
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):
-    monkeypatch.setattr(launcher_side, "_MARGIN_S", -100.0)
+    monkeypatch.setattr(launcher_side, "TIMING", replace(TIMING, order=-100.0))
     one = node(beat(1))
     one.stop(StopCommand(signal.SIGTERM))
     assert decode(one.lines[0], Order, "the order").command == StopCommand(signal.SIGTERM)
@@ -159,7 +160,7 @@ class Postbox:
 
 
 def test_an_order_that_could_not_be_left_is_left_later(monkeypatch):
-    monkeypatch.setattr(launcher_side, "_RETRY_S", 0.01)
+    monkeypatch.setattr(launcher_side, "TIMING", replace(TIMING, retry=0.01))
     box = Postbox(refusals=2)
     mailbox = launcher_side.Mailbox(box, 3)
     mailbox.write(b"one\n")

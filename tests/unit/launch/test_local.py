@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 from patience import within
@@ -22,12 +23,19 @@ from tfcollective.launch.running import agent_process
 from tfcollective.launch.running.agent_process import AgentProcess
 from tfcollective.launch.running.job import _unreported
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
 
 
 def held(*command, **options):
     ours, theirs = socket.socketpair()
     with theirs:
         return AgentProcess(subprocess.Popen(command, stdin=theirs.fileno(), bufsize=0, **options), ours)
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Changes the launcher's limits."""
+    return lambda **other: monkeypatch.setattr(agent_process, "TIMING", replace(TIMING, **other))
 
 
 @pytest.fixture
@@ -39,23 +47,23 @@ def deaf():
     agent._process.wait()
 
 
-def test_an_agent_that_does_not_stop_when_asked_is_killed(deaf, monkeypatch):
-    monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", 0.2)
+def test_an_agent_that_does_not_stop_when_asked_is_killed(deaf, limits):
+    limits(stop_limit=0.2)
     begin = time.monotonic()
     deaf.stop(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))
     assert f"the agent (pid {deaf.pid}) was killed by SIGKILL" in deaf.wait().message
     assert time.monotonic() - begin < within(10)
 
 
-def test_a_second_ctrl_c_leaves_it_less_time(deaf, monkeypatch):
-    monkeypatch.setattr(agent_process, "_STOP_AGAIN_LIMIT_S", 0.2)
+def test_a_second_ctrl_c_leaves_it_less_time(deaf, limits):
+    limits(stop_again=0.2)
     deaf.request_stop(signal.SIGINT)
     deaf.request_stop(signal.SIGINT)
     assert "SIGKILL" in deaf.wait().message
 
 
-def test_an_order_that_comes_twice_leaves_it_as_much_time(deaf, monkeypatch):
-    monkeypatch.setattr(agent_process, "_STOP_AGAIN_LIMIT_S", 0.0)
+def test_an_order_that_comes_twice_leaves_it_as_much_time(deaf, limits):
+    limits(stop_again=0.0)
     for cause in (StopCause.REQUEST, StopCause.ELSEWHERE, StopCause.REQUEST):
         deaf.stop(StopCommand(signal.SIGTERM, cause))
     assert [limit.interval for limit in deaf._limits] == [30.0, 20.0, 30.0]
@@ -63,8 +71,8 @@ def test_an_order_that_comes_twice_leaves_it_as_much_time(deaf, monkeypatch):
     deaf.wait()
 
 
-def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
-    monkeypatch.setattr(agent_process, "_STOP_LIMIT_S", within(20))  # it has to come up before it can obey
+def test_an_agent_that_obeys_is_left_in_peace(limits):
+    limits(stop_limit=within(20))  # it has to come up before it can obey
     agent = held("head", "-n", "1", stdout=subprocess.PIPE)
     agent.request_stop(signal.SIGTERM)
     assert agent.wait() is None
@@ -72,26 +80,25 @@ def test_an_agent_that_obeys_is_left_in_peace(monkeypatch):
         assert decode(said.read(), Order, "the order").command.signal == signal.SIGTERM
 
 
-def test_an_agent_that_never_gives_a_sign_of_life_is_killed(deaf, monkeypatch):
+def test_an_agent_that_never_gives_a_sign_of_life_is_killed(deaf, limits, monkeypatch):
     monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
-    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", 0.3)
+    limits(agent_start=0.3)
     assert deaf.wait().message == (
         f"the agent (pid {deaf.pid}) gave no sign of life for 0.3 s (stopped?) and was killed; "
         "its processes have been ended"
     )
 
 
-def test_an_agent_that_falls_silent_is_killed(monkeypatch):
+def test_an_agent_that_falls_silent_is_killed(limits, monkeypatch):
     monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
-    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", 0.3)
+    limits(agent_silent=0.3)
     said = held("sh", "-c", "echo . >&0; kill -STOP $$").wait().message
     assert "gave no sign of life for 0.3 s" in said
 
 
-def test_signs_of_life_keep_an_agent(monkeypatch):
+def test_signs_of_life_keep_an_agent(limits, monkeypatch):
     monkeypatch.setattr(agent_process, "_LOOK_S", 0.1)
-    monkeypatch.setattr(agent_process, "_SILENCE_LIMIT_S", within(20))
-    monkeypatch.setattr(agent_process, "_BEGIN_LIMIT_S", within(20))
+    limits(agent_silent=within(20), agent_start=within(20))
     assert held("sh", "-c", "echo . >&0; sleep 0.5; echo . >&0; sleep 0.5").wait() is None
 
 

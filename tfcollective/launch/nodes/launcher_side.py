@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from tfcollective._version import __version__
 from tfcollective.agent.config import Command, Order, StopCommand
-from tfcollective.agent.policy import DEFAULT_GRACE_S
 from tfcollective.codec import encode_line, from_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import NODES
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.nodes.protocol import LOST_S, Facts, beat_key, orders_key, refusal_line
+from tfcollective.launch.nodes.protocol import Facts, beat_key, orders_key, refusal_line
 from tfcollective.launch.plan.horovod_compat import PACKAGES, PYTHONPATH
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.running.agent_process import stop_limit
@@ -28,15 +27,13 @@ from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings
 from tfcollective.tasks import NO_RANK
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["Facts", "Mailbox", "Node", "client_of", "enrolled", "gather", "run_on_nodes", "version_problem"]
 
 _LOG = get_logger(__name__)
 _GATHER_S = 0.5
-_RETRY_S = 0.5
-_IDLE_S = 5.0  # after the end of the job its threads are gone so much later at the latest
-_MARGIN_S = 5.0  # for an order to reach the node, and for its answer
 
 
 def version_problem(facts: Facts) -> str | None:
@@ -108,8 +105,8 @@ class Node:
         self._client = client
         self._write = write
         self._close = close
-        self._grace = DEFAULT_GRACE_S
-        self._host_timeout = LOST_S
+        self._grace = TIMING.grace
+        self._host_timeout = TIMING.host_timeout
         self._stop_limit = 0.0
         self._stop_by: float | None = None
         self._finished: Callable[[], bool] = lambda: False
@@ -150,7 +147,7 @@ class Node:
         """See :class:`AgentHandle`. The first order's limit counts: a later one never gives more time."""
         self.send(command)
         if self._stop_by is None:
-            self._stop_limit = stop_limit(command, self._grace) + _MARGIN_S
+            self._stop_limit = stop_limit(command, self._grace) + TIMING.order
             self._stop_by = time.monotonic() + self._stop_limit
 
     def wait(self) -> AgentFailure | None:
@@ -216,7 +213,7 @@ class Mailbox:
         level = logging.WARNING
         while not self._client.closed:
             try:
-                line = self._queue.get(timeout=_IDLE_S)
+                line = self._queue.get(timeout=TIMING.idle)
             except queue.Empty:
                 continue
             self._lines.append(line.decode().rstrip("\n"))
@@ -227,7 +224,7 @@ class Mailbox:
                 except CoordinatorError as error:
                     _LOG.log(level, "launcher: an order is left once more: %s", error)
                     level = logging.DEBUG
-                time.sleep(_RETRY_S)
+                time.sleep(TIMING.retry)
 
 
 def run_on_nodes(

@@ -34,7 +34,7 @@ from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity.addresses import route_address
 from tfcollective.identity.keys import read_key
-from tfcollective.launch.nodes.protocol import BEAT_S, LOST_S, Facts, FirstOrder, NodeSettings, beat_key, orders_key
+from tfcollective.launch.nodes.protocol import Facts, FirstOrder, NodeSettings, beat_key, orders_key
 from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.horovod_compat import PACKAGES
 from tfcollective.launch.plan.horovod_engine import with_interface
@@ -49,15 +49,12 @@ from tfcollective.launch.system.sweep import end_processes_of
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["serve", "serve_stdin", "wait_for_key"]
 
 _LOG = log.get_logger(__name__)
-_REPLY_S = 3.0
-_RETRY_S = 0.5
-_AGENT_LATER_S = 2.0  # this process finds out first that the launcher is gone, unless it was stopped
-_POLL_S = 20.0
 _STDIN = 0
 _READ_BYTES = 1 << 16
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -86,7 +83,7 @@ def wait_for_key(path: Path, patience: float) -> bytes:
     """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
     deadline = Deadline.after(patience)
     while not path.exists() and not deadline.expired():
-        time.sleep(_RETRY_S)  # it may be on a file system that tells nobody of new files
+        time.sleep(TIMING.retry)  # it may be on a file system that tells nobody of new files
     key = read_key(Settings(key_file=str(path)))
     assert key is not None
     return key
@@ -144,7 +141,7 @@ def _follow(settings: NodeSettings, orders: _Orders, pulse: _Pulse, address: str
         raise CoordinatorError("the launcher is gone")
     try:
         config = _accepted(first)
-        pulse.limit = config.lost_after or LOST_S
+        pulse.limit = config.lost_after or TIMING.host_timeout
         end = _run(config, settings, address, number, orders)
     except Exception as error:
         pulse.end(_End(str(error) or repr(error)))  # else the launcher learns of our silence only, not of its reason
@@ -158,7 +155,7 @@ def _client(settings: NodeSettings) -> CoordinatorClient:
         Endpoint.parse(settings.coordinator),
         bytes.fromhex(settings.key),
         encryption=Settings.load().encryption,
-        reply_timeout=_REPLY_S,
+        reply_timeout=TIMING.short_reply,
     )
 
 
@@ -182,7 +179,7 @@ def _run(config: AgentConfig, settings: NodeSettings, address: str, number: int,
                 coordinator=settings.coordinator,
                 key=settings.key,
                 scratch_dir=str(directory.path),
-                lost_after=(config.lost_after or LOST_S) + _AGENT_LATER_S,
+                lost_after=(config.lost_after or TIMING.host_timeout) + TIMING.agent_later,
                 workers=tuple(_placed(worker, config, address, settings.mpi) for worker in config.workers),
             )
         )
@@ -249,7 +246,7 @@ def _enroll(settings: NodeSettings, address: str, key_file: Path | None) -> tupl
             if not warned:
                 _LOG.warning("%s Waiting for another key in %s", error, key_file)
             warned = True
-        time.sleep(_RETRY_S)  # a coordinator that does not listen yet gives no notice, nor does a file
+        time.sleep(TIMING.retry)  # a coordinator that does not listen yet gives no notice, nor does a file
         settings = replace(settings, key=_newest_key(key_file, settings.key))
 
 
@@ -268,7 +265,7 @@ class _Pulse:
         self._client = client
         self._key = beat_key(number)
         self._on_lost = on_lost
-        self.limit = LOST_S
+        self.limit = TIMING.host_timeout
         """How long (s) the coordinator may be silent; the first order says it."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -280,7 +277,7 @@ class _Pulse:
     def stop(self) -> None:
         """No sign of life after this one. A second call does nothing."""
         self._ended.set()
-        self._thread.join(_REPLY_S)
+        self._thread.join(TIMING.short_reply)
 
     def end(self, end: _End) -> None:
         """The last word: how the agent ended."""
@@ -292,7 +289,7 @@ class _Pulse:
 
     def _run(self) -> None:
         heard = time.monotonic()
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(TIMING.node_heartbeat):
             try:
                 self._client.put(self._key, {"ended": False, "failure": None})
                 heard = time.monotonic()
@@ -356,10 +353,10 @@ def _poll_orders(settings: NodeSettings, number: int, orders: _Orders, pulse: Co
     with _client(settings) as client:
         while not pulse.closed:
             try:
-                entry = client.wait(orders_key(number), timeout=_POLL_S, newer_than=version)
+                entry = client.wait(orders_key(number), timeout=TIMING.poll, newer_than=version)
             except CoordinatorError as error:
                 _LOG.debug("node: %s", error)
-                time.sleep(_RETRY_S)  # the pulse decides when this has lasted too long
+                time.sleep(TIMING.retry)  # the pulse decides when this has lasted too long
                 continue
             if entry is not None and isinstance(entry.value, list):
                 for line in entry.value[seen:]:

@@ -6,11 +6,7 @@ from dataclasses import dataclass, field
 
 from tfcollective.codec import encode_line
 
-__all__ = ["BEAT_S", "LOST_S", "Facts", "FirstOrder", "NodeSettings", "beat_key", "orders_key", "refusal_line"]
-
-# Until a node knows what its job allows. All ranks end within 8 s more of the moment in which a host is cut off.
-LOST_S = 15.0
-BEAT_S = 1.5
+__all__ = ["Facts", "FirstOrder", "NodeSettings", "beat_key", "orders_key", "refusal_line"]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from tfcollective.launch.plan.hosts import Host
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
 from tfcollective.tasks import TaskKey, trainers, workers
+from tfcollective.timing import TIMING
 
-__all__ = ["MIN_HOST_TIMEOUT_S", "FunctionCall", "JobSpec"]
-
-MIN_HOST_TIMEOUT_S = 5.0
+__all__ = ["FunctionCall", "JobSpec"]
 
 
 @dataclass(frozen=True)
@@ -121,10 +120,10 @@ class JobSpec:
             raise ConfigError("there is no command to run")
         for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace", "grace", "host_timeout"):
             _check_seconds(name, getattr(self, name), above_zero=name not in ("stall_warning", "grace"))
-        if self.host_timeout < MIN_HOST_TIMEOUT_S:
+        if self.host_timeout < TIMING.least_host_timeout:
             raise ConfigError(
-                f"the host timeout is {MIN_HOST_TIMEOUT_S:g} s or more, not {self.host_timeout:g}: hosts give a sign "
-                "of life every 1.5 s, and one may be late"
+                f"the host timeout is {TIMING.least_host_timeout:g} s or more, not {self.host_timeout:g}: hosts give a "
+                f"sign of life every {TIMING.node_heartbeat:g} s, and one may be late"
             )
         check_auxiliary_tasks(self.task_specs, is_function=self.call is not None)
         if self.transport not in TRANSPORTS:

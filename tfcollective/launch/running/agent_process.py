@@ -14,29 +14,24 @@ import weakref
 from collections.abc import Sequence
 
 from tfcollective.agent.config import AgentConfig, Command, Order, StopCommand
-from tfcollective.agent.policy import DEFAULT_GRACE_S, StopCause
+from tfcollective.agent.policy import StopCause
 from tfcollective.codec import encode_line
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.launch.running.line_writer import LineWriter
+from tfcollective.timing import TIMING
 
 __all__ = ["AgentProcess", "stop_limit"]
 
-# Beyond the grace of its processes, an agent that was asked to stop needs 18 s at worst: signals, children, output and
-# reports.
-_STOP_LIMIT_S = 20.0
-_STOP_AGAIN_LIMIT_S = 5.0
-_BEGIN_LIMIT_S = 120.0  # until its first sign of life: Python and the modules may come from a slow file system
-_SILENCE_LIMIT_S = 20.0  # it gives one every second, from a thread that does nothing else
 _LOOK_S = 1.0
 _READ_BYTES = 1 << 12
 
 
 def stop_limit(command: StopCommand, grace: float) -> float:
     """How long (s) an agent may take to end after this order, before it is killed itself."""
-    return _STOP_LIMIT_S + (grace if command.cause is StopCause.REQUEST else 0.0)
+    return TIMING.stop_limit + (grace if command.cause is StopCause.REQUEST else 0.0)
 
 
 def _start_program() -> str:
@@ -54,9 +49,7 @@ class AgentProcess:
         grace: as in its configuration.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], channel: socket.socket, grace: float = DEFAULT_GRACE_S
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, grace: float = TIMING.grace) -> None:
         self._process = process
         self._grace = grace
         self._channel = channel
@@ -104,7 +97,7 @@ class AgentProcess:
         (it may be stopped itself): it is killed. After a second Ctrl-C that is soon."""
         self.send(command)
         hurry = bool(self._limits) and command.cause is StopCause.REQUEST and command.signal == signal.SIGINT
-        seconds = _STOP_AGAIN_LIMIT_S if hurry else stop_limit(command, self._grace)
+        seconds = TIMING.stop_again if hurry else stop_limit(command, self._grace)
         limit = threading.Timer(seconds, self._process.kill)
         limit.daemon = True
         self._limits.append(limit)
@@ -136,14 +129,14 @@ class AgentProcess:
 
     def _watch(self) -> float | None:
         """Until it has ended (None), or has been silent for too long: for how long (s)."""
-        looks, limit = 0, _BEGIN_LIMIT_S
+        looks, limit = 0, TIMING.agent_start
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         while self._process.poll() is None:
             if not poll.poll(_LOOK_S * 1000):
                 looks += 1  # not the clock: while we were stopped ourselves, it may have been, too
             elif self._hears():
-                looks, limit = 0, _SILENCE_LIMIT_S
+                looks, limit = 0, TIMING.agent_silent
             else:
                 return None  # it has closed its end
             if looks * _LOOK_S >= limit:

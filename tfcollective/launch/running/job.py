@@ -36,12 +36,11 @@ from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
+from tfcollective.timing import TIMING
 
 __all__ = ["Job", "new_job_id", "new_job_key"]
 
 _LOG = get_logger(__name__)
-# A rank beats every two seconds; a collective that waits for a stopped rank has timed out by then.
-_SILENCE_MARGIN_S = 10.0
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
 
@@ -93,7 +92,7 @@ class Job:
             spec.start_timeout,
             bind_host=bind_host,
             bind_port=bind_port,
-            silence_limit=spec.op_timeout + _SILENCE_MARGIN_S,
+            silence_limit=spec.op_timeout + TIMING.rank_silent,
             auxiliary_tasks=spec.auxiliary_tasks,
             first_generation=spec.first_generation,
             encryption=Settings.load().encryption,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 
 from tfcollective.agent.output import Console, OutputPump
+from tfcollective.timing import TIMING
 
 __all__ = ["WholeLines"]
 
 _CONSOLES = (Console(1), Console(2))  # shared: a line of one child does not begin in the middle of another's
 _DRAIN_S = 0.25
-_MOST_DRAIN_S = 3.0
 
 
 class WholeLines:
@@ -32,4 +32,4 @@ class WholeLines:
         """After the end of the child: waits a moment for what is still on its way. Another process may hold the other
         end, such as a connection that ssh keeps for later."""
         for pump in self._pumps:
-            pump.catch_up(_DRAIN_S, _MOST_DRAIN_S)
+            pump.catch_up(_DRAIN_S, TIMING.late_drain)
