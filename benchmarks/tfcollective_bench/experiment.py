@@ -10,8 +10,8 @@ from typing import TypeAlias
 from tfcollective.clock import Deadline
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective_bench.interleave import Event, Failure, Record, Variant, Watch, interleave
-from tfcollective_bench.links import LOOPBACK
 from tfcollective_bench.model import RunnerState, RunnerStatus, Sample
+from tfcollective_bench.options import LOOPBACK
 from tfcollective_bench.testbed import NetnsTestbed, opened
 
 __all__ = ["Case", "Measured", "Place", "run", "statuses"]

@@ -25,9 +25,14 @@ from tfcollective.exit_codes import signal_name
 from tfcollective.processes import signal_group, spawn
 from tfcollective.settings import environ_snapshot
 from tfcollective_bench.interrupts import interrupts_deferred
-from tfcollective_bench.last_words import last_word
 
-__all__ = ["Event", "Failure", "Record", "Started", "Variant", "Watch", "interleave", "rotation"]
+__all__ = ["Event", "Failure", "Record", "Started", "Variant", "Watch", "interleave", "last_word", "rotation"]
+
+# TensorFlow's logs, also behind the rank that some launchers put in front of every line.
+_RANK = r"^(?:\[\d+\]<std(?:out|err)>: ?)?"
+_INFORMATION = re.compile(_RANK + r"(?:I\d{4} |\d{4}-\d\d-\d\d \S+ I |WARNING: All log messages )")
+# What our launcher's report says after the cause.
+_AFTERWARDS = re.compile(r"  then |tfcollective: note: ")
 
 _TAIL_LINES = 30
 _READ_BYTES = 1 << 16
@@ -274,3 +279,9 @@ def _alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
+
+
+def last_word(lines: Sequence[str]) -> str:
+    """The last line that tells of the cause, or else the last line; empty when there is none."""
+    words = [line for line in lines if not _INFORMATION.match(line) and not _AFTERWARDS.match(line)]
+    return (words or lines)[-1] if lines else ""

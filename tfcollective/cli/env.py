@@ -114,7 +114,7 @@ def _rows(report: Mapping[str, object]) -> list[tuple[str, str]]:
     ]
     if report["rendezvous"] is not None:
         opens = " (this process opens it)" if report["starts_coordinator"] else ""
-        rows += [("meeting point", f"{report['rendezvous']}{opens}"), ("job key", _key_words(report))]
+        rows += [("rendezvous", f"{report['rendezvous']}{opens}"), ("job key", _key_words(report))]
     if isinstance(trainers, list):
         rows += [(f"rank {rank}", str(one)) for rank, one in enumerate(trainers)]
     notes = report["notes"]

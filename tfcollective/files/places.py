@@ -15,8 +15,7 @@ from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective.files import remote
-from tfcollective.files.facts import FileFacts, local_facts
-from tfcollective.files.temporaries import abandoned, temporary_name
+from tfcollective.files.facts import FileFacts, abandoned, local_facts, temporary_name
 
 __all__ = [
     "SCRATCH_PREFIX",

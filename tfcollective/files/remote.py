@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError
-from tfcollective.files.facts import FileFacts
-from tfcollective.files.temporaries import abandoned, temporary_name
+from tfcollective.files.facts import FileFacts, abandoned, temporary_name
 
 __all__ = ["append_tail", "download", "find_files", "list_files", "remove", "remove_tree", "upload"]
 

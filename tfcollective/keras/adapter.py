@@ -32,7 +32,7 @@ from tfcollective.keras import copies
 from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
-from tfcollective.tensorflow.keras_variables import let_variables_be_called
+from tfcollective.tensorflow.variables import let_variables_be_called
 
 __all__ = ["check_backend", "install"]
 

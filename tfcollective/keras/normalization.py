@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import UnsupportedError
-from tfcollective.tensorflow.autograph import opaque
+from tfcollective.tensorflow.border import opaque
 from tfcollective.tensorflow.rows import allgather
 
 __all__ = ["SyncBatchNormalization"]

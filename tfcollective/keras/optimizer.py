@@ -19,8 +19,7 @@ from tfcollective.keras.variables import loss_scale_variables
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.aggregation import checked_passes
 from tfcollective.tensorflow.compression import Compression
-from tfcollective.tensorflow.gradients import GradientOptions
-from tfcollective.tensorflow.strategies import refuse_strategy
+from tfcollective.tensorflow.gradients import GradientOptions, refuse_strategy
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distribute"]
 

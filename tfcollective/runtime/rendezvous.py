@@ -64,7 +64,7 @@ def arrange(settings: Settings, identity: Identity) -> Rendezvous:
     bind_host = settings.bind_host or choose_bind_host(
         route_address(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], route_address
     )
-    _LOG.info("meeting at %s, peers reach this rank at %s", endpoint, bind_host)
+    _LOG.info("rendezvous at %s, peers reach this rank at %s", endpoint, bind_host)
     return Rendezvous(endpoint, key, bind_host)
 
 

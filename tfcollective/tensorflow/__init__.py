@@ -45,7 +45,7 @@ from tfcollective.tensorflow import registered_gradients as _registered_gradient
 from tfcollective.tensorflow.adasum import Adasum
 from tfcollective.tensorflow.compression import Compression, Compressor
 from tfcollective.tensorflow.dataset import shard
-from tfcollective.tensorflow.functions import allreduce, barrier, broadcast, grouped_allreduce
+from tfcollective.tensorflow.functions import allreduce, barrier, broadcast, grouped_allreduce, join
 from tfcollective.tensorflow.graph_values import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from tfcollective.tensorflow.helpers import (
     check_num_rank_power_of_2,
@@ -54,7 +54,6 @@ from tfcollective.tensorflow.helpers import (
     num_rank_is_power_2,
 )
 from tfcollective.tensorflow.hooks import BroadcastGlobalVariablesHook
-from tfcollective.tensorflow.joining import join
 from tfcollective.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from tfcollective.tensorflow.optimizer import DistributedOptimizer
 from tfcollective.tensorflow.rows import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter

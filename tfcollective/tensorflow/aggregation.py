@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.tensorflow.gradients import variable_key
-from tfcollective.tensorflow.step_variables import make_eagerly
+from tfcollective.tensorflow.variables import make_eagerly
 
 __all__ = ["GradientAggregation", "checked_passes"]
 

@@ -9,9 +9,8 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
-from tfcollective.tensorflow.autograph import opaque
 
-__all__ = ["ArgumentError", "collective"]
+__all__ = ["ArgumentError", "collective", "opaque"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -43,3 +42,8 @@ def collective(function: _Function) -> _Function:
             raise ArgumentError(None, None, str(error)) from error
 
     return opaque(cast(_Function, called))
+
+
+def opaque(function: _Function) -> _Function:
+    """The function, left as it is where a ``tf.function`` calls it: AutoGraph would rewrite all that it calls."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))

@@ -23,9 +23,8 @@ from tfcollective.tensorflow.arguments import chosen_op, scaled
 from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
-from tfcollective.tensorflow.slices import merged
 
-__all__ = ["allreduce", "allreduce_slices", "barrier", "broadcast", "grouped_allreduce"]
+__all__ = ["allreduce", "allreduce_slices", "barrier", "broadcast", "grouped_allreduce", "join", "merged"]
 
 
 @collective
@@ -217,3 +216,52 @@ def barrier(name: str | None = None, process_set: ProcessSet | None = None) -> A
     if members.size == 1:
         return None if tf.executing_eagerly() else tf.no_op()
     return ops.barrier(name=operation_name(name, members.process_set_id), process_set_id=members.process_set_id)
+
+
+def merged(slices: Any) -> Any:
+    """The same gradient with each row once, in ascending order; equal rows are added in the order in which they stand.
+
+    Optimizers scatter rows into a variable with several threads: equal rows would be added in an order that differs
+    from rank to rank, and replicas would drift apart. One thread adds here, so ranks with the same slices get the same
+    bits, whatever their numbers of threads.
+
+    Args:
+        slices: IndexedSlices. Those of types that are not real numbers are returned as they are.
+    """
+    values = tf.convert_to_tensor(slices.values)
+    if not (values.dtype.is_floating or values.dtype.is_integer):
+        return slices
+    with tf.device("CPU:0"):  # gathered rows are in the host's memory, and a GPU adds in no fixed order
+        order = tf.argsort(slices.indices, stable=True)
+        rows = tf.gather(slices.indices, order)
+        first = tf.concat([tf.ones_like(rows[:1], tf.bool), tf.not_equal(rows[1:], rows[:-1])], 0)
+        segments = tf.cumsum(tf.cast(first, tf.int32)) - 1
+        sums = tf.sparse.segment_sum(values, order, segments)
+        return tf.IndexedSlices(sums, tf.boolean_mask(rows, first), slices.dense_shape)
+
+
+@collective
+def join() -> Any:
+    """This rank has no more data: the others train on without it, and it waits until all ranks have joined.
+
+    Meanwhile it takes part with zeros in what the others all-reduce: allreduce, grouped_allreduce and gradients, with
+    Average or Sum. Averages are of the ranks that still contribute. Whatever else the others call is refused there with
+    FailedPreconditionError, sparse gradients (IndexedSlices) without ``sparse_as_dense=True`` included. A process set
+    with a member that has joined waits for it.
+
+    This rank's variables stay as they are. If all ranks shall go on, give them those of the rank that joined last:
+
+    >>> last = hvd.join()
+    >>> hvd.broadcast_variables(model.variables, root_rank=int(last))
+
+    Returns:
+        int32: the rank that joined last. In a graph the tensor has to be run, after everything else of this rank.
+
+    Raises:
+        DeadlineExceededError: for the operation timeout nothing was asked of this rank, and some rank has not joined.
+        UnavailableError: a rank ended.
+        AbortedError: a rank asked all to stop.
+    """
+    if runtime.members().size == 1:
+        return tf.constant(0, tf.int32)
+    return ops.join()

@@ -18,7 +18,7 @@ from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes, sizes_for_network
 from tfcollective.tensorflow.compression import Compression
-from tfcollective.tensorflow.functions import allreduce_slices
+from tfcollective.tensorflow.functions import allreduce_slices, merged
 from tfcollective.tensorflow.names import keep_plan, plan_names, step_names
 from tfcollective.tensorflow.plan import (
     BucketPlan,
@@ -28,10 +28,8 @@ from tfcollective.tensorflow.plan import (
     signature,
 )
 from tfcollective.tensorflow.readiness import ready_order
-from tfcollective.tensorflow.slices import merged
-from tfcollective.tensorflow.strategies import refuse_strategy
 
-__all__ = ["GradientOptions", "reduce_gradients", "variable_key", "variable_name"]
+__all__ = ["GradientOptions", "reduce_gradients", "refuse_strategy", "variable_key", "variable_name"]
 
 _LOG = get_logger(__name__)
 
@@ -300,3 +298,19 @@ def _grouped(specs: list[GradientSpec], variables: Sequence[Any], options: Gradi
         replace(spec, group=group_of.get(variable_key(variable)))
         for spec, variable in zip(specs, variables, strict=True)
     ]
+
+
+def refuse_strategy(what: str) -> None:
+    """Raises UnsupportedError in the scope or in a replica of a ``tf.distribute`` strategy; names `what`.
+
+    A strategy has several replicas in one process, each with variables of its own. OneDeviceStrategy has one.
+    """
+    if not tf.distribute.has_strategy():
+        return
+    kind = type(tf.distribute.get_strategy())
+    if not issubclass(kind, tf.distribute.OneDeviceStrategy):
+        raise UnsupportedError(
+            f"{what}: not in the scope of tf.distribute.{kind.__name__}: tfcollective runs one process for each GPU. "
+            "Leave the strategy out, start one process for each GPU with `tfcollective run -np N`, and choose its GPU "
+            "by local_rank()"
+        )

@@ -18,7 +18,7 @@ from tfcollective.errors import CollectiveMismatchError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_key, variable_name
-from tfcollective.tensorflow.step_variables import make_eagerly
+from tfcollective.tensorflow.variables import make_eagerly
 
 __all__ = ["FIRST_CHECK", "ReplicaGuard", "ReplicaGuards", "compare_fingerprints", "fingerprints"]
 

@@ -10,13 +10,13 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.autograph import opaque
+from tfcollective.tensorflow.border import opaque
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key, variable_name
 from tfcollective.tensorflow.guard import ReplicaGuard
-from tfcollective.tensorflow.keras_variables import let_variables_be_called
 from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.plan import PlanNames
+from tfcollective.tensorflow.variables import let_variables_be_called
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 

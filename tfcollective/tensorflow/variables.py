@@ -1,8 +1,10 @@
-"""Gives all ranks the variables of one."""
+"""Variables: gives all ranks those of one, and makes those that a traced step needs in addition to its model's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +17,7 @@ from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.gradients import variable_name
 from tfcollective.tensorflow.names import operation_name
 
-__all__ = ["broadcast_", "broadcast_global_variables", "broadcast_variables"]
+__all__ = ["broadcast_", "broadcast_global_variables", "broadcast_variables", "let_variables_be_called", "make_eagerly"]
 
 
 @collective
@@ -96,3 +98,54 @@ def _tensorflow_variable(variable: Any) -> Any:
     """The TensorFlow variable inside a Keras 3 variable."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
+
+
+def make_eagerly(initial: Callable[[], Any], name: str, device: str | None = None) -> Any:
+    """A variable that is not trained, made eagerly in whatever trace of a ``tf.function`` it is needed.
+
+    ``tf.init_scope`` alone leaves the graph but keeps the creators of variables that the ``tf.function`` has set, and
+    in every trace but the first they refuse. They belong to a thread, so the variable is made on another one.
+
+    Args:
+        initial: makes the initial value.
+        name: of the variable.
+        device: where it lives; where TensorFlow puts variables if None.
+    """
+
+    def make() -> Any:
+        with tf.device(device):
+            return tf.Variable(initial(), trainable=False, name=name)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
+
+
+class CallableList(list):  # type: ignore[type-arg]
+    """A list that a call gives, too. Keras 2 has had one since the method became a property."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+def let_variables_be_called() -> None:
+    """Makes what ``variables`` of Keras 3's optimizers gives a list that may be called.
+
+    Does nothing while Keras is not imported, with Keras 2, and a second time.
+    """
+    optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
+    base = getattr(optimizers, "Optimizer", None)
+    if not hasattr(base, "apply"):
+        return
+    for kind in (base, getattr(optimizers, "LossScaleOptimizer", None)):
+        owner = next((c for c in getattr(kind, "__mro__", ()) if "variables" in vars(c)), None)
+        found = None if owner is None else vars(owner)["variables"]
+        if isinstance(found, property) and not isinstance(found, _CallableVariables):
+            setattr(owner, "variables", _CallableVariables(found.fget, doc=found.__doc__))  # noqa: B010  # not known to be there
+
+
+class _CallableVariables(property):
+    """The property, with a list that may be called."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        found = super().__get__(instance, owner)
+        return CallableList(found) if type(found) is list else found

@@ -9,8 +9,7 @@ from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective_bench.allreduce.points import CACHES
-from tfcollective_bench.limits import check_above_zero
-from tfcollective_bench.links import LOOPBACK, check_links
+from tfcollective_bench.options import LOOPBACK, check_above_zero, check_links
 from tfcollective_bench.units import bytes_text
 
 __all__ = ["DTYPES", "QUICK_SIZES", "SIZES", "TRANSPORTS", "AllreduceOptions", "sizes_between"]

@@ -15,8 +15,8 @@ from tfcollective_bench.baselines import Baselines, find_baselines
 from tfcollective_bench.experiment import run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Watch
-from tfcollective_bench.links import LOOPBACK
 from tfcollective_bench.model import Cell, Hardware, Report, Sample
+from tfcollective_bench.options import LOOPBACK
 
 __all__ = ["run_allreduce"]
 

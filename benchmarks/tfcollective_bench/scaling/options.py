@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError
-from tfcollective_bench.limits import check_above_zero
+from tfcollective_bench.options import check_above_zero
 
 __all__ = ["ScalingOptions"]
 

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfcollective.errors import ConfigError
-from tfcollective_bench.limits import check_above_zero
-from tfcollective_bench.links import is_rate
+from tfcollective_bench.options import check_above_zero, is_rate
 
 __all__ = ["MOST_RANKS", "SimulateOptions"]
 

@@ -24,7 +24,7 @@ from tfcollective.clock import Deadline
 from tfcollective.exit_codes import signal_name
 from tfcollective.processes import end_descendants, signal_group, spawn
 from tfcollective.settings import environ_snapshot
-from tfcollective_bench.last_words import last_word
+from tfcollective_bench.interleave import last_word
 from tfcollective_bench.ranks import clean
 from tfcollective_bench.training.counters import Meter, Reading, watched_interfaces
 from tfcollective_bench.training.job_plan import (

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError
-from tfcollective_bench.limits import check_above_zero
-from tfcollective_bench.links import LOOPBACK, check_links
+from tfcollective_bench.options import LOOPBACK, check_above_zero, check_links
 from tfcollective_bench.training.models import MODELS
 
 __all__ = ["LOOPBACK", "VIEWS", "TrainingOptions"]

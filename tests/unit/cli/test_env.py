@@ -31,7 +31,7 @@ def test_a_tf_config_is_explained(monkeypatch, capsys):
         "task worker:1",
         "rank 2",
         "size 3",
-        "meeting point h0:2222",
+        "rendezvous h0:2222",
         "job key given by a file or a variable",
         "rank 0 chief:0",
         "rank 1 worker:0",

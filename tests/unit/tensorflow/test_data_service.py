@@ -16,7 +16,7 @@ import tfcollective.tensorflow as hvd
 from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
 from tfcollective.tensorflow.data import compute_worker
 from tfcollective.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
-from tfcollective.tensorflow.data.meeting import ComputeService
+from tfcollective.tensorflow.data.rendezvous import ComputeService
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = TfDataServiceConfig(1, 2, "compute", {"": [("127.0.0.1", 5)]}, b"k" * 32, 7)

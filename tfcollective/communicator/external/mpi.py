@@ -24,7 +24,7 @@ __all__ = ["MpiCommunicator"]
 _LOG = get_logger(__name__)
 _LONGEST_PAUSE_S = 1e-3
 _ELEMENTS = 1 << 30  # MPI 3 counts with 32 bits
-_MEETING = 7  # the tag of messages that only say that a rank is there
+_RENDEZVOUS = 7  # the tag of messages that only say that a rank is there
 # Requests that were not waited for to their end, with their buffers, which MPI may read and write as long as it lives:
 # in their place in memory there must be nothing else.
 _left_behind: list[Any] = []
@@ -55,7 +55,7 @@ class MpiCommunicator(ExternalCommunicator):
 
     def subset(self, ranks: Sequence[int]) -> MpiCommunicator:
         """See :class:`ExternalCommunicator`."""
-        self._meet(ranks, Deadline.after(self._timeout))
+        self._rendezvous(ranks, Deadline.after(self._timeout))
         comm = self._comm.Create_group(self._comm.group.Incl(list(ranks)))
         place = list(ranks).index(self.rank)
         return MpiCommunicator(comm, Placement(place, len(ranks), place, len(ranks), 0, 1), self._timeout)
@@ -120,15 +120,15 @@ class MpiCommunicator(ExternalCommunicator):
             _wait(self._comm.Ibcast(buffer[begin : begin + _ELEMENTS], root), "broadcast", deadline, buffer)
         return buffer
 
-    def _meet(self, ranks: Sequence[int], deadline: Deadline) -> None:
+    def _rendezvous(self, ranks: Sequence[int], deadline: Deadline) -> None:
         """Waits until all of them are here: what makes a communicator of a group has no deadline."""
         others = [rank for rank in ranks if rank != self.rank]
         sent, received = b"x", bytearray(len(ranks))
         places = memoryview(received)
-        requests = [self._comm.Irecv(places[i : i + 1], rank, _MEETING) for i, rank in enumerate(others)]
-        requests += [self._comm.Isend(sent, rank, _MEETING) for rank in others]
+        requests = [self._comm.Irecv(places[i : i + 1], rank, _RENDEZVOUS) for i, rank in enumerate(others)]
+        requests += [self._comm.Isend(sent, rank, _RENDEZVOUS) for rank in others]
         for request in requests:
-            _wait(request, f"meeting of the ranks {', '.join(map(str, ranks))}", deadline, sent, received)
+            _wait(request, f"rendezvous of the ranks {', '.join(map(str, ranks))}", deadline, sent, received)
 
     def _largest(self, value: int, deadline: Deadline) -> int:
         import numpy as np

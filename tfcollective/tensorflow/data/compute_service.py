@@ -25,7 +25,7 @@ from tfcollective.clock import Deadline
 from tfcollective.codec import decode, encode, from_document, to_document
 from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
 from tfcollective.settings import Settings
-from tfcollective.tensorflow.data.meeting import ComputeClient
+from tfcollective.tensorflow.data.rendezvous import ComputeClient
 
 __all__ = ["SIDES", "TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 

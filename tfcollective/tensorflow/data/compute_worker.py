@@ -13,7 +13,7 @@ from pathlib import Path
 from tfcollective import runtime
 from tfcollective.errors import ConfigError
 from tfcollective.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, compute_worker_fn, own_host
-from tfcollective.tensorflow.data.meeting import ComputeService
+from tfcollective.tensorflow.data.rendezvous import ComputeService
 from tfcollective.tensorflow.objects import broadcast_object
 
 __all__ = ["main"]

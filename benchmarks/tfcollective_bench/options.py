@@ -1,4 +1,5 @@
-"""Where ranks run: all on this host, or each on a host of its own at the end of a link. Pure."""
+"""What options of several benchmarks may be: links (ranks on this host, or each on a host of its own), and numbers.
+Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from tfcollective.errors import ConfigError
 from tfcollective_bench.testbed import parse_rate
 
-__all__ = ["LOOPBACK", "check_links", "is_rate"]
+__all__ = ["LOOPBACK", "check_above_zero", "check_links", "is_rate"]
 
 LOOPBACK = "loopback"
 
@@ -27,3 +28,10 @@ def is_rate(link: str) -> bool:
         return parse_rate(link) is not None
     except ConfigError:
         return False
+
+
+def check_above_zero(**given: float) -> None:
+    """ConfigError that names the option and its value, unless all are above 0."""
+    for name, value in given.items():
+        if not value > 0:  # also what is not a number
+            raise ConfigError(f"--{name}: a number above 0, not {value:g}")

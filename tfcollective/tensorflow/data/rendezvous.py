@@ -1,6 +1,6 @@
-"""Where the two jobs of a compute service meet: rank 0 of the compute job starts a store, and all write and wait there.
+"""The rendezvous of the two jobs of a compute service: rank 0 of the compute job starts a store for both.
 
-It is a coordinator with a key of its own, so that nobody joins who has not read the service's file.
+It is a coordinator with a key of its own, so that only processes that have read the service's file join.
 """
 
 from __future__ import annotations
