@@ -54,7 +54,7 @@ def load_data(directory: Path):
         return train, held_out
     images, labels = train or held_out or (None, None)
     if images is None:
-        raise SystemExit(f"{directory} has no MNIST files (train-images-idx3-ubyte[.gz] and its kin)")
+        raise SystemExit(f"{directory} has no MNIST files (train-images-idx3-ubyte[.gz] and the other three)")
     cut = len(images) * 5 // 6
     order = np.random.default_rng(0).permutation(len(images))
     images, labels = images[order], labels[order]

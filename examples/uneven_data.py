@@ -33,7 +33,7 @@ def main() -> None:
 
     steps = sum(1 for x, y in own_data(tfc.rank()) if step(x, y) is not None)
     last = int(tfc.join())
-    tfc.broadcast_variables([weights], root_rank=last)  # all end with the weights of whoever trained longest
+    tfc.broadcast_variables([weights], root_rank=last)  # all end with the weights of the rank that trained longest
     print(f"rank {tfc.rank()} made {steps} steps, rank {last} the most")
     if tfc.rank() == 0:
         print(f"largest error of a weight: {np.abs(weights.numpy() - TRUE_WEIGHTS).max():.5f}")

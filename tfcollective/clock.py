@@ -38,7 +38,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: for tests."""
+    """A clock that only :meth:`advance` moves: for tests."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now

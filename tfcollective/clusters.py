@@ -190,7 +190,7 @@ class Cluster:
                 self._client.put(_END, True)
                 self._client.put(_ORDER, None)
             self._job.join(TIMING.coordinator_lost + _GRACE_S)
-        if self._job.is_alive():  # nobody is there yet who could be told, or somebody does not listen
+        if self._job.is_alive():  # no process is ready yet, or one is not responding
             self._switch.stop(signal.SIGTERM)
             self._job.join(_STOP_S + _grace(self._options))
         if self._job.is_alive():  # in the middle of something that cannot be interrupted, such as packing
@@ -313,5 +313,5 @@ def _watch_for_end(client: CoordinatorClient, failure_file: str | None) -> None:
     for _ in Channel(client).follow(_END):
         time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
         if failure_file is not None:
-            end_call(failure_file)  # nobody waits for what it returns
+            end_call(failure_file)  # its result is no longer awaited
         os._exit(0)

@@ -1,7 +1,7 @@
 """Every error that tfcollective raises on purpose.
 
 Errors are data: decide by type, `code`, `rank` or `peer`, never by the text. The native codes and their
-meaning stand in ``tfcollective.h``; :mod:`tfcollective._native` maps codes to these classes, nobody else does.
+meaning stand in ``tfcollective.h``; :mod:`tfcollective._native` is the only place that maps codes to these classes.
 """
 
 from __future__ import annotations

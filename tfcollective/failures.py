@@ -78,7 +78,7 @@ class ExceptionRecord:
     blames: int | None = None
 
 
-# A script for Horovod, on its engine, leaves no record of ours: this is all that it says when another rank has ended.
+# A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
 _HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"
 
 
@@ -129,8 +129,8 @@ class ExitRecord:
         """Whether another task's failure, or a request to stop, brought this end about."""
         if self.stopped:
             return not self.raised  # its others may have ended first, and it was stopped on its own way out
-        told = self.exception is not None and self.exception.consequence
-        return told or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
+        reported = self.exception is not None and self.exception.consequence
+        return reported or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
 
     @property
     def blames(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Directories of this user that nobody else can look into: for records of running jobs and a key of one's own, and for
+"""Directories that only this user can look into: for records of running jobs and this user's key, and for
 what was compiled here."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def user_key(directory: Path) -> bytes:
-    """A random key that this user's processes on this machine share; made by whoever asks first.
+    """A random key that this user's processes on this machine share; made by the first process that asks.
 
     Raises ConfigError when it can be neither read nor written.
     """
@@ -71,7 +71,7 @@ def user_key(directory: Path) -> bytes:
 
 
 def _make_key(path: Path) -> None:
-    """Whole or not at all, and only if nobody else was faster."""
+    """Whole or not at all, and only if no other process was faster."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(secrets.token_hex(_KEY_BYTES))

@@ -196,7 +196,7 @@ def check_task_specs(task_specs: Any, ps_policy: str = "error") -> dict[str, Tas
         _check_role(role, spec)
         checked[role] = spec
     if not any(role in TRAINER_TYPES for role in checked):
-        raise ConfigError("task_specs: nobody trains: give a chief, workers, or both")
+        raise ConfigError("task_specs: no task trains: give a chief, workers, or both")
     return checked
 
 

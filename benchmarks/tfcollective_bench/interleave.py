@@ -96,7 +96,7 @@ class Failure:
 
 
 Event: TypeAlias = Started | Record | Failure
-#: Given the number of turns, opens something that is told every event.
+#: Given the number of turns, opens something that takes every event.
 Watch: TypeAlias = Callable[[int], contextlib.AbstractContextManager[Callable[[Event], None]]]
 
 
@@ -130,7 +130,7 @@ def interleave(
                 continue
             begun.add(variant.name)
             yield Started(variant.name, number)
-            with contextlib.closing(_turn(variant, number, clock)) as turn:  # its end is part of ours
+            with contextlib.closing(_turn(variant, number, clock)) as turn:  # closed with this generator
                 for event in turn:
                     if isinstance(event, Failure):
                         failed.add(variant.name)

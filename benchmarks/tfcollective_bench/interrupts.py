@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def interrupts_deferred() -> Iterator[None]:
     """While it is open, signals that ask this process to end wait; the first of them comes afterwards.
 
-    What is done in it has to end by itself, soon. Outside the main thread signals come to nobody, and nothing changes.
+    What is done in it has to end by itself, soon. Outside the main thread no signal arrives, and nothing changes.
     """
     came: list[int] = []
 

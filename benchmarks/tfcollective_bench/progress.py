@@ -18,7 +18,7 @@ __all__ = ["show_progress"]
 def show_progress(turns: int, console: Console | None = None) -> Iterator[Callable[[Event], None]]:
     """While it is open, the function that it yields takes events; `turns` is variants x rounds.
 
-    In a terminal there is a bar; elsewhere, a line for every turn. Failures are always told.
+    In a terminal there is a bar; elsewhere, a line for every turn. Failures are always shown.
     """
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -40,7 +40,7 @@ class Circumstances:
         quick: fewer sizes and rounds, and an end to the time.
         baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
         command: as typed, for the report.
-        watch: given the number of turns, opens something that is told every event.
+        watch: given the number of turns, opens something that takes every event.
         until: no turn begins after it.
     """
 
@@ -170,7 +170,7 @@ def run_suite(
     says why, and the others go on.
 
     Args:
-        say: is told what is done, for people.
+        say: takes what is done, for people.
         keep: is given what has been measured so far, after every part.
 
     Raises:

@@ -210,7 +210,7 @@ def _check_unused() -> None:
 
 @contextlib.contextmanager
 def _claimed() -> Iterator[None]:
-    """While it is open nobody else builds a test bed, or takes it for theirs: both would end each other's processes.
+    """While it is open no other program builds or takes over a test bed: both would end each other's processes.
 
     The claim is a name that the kernel forgets with this process, however that ends, and that networks of their own
     (``tools/own_network.sh``) have one each.
@@ -257,7 +257,7 @@ def down() -> None:
 def opened(testbed: NetnsTestbed) -> Iterator[NetnsTestbed]:
     """The test bed, for as long as the block runs; it is gone afterwards, however the block ends.
 
-    Raises LaunchError when there cannot be one, or somebody else uses it.
+    Raises LaunchError when there cannot be one, or another program uses it.
     """
     _check_possible()
     with _claimed():
@@ -281,7 +281,7 @@ def _down_or_say() -> None:
 def _wait_for_end(seconds: float) -> NetnsState:
     deadline = time.monotonic() + seconds
     while (state := current_state()).processes and time.monotonic() < deadline:
-        time.sleep(0.05)  # they are no children of ours: nothing tells when they end
+        time.sleep(0.05)  # they are no children of this process: there is no event for their end
     return state
 
 
@@ -309,7 +309,7 @@ def _take_down(state: NetnsState) -> None:
     for folder in state.folders:
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
-        _ETC.rmdir()  # if nobody else keeps anything there
+        _ETC.rmdir()  # if no other program keeps anything there
     for command in down_commands(state):
         try:
             _run(command)

@@ -47,7 +47,7 @@ class NetnsLauncher(Launcher):
         return plan_testbed(plan, [address for _, address in self._hosts])
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
-        """See :class:`Launcher`. The first agent that failed is told of."""
+        """See :class:`Launcher`. The first agent that failed is reported."""
         plan = self.plan(spec)
         with Job(spec, plan, bind_host=self._gateway) as job:
             try:

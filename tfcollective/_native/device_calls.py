@@ -78,7 +78,7 @@ def describe_gpus(library: Library, search: DeviceSearch, count: int) -> list[ab
 
 
 class _Memory:
-    """Memory of a GPU; freed when nobody has it any more."""
+    """Memory of a GPU; freed with the last reference to it."""
 
     def __init__(self, calls: DeviceCalls, like: int | None, nbytes: int) -> None:
         self._calls = calls
@@ -231,7 +231,7 @@ class DeviceCalls:
         return made[0], counts
 
     def _new(self, shape: tuple[int, ...], like: DeviceBuffer, stream: int) -> Any:
-        """An array of the library of `like` where it can be made, else one of ours."""
+        """An array of the library of `like` where it can be made, else a ``DeviceArray``."""
         owner = _owner_of(like)
         library = _library_of(like)
         if library == "torch":
@@ -270,7 +270,7 @@ def _library_of(buffer: DeviceBuffer) -> str:
 
 
 def _check_can_be_told(like: DeviceBuffer) -> None:
-    """A result of ours says what it is by ``__cuda_array_interface__``, which has no bfloat16."""
+    """A ``DeviceArray`` says what it is by ``__cuda_array_interface__``, which has no bfloat16."""
     if like.dtype not in _TYPESTR:
         raise UnsupportedError(
             f"array: a result of {like.dtype.name.lower()} can be made for PyTorch and CuPy only, and not for a "

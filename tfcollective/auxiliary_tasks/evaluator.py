@@ -249,7 +249,7 @@ class _Loop:
         settled, self._seen = self._seen & identities, identities
         now = self._clock.monotonic()
         if ended and not self._ended:
-            self._broken.clear()  # nobody writes any more: now it counts
+            self._broken.clear()  # training has ended and writes nothing: now it counts
         self._ended = ended
         self._broken = {one: until for one, until in self._broken.items() if one in identities and now < until}
         done, broken = frozenset(self._state.done), frozenset(self._broken)

@@ -47,7 +47,7 @@ class View:
 
     Attributes:
         found: all checkpoints, oldest first.
-        settled: identities of those that were the same when it looked before: nobody is writing them any more.
+        settled: identities of those that were the same when it looked before: they are no longer written.
         broken: identities of those that are settled and yet not whole. They hold up nothing: if their writer goes on,
             they become others.
         done: identities of those that are evaluated, or left out.

@@ -42,7 +42,7 @@ class TensorBoardOptions:
 
     Attributes:
         logdir: what it shows; may come into being later. Of a URL (``hdfs://``, ``s3://``, ...) it shows copies.
-        host: the address to listen at. TensorBoard asks nobody who they are: beyond loopback, everybody who reaches it
+        host: the address to listen at. TensorBoard has no authentication: beyond loopback, everybody who reaches it
             sees what is logged.
         port: where it listens; 0: at a free port, which it finds itself.
         extra_args: further arguments, as a list or as one text (``"--samples_per_plugin images=50"``).

@@ -73,7 +73,7 @@ def _experiment_dir(chief: TaskKey) -> str:
                     raise ConfigError(f"{chief}'s experiment does not write anywhere: {advice}")
                 return str(directory)
             if ended:
-                raise ConfigError(f"{chief} has trained no experiment, so nobody knows a directory: {advice}")
+                raise ConfigError(f"{chief} has trained no experiment, so no directory is known: {advice}")
 
 
 if __name__ == "__main__":

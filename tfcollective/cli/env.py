@@ -34,7 +34,7 @@ Exit code: 0 when init() would go by it, 64 when not.""",  # noqa: E501  a comma
 def env(tf_config: str | None, ps_policy: str | None, as_json: bool) -> int:
     """Shows who this process is by TF_CONFIG, MPI, SLURM, SageMaker, Vertex AI, Kubernetes or our own launcher.
 
-    Starts nothing and connects to nobody.
+    Starts no process and opens no connection.
     """
     environ = _environ(tf_config, ps_policy)
     settings = Settings.load(environ)

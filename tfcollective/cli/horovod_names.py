@@ -36,7 +36,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "stop_timeline": _SAME,
         "ProcessSet": ("different", "takes ranks, no communicator of MPI; `mpi_comm` is None"),
         "global_process_set": _SAME,
-        "add_process_set": ("different", "works at any time; ranks that disagree are all told"),
+        "add_process_set": ("different", "works at any time; ranks that disagree all get an error"),
         "remove_process_set": ("different", "works at any time; a set's number is never used again"),
         "process_set_ids_and_ranks": _SAME,
         "PROCESS_SET_ERROR_INIT": (

@@ -94,7 +94,7 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     _make_directory(spec.log_dir)
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
         outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
-    # Scripts written for Horovod need nothing of ours.
+    # Scripts written for Horovod need not call tfcollective.
     for text in (render(outcome), warning(outcome) if spec.engine == "native" else None):
         if text:
             sys.stderr.write(f"tfcollective: {text}\n")

@@ -51,7 +51,7 @@ def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def packing(indexes: Sequence[str]) -> dict[str, Any] | None:
-    """What cluster-pack is told where packages come from indexes, or from directories of wheels, of one's own."""
+    """The arguments of cluster-pack for packages from further indexes or from directories of wheels."""
     if not indexes:
         return None
     return {"additional_indexes": [str(Path(one).absolute()) if Path(one).is_dir() else one for one in indexes]}

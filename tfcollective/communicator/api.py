@@ -1,4 +1,4 @@
-"""What a communicator does, whoever moves its data."""
+"""What a communicator does, whichever engine moves its data."""
 
 from __future__ import annotations
 

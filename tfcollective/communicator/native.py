@@ -412,7 +412,7 @@ class NativeCommunicator(Communicator):
         return self._devices()
 
     def _devices(self) -> DeviceCalls:
-        """The operations on GPUs, told where the driver and NCCL are to be looked for; nothing is loaded yet."""
+        """The operations on GPUs; where to look for the driver and NCCL is known then, nothing is loaded yet."""
         if self._device_calls is None:
             from tfcollective._native.device_calls import DeviceCalls, DeviceSearch
 

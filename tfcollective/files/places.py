@@ -71,7 +71,7 @@ def written_whole(place: Place) -> Iterator[Path]:
     """A local path to write to; when the block is left without an exception, what is there replaces ``place`` at once.
 
     Several writers do not disturb each other: the last one counts. What one leaves that is killed in the middle goes
-    when somebody writes there some minutes later.
+    when a writer appears some minutes later.
 
     Raises OSError that names the place; then what was there is still there.
     """

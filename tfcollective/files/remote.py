@@ -1,4 +1,4 @@
-"""What is elsewhere, by fsspec: every failure is an OSError that names the file, and nobody finds half of one."""
+"""What is elsewhere, by fsspec: every failure is an OSError that names the file, and no reader finds half of one."""
 
 from __future__ import annotations
 

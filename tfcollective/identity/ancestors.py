@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["ancestor"]
 
 _PARENT_FIELD, _START_FIELD = 1, 19  # behind the name, counted from the state on; see proc(5)
-_MOST_NAME_BYTES = 15  # the kernel keeps no more of a program's name
+_MOST_NAME_BYTES = 15  # the kernel keeps this much of a program's name
 
 
 def ancestor(names: Collection[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""The job key: where it stands, and what to do where nobody has given one."""
+"""The job key: where it stands, and what to do where none is given."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def key_source(identity: Identity, settings: Settings) -> KeySource:
     if identity.on_loopback:
         return KeySource.USER
     raise ConfigError(
-        f"the ranks meet at {identity.coordinator}, which others may reach, and nobody has given a job key. Make one "
+        f"the ranks meet at {identity.coordinator}, which others may reach, and there is no job key. Make one "
         f"(openssl rand -hex 32 > job.key; chmod 600 job.key) and let {variable('key_file')} name the file on every "
         f"rank, or put the text into {variable('key')} (on Kubernetes, from a Secret). In a network where you trust "
         f"everybody, {variable('insecure')}=1 does without"
@@ -69,7 +69,7 @@ def parse_key(text: str, where: str) -> bytes:
 
 def _read_file(path: str) -> str:
     try:
-        # Not waiting: the open of a pipe that nobody writes to would never return.
+        # Not waiting: opening a pipe without a writer would never return.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
@@ -86,7 +86,7 @@ def _read_file(path: str) -> str:
 
 
 def _check_private(path: str, found: os.stat_result) -> None:
-    """Raises ConfigError when others can read the file, or a group of ours could replace what is in it."""
+    """Raises ConfigError when others can read the file, or a group of this user could replace what is in it."""
     mode = stat.S_IMODE(found.st_mode)
     if not mode & 0o077:
         return

@@ -63,7 +63,7 @@ def _nodes(facts: Facts) -> tuple[int | None, str]:
 
 
 def _processes_per_node(facts: Facts) -> int:
-    """Torchrun's words for "as many as there are devices" mean one here: a pod runs one process unless told more."""
+    """Torchrun's words for "as many as there are devices" mean one here: a pod runs one process unless it says more."""
     text = facts.environ.get(_PER_NODE, "").strip()
     return 1 if text in ("", *_AS_MANY_AS_DEVICES) else whole_number(facts.environ, _PER_NODE, 1)
 

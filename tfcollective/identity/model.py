@@ -22,8 +22,8 @@ class Identity:
         world_size: the number of processes that take part in collectives.
         coordinator: where they meet; None when the world is this process alone.
         job_id: the name of the job.
-        key: the job key that authenticates everything; None when there is no coordinator, or nobody has given a key.
-        source: what told us, for logs: ``launcher``, ``tf_config``, ``single``, ...
+        key: the job key that authenticates everything; None when there is no coordinator, or no key is given.
+        source: where it comes from, for logs: ``launcher``, ``tf_config``, ``single``, ...
         node_id: processes with equal node ids can share memory.
         trainers: where no launcher has started a coordinator: the tasks of the world, in rank order. Empty otherwise.
         hosts: the hosts of the trainers, as far as they are known; the first is that of rank 0.

@@ -1,4 +1,4 @@
-"""TF_CONFIG: what TensorFlow's own cluster variable says, whoever wrote it (TFJob, TonY, Ray, Vertex AI, people)."""
+"""TF_CONFIG: what TensorFlow's own cluster variable says, written by any tool (TFJob, TonY, Ray, Vertex AI, people)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class PushCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._pushed = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Nobody is writing a file now: what is there is whole."""
+        """No file is being written now: what is there is whole."""
         del batch, logs
         if time.monotonic() - self._pushed > _EVERY_S:
             self._push()

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def build_optimizer(model: Any) -> None:
-    """Makes the variables of the optimizer of ``compile``, if it has not got them yet and can be told to."""
+    """Makes the variables of the optimizer of ``compile``, if it has not got them yet and has a way to."""
     optimizer: Any = getattr(model, "optimizer", None)
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", False) and model.trainable_variables:
         optimizer.build(model.trainable_variables)

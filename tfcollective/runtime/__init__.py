@@ -216,7 +216,7 @@ def publish(info: Mapping[str, object]) -> None:
 
 
 def training_ended() -> bool:
-    """For auxiliary tasks under a launcher: whether rank 0's process has ended. False where nobody knows."""
+    """For auxiliary tasks under a launcher: whether rank 0's process has ended. False where that is not known."""
     return _current().training_ended()
 
 

@@ -67,7 +67,7 @@ class CrashHook:
         sys.excepthook = self._hook
 
     def remove(self) -> None:
-        """Puts the previous hook back, unless somebody has put another one over ours."""
+        """Puts the previous hook back, unless another one has been put over this one."""
         if sys.excepthook == self._hook and self._previous is not None:
             sys.excepthook = self._previous
 

@@ -50,8 +50,8 @@ def arrange(settings: Settings, identity: Identity) -> Rendezvous:
 
     Raises:
         ConfigError: a job key is needed, and there is none.
-        CoordinatorError: rank 0 cannot listen; or whoever answers does not hold the same key.
-        RendezvousError: nobody answers before the start timeout.
+        CoordinatorError: rank 0 cannot listen; or the process that answers does not hold the same key.
+        RendezvousError: no process answers before the start timeout.
     """
     if identity.coordinator is None:
         raise InternalError("a world of one rank needs no rendezvous")
@@ -87,7 +87,7 @@ def _job_key(settings: Settings, identity: Identity) -> bytes:
         secret = user_key(_directory(settings))
     else:
         _LOG.warning(
-            "%s is set: whoever reaches %s can join this job and read and change what it computes",
+            "%s is set: anyone who reaches %s can join this job and read and change what it computes",
             variable("insecure"),
             identity.coordinator,
         )

@@ -1,4 +1,4 @@
-"""How fast training goes, told to the coordinator now and then."""
+"""How fast training goes, reported to the coordinator now and then."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ SHARED_MEMORY = LinkCost(start_s=_OPS_S, bytes_per_s=5e9)
 
 
 def fixed_sizes(limit: int) -> BucketSizes:
-    """What somebody has asked for."""
+    """The size that a setting asks for."""
     return BucketSizes(first=min(FIRST_BUCKET_BYTES, limit), other=limit)
 
 

@@ -1,4 +1,4 @@
-"""Horovod's elastic names, so that a script that uses them is told what to do instead."""
+"""Horovod's elastic names, so that a script that uses them gets an error that says what to do instead."""
 
 from __future__ import annotations
 

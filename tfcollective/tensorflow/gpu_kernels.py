@@ -45,7 +45,7 @@ def load_where_needed(core: Path, settings: Settings) -> None:
 def _find(core: Path, settings: Settings) -> Path:
     tensorflow = tensorflow_folder()
     path = tf_gpu.prebuilt(tf.__version__)
-    if path.exists() and set(tensorflow.flags) == set(tf_gpu.FLAGS):  # a build of one's own may have another interface
+    if path.exists() and set(tensorflow.flags) == set(tf_gpu.FLAGS):  # another build may have another interface
         return path
     path = tf_gpu.compiled(tensorflow, core, cache_directory(settings.cache_dir))
     if not path.exists():

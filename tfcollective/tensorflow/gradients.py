@@ -260,7 +260,7 @@ def _spec(position: int, name: str, variable: Any, wire: Any) -> GradientSpec:
 
 
 def _order(gradients: Sequence[Any]) -> list[int] | None:
-    """What the traced function says, unless somebody has fixed the buckets: then from the last to the first."""
+    """What the traced function says, unless a setting fixes the buckets: then from the last to the first."""
     return ready_order(gradients) if runtime.settings().bucket_bytes is None else None
 
 

@@ -100,7 +100,7 @@ def _new_scope() -> str:
 
 
 def _not_to_be_run(gradients: Sequence[Any]) -> list[Any]:
-    """An evaluator's graph may hold the training operation, too, as long as nobody runs it: it has no ranks to reduce
+    """An evaluator's graph may hold the training operation, too, as long as it is not run: it has no ranks to reduce
     with, and without them it would train a model of its own."""
     text = f"this process is {runtime.task()}: it is outside the world and cannot train"
     with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])]):

@@ -34,7 +34,7 @@ START_S = 600.0
 END_S = 20.0
 MARK = "-Dtfcollective.hadoop="
 PACKAGE = "org.apache.hadoop"
-# The ResourceManager defines classes through reflection, which Java 17 forbids unless it is told.
+# The ResourceManager defines classes through reflection, which Java 17 forbids unless an option allows it.
 OPENED = ("java.lang", "java.util", "java.io", "java.net", "java.nio", "java.util.concurrent", "sun.nio.ch")
 
 

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 __all__ = ["LABEL", "NODES", "Layout", "client_files", "environment", "node_files", "webapp_directories"]
 
 NODES = (1, 2)
-LABEL = "gpu"  # of the second node, which serves nobody who does not ask for it
+LABEL = "gpu"  # of the second node, which serves only applications that ask for it
 NODE_MEMORY_MB = 6144
 NODE_VCORES = 8
 QUEUE_VCORES = 6  # for one container, as the queue allows
@@ -180,7 +180,7 @@ def _node(layout: Layout, node: int) -> dict[str, object]:
         "yarn.nodemanager.resource.cpu-vcores": NODE_VCORES,
         "yarn.nodemanager.vmem-check-enabled": "false",
         "yarn.nodemanager.pmem-check-enabled": "true",
-        # Where it is on, the kernel is to enforce the limit, and without cgroups nobody does.
+        # Where it is on, the kernel is to enforce the limit, and without cgroups it is not enforced.
         "yarn.nodemanager.resource.memory.enforced": "false",
         "yarn.nodemanager.container-monitor.interval-ms": 1000,
         "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 99.5,

@@ -1,4 +1,4 @@
-"""All-reduce on GPUs: nccl-tests' columns, and what a call of ours costs over one of NCCL in the same process."""
+"""All-reduce on GPUs: nccl-tests' columns, and what tfcollective's call costs over NCCL's in the same process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CupyDevice:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One size: seconds of a call (medians over the rounds) and bytes per second, of ours and of NCCL itself.
+    """One size: seconds of a call (medians over the rounds) and bytes per second, of tfcollective and of NCCL itself.
 
     Attributes:
         nbytes: of the array.
@@ -117,7 +117,7 @@ class DeviceRow:
 
     @property
     def overhead(self) -> float:
-        """Seconds that a call of ours takes longer than NCCL's."""
+        """Seconds that tfcollective's call takes longer than NCCL's."""
         return self.out_of_place - self.nccl
 
     def algbw(self, seconds: float) -> float:

@@ -28,7 +28,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
 
     Args:
         command: as typed, for the report.
-        watch: given the number of turns, opens something that is told every event.
+        watch: given the number of turns, opens something that takes every event.
 
     Raises:
         ConfigError: an unknown runner.

@@ -123,7 +123,7 @@ def write(report: Report, sections: Callable[[Report], Sequence[Section]], out: 
 
 
 def result(report: Report) -> int:
-    """The command's exit code: 1 when nobody of those asked for could be measured."""
+    """The command's exit code: 1 when no requested runner could be measured."""
     if report.samples:
         return 0
     say("nothing was measured")

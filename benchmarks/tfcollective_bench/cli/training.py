@@ -43,7 +43,9 @@ Examples:
 @click.option("--servers", type=int, help="Most parameter servers to try; as many as processes when omitted.")
 @deadline_option
 @click.option("--out", metavar="DIR", help="Write training.json, training.html and PNGs there.")
-@click.option("--timeline/--no-timeline", default=True, show_default=True, help="With --out: record steps of ours.")
+@click.option(
+    "--timeline/--no-timeline", default=True, show_default=True, help="With --out: record steps of tfcollective."
+)
 @json_option
 @click.option("--quick", is_flag=True, help="Fewer steps and rounds: to see that everything runs.")
 @baselines_option

@@ -80,7 +80,7 @@ def join_together(agents: int, timeout: float) -> dict[str, Any]:
 
 
 def _serve(connection: Connection, key: bytes, agents: int, timeout: float) -> None:
-    """The coordinator's process: serves until it is told otherwise, or the other side has ended."""
+    """The coordinator's process: serves until it is asked to end, or the other side has ended."""
     _allow_files(2 * agents + _SPARE_FILES)
     with CoordinatorServer(ServerOptions("scaling", key, workers(agents), timeout)) as server:
         connection.send(server.endpoint)
@@ -115,7 +115,7 @@ def _join_all(endpoint: Endpoint, key: bytes, agents: int, timeout: float) -> li
     except EOFError as error:
         raise LaunchError("some agents could not join; what they said stands above") from error
     if any(world != found[0][0] for world, _ in found):
-        raise InternalError("the agents were not told the same world")
+        raise InternalError("the agents did not all get the same world")
     return [span for _, spans in found for span in spans]
 
 
@@ -150,7 +150,7 @@ def _crew(
         results = list(pool.map(join, members))
     first = results[0][0]
     if len(first.members) != agents or any(world != first for world, _ in results):
-        raise InternalError("the agents were not told the same world")
+        raise InternalError("the agents did not all get the same world")
     connection.send((first, [span for _, span in results]))
 
 

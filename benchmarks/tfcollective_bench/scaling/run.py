@@ -24,7 +24,7 @@ def run_scaling(options: ScalingOptions, command: Sequence[str], watch: Watch) -
 
     Args:
         command: as typed, for the report.
-        watch: given the number of turns, opens something that is told every event.
+        watch: given the number of turns, opens something that takes every event.
 
     Raises:
         ConfigError: an unknown runner.

@@ -29,7 +29,7 @@ def duration(size: int, steps_of: Callable[[int], Sequence[Step]], network: Netw
         steps_of: the steps of a rank.
 
     Raises:
-        InternalError: a rank waits for a message that nobody sends.
+        InternalError: a rank waits for a message that no rank sends.
     """
     sampled = sorted({0, 1 % size, size // 2, size - 1})[:_SAMPLED]
     samples = {rank: steps_of(rank) for rank in sampled}
@@ -122,7 +122,7 @@ def _play(programs: Mapping[int, Sequence[Step]], network: Network, mates: int) 
     while stuck := [(rank, key) for rank, key in waiting if key is not None]:
         going = [(rank, key) for rank, key in stuck if key in arrivals]
         if not going:
-            raise InternalError(f"{len(stuck)} ranks wait for messages that nobody sends, the first for {stuck[0][1]}")
+            raise InternalError(f"{len(stuck)} ranks wait for messages that no rank sends, the first for {stuck[0][1]}")
         blocked = [(rank, key) for rank, key in stuck if key not in arrivals]
         waiting = [*blocked, *((rank, rank.play(arrivals)) for rank, _ in going)]
     return max(rank.clock for rank in ranks)

@@ -42,8 +42,8 @@ def run_simulation(
     Args:
         given: reports of ``bench allreduce --link``: the model is fitted to them and checked against them, too.
         command: as typed, for the report.
-        watch: given the number of turns, opens something that is told every event.
-        say: is told what is done, for people.
+        watch: given the number of turns, opens something that takes every event.
+        say: takes what is done, for people.
     """
     started, hardware = time.time(), probe_hardware()
     reports, refused = _measure(options, watch, say)

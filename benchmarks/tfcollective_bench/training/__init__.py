@@ -1,1 +1,1 @@
-"""The training benchmark: the same models on the same data, trained by us, by others and by nobody together."""
+"""The training benchmark: the same models on the same data, by tfcollective, by others and unconnected."""

@@ -213,7 +213,7 @@ def sweep_table(report: Report, scene: Scene) -> Table | None:
 
 
 def ps_wins(report: Report) -> Iterator[str]:
-    """A sentence for every scene in which parameter servers are faster than the slower of ours."""
+    """A sentence for every scene in which parameter servers are faster than the slower of tfcollective's runners."""
     for scene in scenes(report):
         by_name = {figure.runner: figure for figure in figures_of(report, scene)}
         servers = by_name.get(_PS)

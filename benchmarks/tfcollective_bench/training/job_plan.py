@@ -33,7 +33,7 @@ class Case:
         epochs: measured epochs.
         servers: parameter servers; 0 but for ``ps``.
         steps_per_execution: steps per call of the training function.
-        cores: the cores of every slot; a training process has a slot. Empty: nobody is pinned.
+        cores: the cores of every slot; a training process has a slot. Empty: no process is pinned.
         threads: threads of every process's pools.
         timeout: how long (s) processes wait for each other.
         own_slots: whether servers take slots of their own (view ``cores``) or run beside the slots (``processes``).

@@ -37,7 +37,7 @@ class TrainingOptions:
         keras3_python: the interpreter of an environment with TensorFlow 2.16 or newer; empty: looked for.
         keras2_python: likewise, with TensorFlow 2.15.
         horovod_python: likewise, with Horovod.
-        timeline: whether a further short job of ours records steps for the page.
+        timeline: whether a further short job of tfcollective records steps for the page.
         budget_s: no turn begins when so many seconds have gone; 0: all turns are taken.
     """
 

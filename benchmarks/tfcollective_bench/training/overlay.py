@@ -13,9 +13,9 @@ from tfcollective_bench.training.step_timeline import RankSteps, StepTimeline
 __all__ = ["timeline_sections"]
 
 _TEXT = (
-    "Steps of a further job of ours, recorded with --timeline. The upper bar of a rank is TensorFlow: it computes, or "
-    "has nothing to do but wait for gradients. The lower bar is communication, a colour a bucket, in the order in "
-    "which buckets go. hidden: the part of the communication during which TensorFlow computed."
+    "Steps of a further job of tfcollective, recorded with --timeline. The upper bar of a rank is TensorFlow: it "
+    "computes, or has nothing to do but wait for gradients. The lower bar is communication, a colour a bucket, in the "
+    "order in which buckets go. hidden: the part of the communication during which TensorFlow computed."
 )
 _COMPUTE, _WAIT = "#009E73", "#D9D9D9"
 _BUCKETS = ("#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#D55E00", "#6A3D9A")

@@ -35,7 +35,7 @@ def run_training(options: TrainingOptions, command: Sequence[str], watch: Watch)
 
     Args:
         command: as typed, for the report.
-        watch: given the number of turns, opens something that is told every event.
+        watch: given the number of turns, opens something that takes every event.
 
     Raises:
         ConfigError: an unknown runner.

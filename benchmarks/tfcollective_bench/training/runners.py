@@ -84,7 +84,7 @@ def chosen(names: Sequence[str]) -> tuple[Runner, ...]:
 
 
 def slots(processes: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The cores of every training process: equal shares. Empty if there are fewer cores than processes: then nobody is
+    """The cores of every training process: equal shares. Empty if there are fewer cores than processes: then none is
     pinned."""
     share = len(cores) // processes
     return tuple(tuple(cores[slot * share : (slot + 1) * share]) for slot in range(processes)) if share else ()
@@ -104,7 +104,7 @@ def jobs(
 
 
 def timeline_jobs(found: Sequence[Job]) -> Iterator[Job]:
-    """For every model, number of processes and link, a short job of ours that records what it does."""
+    """For every model, number of processes and link, a short job of tfcollective that records what it does."""
     scenes: dict[tuple[str, int, str], Job] = {}
     for job in found:
         if job.case.strategy == "ours" and job.processes > 1:

@@ -1,4 +1,4 @@
-"""What a training process is told and what it answers: values that travel as JSON. Nothing but the standard library,
+"""What a training process is given and what it answers: values that travel as JSON. Nothing but the standard library,
 because they are read in environments that have TensorFlow and little else."""
 
 from __future__ import annotations

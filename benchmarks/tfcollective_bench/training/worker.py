@@ -26,7 +26,7 @@ _POLL_S = 0.01
 
 
 def main() -> int:
-    """Trains as told and leaves the result in the task's directory; returns 0."""
+    """Trains as the task says and leaves the result in the task's directory; returns 0."""
     task = TrainingTask.from_text(sys.argv[1])
     _stay_on_cores(task)
     strategy = STRATEGIES[task.strategy](task)

@@ -82,7 +82,7 @@ def test_one_rank_of_a_ring_stands_for_all(ranks):
 def test_a_message_that_nobody_sends_is_our_mistake():
     receive = Step(StepKind.STEP_RECEIVE, 1, 7, 8, 1)
     programs = {0: [receive, Step(StepKind.STEP_WAIT, -1, 0, 0, 1)], 1: []}
-    with pytest.raises(InternalError, match="nobody sends"):
+    with pytest.raises(InternalError, match="no rank sends"):
         duration(2, programs.__getitem__, ONLY_LATENCY)
 
 

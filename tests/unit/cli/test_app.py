@@ -53,7 +53,7 @@ def test_version(capsys):
         (["run", "--task-spec", "worker:instances=0", "true"], "instances: 1 or more, not 0"),
         (["run", "--task-spec", "chief", "--task-spec", "chief", "true"], "--task-spec chief: given twice"),
         (["run", "--task-spec", "chief:instances=2", "true"], "chief: instances: exactly 1, not 2"),
-        (["run", "--task-spec", "evaluator", "true"], "nobody trains"),
+        (["run", "--task-spec", "evaluator", "true"], "no task trains"),
         (["run", "--task-spec", "worker", "--task-spec", "tensorboard", "true"], "tensorboard: tb_model_dir: give it"),
         (
             ["run", "--task-spec", "tensorboard:tb_termination_timeout_seconds=soon", "true"],

@@ -43,7 +43,7 @@ def test_an_unknown_option_is_named():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task_specs": {}}, "nobody trains"),
+        ({"task_specs": {}}, "no task trains"),
         ({"task_specs": {"ps": tfcollective.TaskSpec(1, 1)}}, "there are no parameter servers"),
         ({"task_specs": {"worker": tfcollective.TaskSpec(1, 1)}, "np": 2}, "np or task_specs, not both"),
         ({"tasks": ()}, "unknown option 'tasks'"),

@@ -1,5 +1,5 @@
-"""Horovod's engine under our interface. Its errors are TensorFlow's, which is not imported here: they are told apart by
-their names."""
+"""Horovod's engine under our interface. Its errors are TensorFlow's, which is not imported here: their names
+distinguish them."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class TfDataServiceConfig:
         while wait_for_file_creation and not path.exists():
             if deadline.expired():
                 raise RendezvousError(f"no compute service has written {filename} within {timeout:g} s")
-            time.sleep(_LOOK_S)  # it may be on a file system that tells nobody of new files
+            time.sleep(_LOOK_S)  # it may be on a file system without events for new files
         try:
             data = path.read_bytes()
         except OSError as error:

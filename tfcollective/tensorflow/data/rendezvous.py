@@ -48,7 +48,7 @@ class ComputeService:
         config = CoordinatorConfig(
             job_id=f"data-service-{secrets.token_hex(4)}",
             key=self.key.hex(),
-            tasks=tuple(str(task) for task in workers(1)),  # nobody joins: it is a store
+            tasks=tuple(str(task) for task in workers(1)),  # no rank joins: it is a store
             start_timeout=settings.start_timeout,
             bind_host=self._bind_host,
             bind_port=0,
@@ -116,14 +116,14 @@ class ComputeClient:
             self._wait(f"worker/{worker}", deadline, f"worker {worker} of dispatcher {dispatcher_id}")
 
     def shutdown(self) -> None:
-        """Tells the compute job to end: for rank 0 of training, when nobody needs data any more."""
+        """Tells the compute job to end: for rank 0 of training, when it needs no data any longer."""
         try:
             self._client.put(_SHUTDOWN, True)
         except CoordinatorError as error:
             _LOG.info("the compute service has ended already: %s", error)
 
     def wait_for_shutdown(self) -> None:
-        """Until somebody calls :meth:`shutdown`, or the service is gone."""
+        """Until training calls :meth:`shutdown`, or the service is gone."""
         try:
             while self._client.wait(_SHUTDOWN, timeout=_POLL_S) is None:
                 pass
