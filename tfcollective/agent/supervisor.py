@@ -41,8 +41,8 @@ class _Worker:
     kill_reason: str = ""
 
     @property
-    def last_words(self) -> OutputPump | None:
-        """The pump of stderr."""
+    def stderr_pump(self) -> OutputPump | None:
+        """The pump that reads stderr."""
         return next((pump for pump in self.pumps if pump.tail is not None), None)
 
 
@@ -171,8 +171,8 @@ class Supervisor:
 
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
-        if worker.last_words is not None:
-            worker.last_words.catch_up(_DRAIN_S, TIMING.late_drain)  # a descendant may hold the pipe open
+        if worker.stderr_pump is not None:
+            worker.stderr_pump.catch_up(_DRAIN_S, TIMING.late_drain)  # a descendant may hold the pipe open
         code, number, note = _end_of(worker, status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
         time = exception.time if exception is not None else self._clock.wall()
