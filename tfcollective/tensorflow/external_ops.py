@@ -210,7 +210,7 @@ def _attribute(attributes: dict[str, Any], name: str) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-# The errors that the native ops would give (native/tf_ops/tf_status.h).
+# The errors that the native ops give: a test compares them with canonical_codes.h.
 _ERRORS = {
     Code.INVALID_ARGUMENT: tf.errors.InvalidArgumentError,
     Code.FAILED_PRECONDITION: tf.errors.FailedPreconditionError,
