@@ -66,8 +66,11 @@ class Session:
     def placement(self) -> Placement:
         """The place in the world. Raises StateError for an auxiliary task."""
         if self._placement is None:
-            raise StateError(f"this process is {self.identity.task}: it is outside the world and has no rank")
+            raise self._outside()
         return self._placement
+
+    def _outside(self) -> StateError:
+        return StateError(f"this process is {self.identity.task}: it is outside the world and has no rank")
 
     @property
     def size(self) -> int:
@@ -92,7 +95,8 @@ class Session:
         """The communicator; made now if the world has one rank. Raises StateError for an auxiliary task."""
         with self._lock:
             if self._communicator is None:
-                _ = self.placement  # an auxiliary task has none
+                if self._placement is None:
+                    raise self._outside()
                 self._communicator = connect_alone(self.settings)
             return self._communicator
 
