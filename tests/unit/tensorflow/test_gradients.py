@@ -215,13 +215,14 @@ def test_a_plan_holds_the_shapes_of_variables_whatever_the_trace_knows_of_the_ba
 
     def step(batch: object) -> list:
         with tfc.DistributedGradientTape(tf.GradientTape()) as tape:
-            loss = tf.reduce_sum(tf.reshape(batch, [-1, 3]) @ kernel + tf.reshape(bias, tf.shape(bias)))
+            loss = tf.reduce_sum(tf.tensordot(batch, kernel, 1) + bias)
         return tape.gradient(loss, [kernel, bias])
 
     signatures = []
-    for rows in (4, None):
+    for rows, known in ((4, 3), (None, None)):
         with fake_world(bucket_bytes=8) as ops:
-            tf.function(step).get_concrete_function(tf.TensorSpec([rows, 3]))
+            traced = tf.function(step).get_concrete_function(tf.TensorSpec([rows, 2, 3]))
+        assert traced.structured_outputs[0].shape.as_list() == [known, 2]  # as the gradients themselves are
         signatures.append(ops.signatures)
     assert signatures[0] == signatures[1]
     assert [line.split(" ", 4)[4].split()[0] for line in signatures[1]["tape#0"].splitlines()] == ["[2]", "[3,2]"]
