@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tfcollective_bench.environments import environment_folders
+import tfcollective
 
-__all__ = ["Baselines", "find_baselines"]
+__all__ = ["Baselines", "environment_folders", "find_baselines"]
 
 _CHECK_S = 60.0
 
@@ -70,3 +71,14 @@ def _has(python: str, module: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+def environment_folders(given: str) -> Iterator[Path]:
+    """The folder given, or the usual ones: ``.venv`` here, the folder of this environment, and ``.venv`` of the
+    checkout that this package runs from."""
+    if given:
+        yield Path(given).resolve()
+        return
+    yield Path.cwd() / ".venv"
+    yield Path(sys.prefix).parent
+    yield Path(tfcollective.__file__).resolve().parents[1] / ".venv"

@@ -24,7 +24,7 @@ from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.files import Place, is_url
 from tfcollective.log import get_logger
 from tfcollective.processes import spawn
-from tfcollective.settings import environ_snapshot
+from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import TENSORBOARD_LINGER_S
 
 __all__ = ["TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
@@ -53,7 +53,7 @@ class TensorBoardOptions:
     host: str = "127.0.0.1"
     port: int = 0
     extra_args: Sequence[str] | str = ()
-    start_timeout: float = 120.0
+    start_timeout: float = Settings.start_timeout
 
     def command(self) -> list[str]:
         """The command line.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective_bench.environments import environment_folders
+from tfcollective_bench.baselines import environment_folders
 from tfcollective_bench.training.options import TrainingOptions
 from tfcollective_bench.training.runners import Runner
 
