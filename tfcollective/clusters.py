@@ -95,9 +95,9 @@ class Cluster:
         host = _LOOPBACK if self._launcher == "local" else own_address(self._options.get("network_interfaces", ()))
         name, job_key = f"cluster-{secrets.token_hex(4)}", new_key()
         key, encryption = derived_key(job_key, CLUSTER, name), Settings.load().encryption
-        patience = _START_S + _allocation_timeout(self._options.get("platform"))
+        start_timeout = _START_S + _allocation_timeout(self._options.get("platform"))
         with ExitStack() as opened:
-            options = ServerOptions(name, key, workers(1), patience, bind_host=host, encryption=encryption)
+            options = ServerOptions(name, key, workers(1), start_timeout, bind_host=host, encryption=encryption)
             server = opened.enter_context(CoordinatorServer(options))
             client = CoordinatorClient(server.endpoint, key, name, encryption=encryption)
             self._client = opened.enter_context(client)
@@ -106,7 +106,7 @@ class Cluster:
             job = (arguments, job_key)
             self._job = threading.Thread(target=self._run_job, args=job, name="tfc-cluster", daemon=True)
             self._job.start()
-            self._wait_for("ready", patience)
+            self._wait_for("ready", start_timeout)
             self._ready = True
             self._open = opened.pop_all()
         return self

@@ -30,8 +30,8 @@ class Timing:
         agent_later: an agent ends its ranks so much later than the node around it, which can say more.
         rank_silent: a rank is killed that is silent for so much longer than the operation timeout: no rank waits for
             it any longer.
-        agent_start: how long an agent on this host may take to its first sign of life: Python and the modules may come
-            from a slow file system.
+        agent_start: how long an agent on this host may take to its first sign of life, and a coordinator until it
+            listens: Python and the modules may come from a slow file system.
         agent_silent: how long it may be silent after that.
         submitter_comes: how long a hosted job waits for its submitter's first sign of life.
         submitter_lost: how long that submitter may be silent before the job is ended.

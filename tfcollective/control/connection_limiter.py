@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-__all__ = ["Connection", "Doorkeeper"]
+__all__ = ["Connection", "UnauthenticatedConnectionLimiter"]
 
 _CROWDED_S = 0.5
 
 
 class Connection(Protocol):
-    """What the doorkeeper needs of a connection; ``transport`` is None before it is open and after its end."""
+    """What the limiter needs of a connection; ``transport`` is None before it is open and after its end."""
 
     transport: asyncio.Transport | None
 
 
-class Doorkeeper:
+class UnauthenticatedConnectionLimiter:
     """Watches connections from their beginning to their first proved request. Lives on the event loop's thread.
 
     A connection that sends nothing, or a header byte by byte, never becomes a request that could be refused: without
@@ -24,43 +24,45 @@ class Doorkeeper:
     ask for something: it may be that of a rank.
 
     Args:
-        patience: how long (s) a connection may take to prove the key.
+        timeout: how long (s) a connection may take to prove the key.
         most: how many may take that long at one time; of more, the oldest have ``crowded`` seconds.
         crowded: that time, from when the connection came.
     """
 
-    def __init__(self, patience: float, most: int, crowded: float = _CROWDED_S) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float, most: int, crowded: float = _CROWDED_S) -> None:
+        self._timeout = timeout
         self._most = most
         self._crowded = crowded
-        self._unproved: dict[Connection, asyncio.TimerHandle] = {}  # oldest first
-        self._hurried: dict[Connection, asyncio.TimerHandle] = {}
+        self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}  # oldest first
+        self._hastened: dict[Connection, asyncio.TimerHandle] = {}
 
-    def came(self, connection: Connection) -> None:
+    def opened(self, connection: Connection) -> None:
         """A connection is about to open."""
         loop = asyncio.get_running_loop()
-        self._unproved[connection] = loop.call_later(self._patience, self._end, connection)
-        if len(self._unproved) > self._most:
-            self._hurry(next(iter(self._unproved)))
+        self._unauthenticated[connection] = loop.call_later(self._timeout, self._end, connection)
+        if len(self._unauthenticated) > self._most:
+            self._hasten(next(iter(self._unauthenticated)))
 
-    def proved(self, connection: Connection) -> None:
+    def authenticated(self, connection: Connection) -> None:
         """A request on it has proved the key: it may stay."""
-        timer = self._unproved.pop(connection, None) or self._hurried.pop(connection, None)
+        timer = self._unauthenticated.pop(connection, None) or self._hastened.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def close(self) -> None:
         """Forgets all connections."""
-        for connection in [*self._unproved, *self._hurried]:
-            self.proved(connection)
+        for connection in [*self._unauthenticated, *self._hastened]:
+            self.authenticated(connection)
 
-    def _hurry(self, connection: Connection) -> None:
-        timer = self._unproved.pop(connection)
+    def _hasten(self, connection: Connection) -> None:
+        timer = self._unauthenticated.pop(connection)
         timer.cancel()
-        came_at = timer.when() - self._patience
-        self._hurried[connection] = asyncio.get_running_loop().call_at(came_at + self._crowded, self._end, connection)
+        opened_at = timer.when() - self._timeout
+        self._hastened[connection] = asyncio.get_running_loop().call_at(
+            opened_at + self._crowded, self._end, connection
+        )
 
     def _end(self, connection: Connection) -> None:
-        self.proved(connection)
+        self.authenticated(connection)
         if connection.transport is not None:
             connection.transport.abort()

@@ -30,7 +30,7 @@ class Door(asyncio.Protocol):
     Args:
         http: the protocol that serves the connection.
         tls: the context for connections that begin with a TLS handshake; None: serve plain ones only.
-        patience: how long (s) the TLS handshake may take.
+        handshake_timeout: how long (s) the TLS handshake may take.
         on_failure: called with the reason when the handshake fails.
         on_end: called once when the connection has ended.
     """
@@ -39,7 +39,7 @@ class Door(asyncio.Protocol):
         self,
         http: asyncio.Protocol,
         tls: ssl.SSLContext | None,
-        patience: float,
+        handshake_timeout: float,
         on_failure: Callable[[str], None],
         on_end: Callable[[Door], None],
     ) -> None:
@@ -51,7 +51,7 @@ class Door(asyncio.Protocol):
         self.session: Session | None = None
         """What its requests are proved with, after the greeting."""
         self._tls = tls
-        self._patience = patience
+        self._tls_timeout = handshake_timeout
         self._on_failure = on_failure
         self._on_end = on_end
         self._peek: socket.socket | None = None
@@ -144,7 +144,12 @@ class Door(asyncio.Protocol):
             return
         try:
             found = await asyncio.get_running_loop().start_tls(
-                transport, self, self._tls, server_side=True, ssl_handshake_timeout=self._patience, **_END_OF_TLS
+                transport,
+                self,
+                self._tls,
+                server_side=True,
+                ssl_handshake_timeout=self._tls_timeout,
+                **_END_OF_TLS,
             )
         except OSError as error:
             peer = transport.get_extra_info("peername")

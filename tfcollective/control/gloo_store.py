@@ -16,7 +16,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from tfcollective.control.doorkeeper import Doorkeeper
+from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.state import Refusal
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
@@ -34,7 +34,7 @@ _BODY_S = 5.0
 _THREAD_S = 10.0
 # Connections that ask for nothing: each for so long, and so many of them beside one of each rank and scope.
 _SILENCE_S = 10.0
-_MAX_SILENT = 256
+_MAX_UNAUTHENTICATED = 256
 _BACKLOG = 4096
 # Horovod puts a process set's scopes beside the world's.
 _PROCESS_SET = re.compile(r"_process_set_hash_\w{1,64}$")
@@ -114,7 +114,7 @@ class GlooStoreServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-gloo-store", daemon=True)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._doorkeeper = Doorkeeper(silence, _MAX_SILENT + sum(scopes.values()))
+        self._limiter = UnauthenticatedConnectionLimiter(silence, _MAX_UNAUTHENTICATED + sum(scopes.values()))
         self._endpoint: Endpoint | None = None
 
     @property
@@ -158,19 +158,19 @@ class GlooStoreServer:
         assert self._runner is not None
         assert self._runner.server is not None
         connection = self._runner.server()
-        self._doorkeeper.came(connection)
+        self._limiter.opened(connection)
         return connection
 
     async def _shut_down(self) -> None:
         if self._server is not None:
             self._server.close()
-        self._doorkeeper.close()
+        self._limiter.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.Response:
         scope, key = request.match_info["scope"], request.match_info["key"]
-        self._doorkeeper.proved(request.protocol)
+        self._limiter.authenticated(request.protocol)
         try:
             if request.method == "PUT":
                 self._store.put(scope, key, await asyncio.wait_for(request.read(), _BODY_S))

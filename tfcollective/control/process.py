@@ -19,11 +19,11 @@ from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import signal_name
 from tfcollective.processes import program_of
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 __all__ = ["CoordinatorAnswer", "CoordinatorConfig", "CoordinatorProcess"]
 
-_START_S = 120.0  # Python and the modules may come from a slow file system
 _END_S = 2.0
 _MAX_LINE_BYTES = 1 << 16
 
@@ -131,23 +131,23 @@ def _introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig) -> E
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
         process.stdin.write(encode_line(config))
     # The others wait as long for rank 0.
-    patience = max(_START_S, config.start_timeout)
-    line = _read_line(process.stdout.fileno(), Deadline.after(patience))
+    timeout = max(TIMING.agent_start, config.start_timeout)
+    line = _read_line(process.stdout.fileno(), Deadline.after(timeout))
     try:
         answer = decode(line, CoordinatorAnswer, "the coordinator's answer")
     except ConfigError as error:
-        raise CoordinatorError(f"the coordinator's process (pid {process.pid}) {_fate(process, patience)}") from error
+        raise CoordinatorError(f"the coordinator's process (pid {process.pid}) {_fate(process, timeout)}") from error
     if answer.endpoint is None:
         raise CoordinatorError(answer.error)
     return answer.endpoint
 
 
-def _fate(process: subprocess.Popen[bytes], patience: float) -> str:
+def _fate(process: subprocess.Popen[bytes], timeout: float) -> str:
     """What became of a child that has not said where it listens."""
     try:
         code = process.wait(_END_S)
     except subprocess.TimeoutExpired:
-        return f"has not begun to listen within {patience:g} s: is this machine too busy?"
+        return f"has not begun to listen within {timeout:g} s: is this machine too busy?"
     how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
     return f"{how} before it listened: its error is above, on stderr"
 

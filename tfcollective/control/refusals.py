@@ -1,4 +1,4 @@
-"""What strangers bring about is logged, but not faster than a person reads: they must not fill the disk."""
+"""Logs what unauthenticated peers bring about, but not faster than a person reads: they must not fill the disk."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.codec import encode
 from tfcollective.control import blobs
 from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
+from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.door import Door
-from tfcollective.control.doorkeeper import Doorkeeper
 from tfcollective.control.messages import Refused
 from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
 from tfcollective.control.refusals import RefusalLog
@@ -41,7 +41,7 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _LINGER_S = 1.0
 _THREAD_TIMEOUT_S = 10.0
-_MAX_STRANGERS = 128
+_MAX_UNAUTHENTICATED = 128
 _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
 _BACKLOG = 4096
 
@@ -106,9 +106,9 @@ class CoordinatorServer:
         self._thread: threading.Thread | None = None
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._doorkeeper = Doorkeeper(
+        self._limiter = UnauthenticatedConnectionLimiter(
             options.body_timeout,
-            _MAX_STRANGERS + _CONNECTIONS_PER_TASK * (len(options.tasks) + len(options.auxiliary_tasks)),
+            _MAX_UNAUTHENTICATED + _CONNECTIONS_PER_TASK * (len(options.tasks) + len(options.auxiliary_tasks)),
         )
         self._time_keeper: asyncio.Task[None] | None = None
         self._closing = False
@@ -209,12 +209,12 @@ class CoordinatorServer:
         tls = None if self._certificate is None else self._certificate.context
         door = Door(http, tls, self._options.body_timeout, self._refusals.note, self._ended)
         self._doors[http] = door
-        self._doorkeeper.came(door)
+        self._limiter.opened(door)
         return door
 
     def _ended(self, door: Door) -> None:
         """A connection has ended."""
-        self._doorkeeper.proved(door)
+        self._limiter.authenticated(door)
         del self._doors[door.http]
 
     async def _shut_down(self) -> None:
@@ -224,7 +224,7 @@ class CoordinatorServer:
             self._time_keeper.cancel()
         if self._server is not None:
             self._server.close()
-        self._doorkeeper.close()
+        self._limiter.close()
         if self._runner is not None:
             await self._runner.cleanup()
         for door in list(self._doors.values()):  # those that HTTP has not begun to serve
@@ -253,7 +253,7 @@ class CoordinatorServer:
             if door.session is None:
                 raise Unauthenticated("no greeting")
             digest = door.session.check_head(request.method, request.path, request.headers)
-            self._doorkeeper.proved(door)
+            self._limiter.authenticated(door)
             body = await asyncio.wait_for(request.read(), self._options.body_timeout)
             check_body(digest, body)
         except Unauthenticated as error:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from tfcollective.control.doorkeeper import Doorkeeper
+from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class FakeConnection:
 
     @property
     def ended(self) -> bool:
-        """Whether the doorkeeper has ended it."""
+        """Whether the limiter has ended it."""
         return self.fake.aborted.is_set()
 
     async def end(self) -> None:
@@ -49,11 +49,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 def test_a_connection_that_proves_nothing_is_ended() -> None:
     async def test() -> None:
-        keeper = Doorkeeper(patience=0.01, most=10)
+        limiter = UnauthenticatedConnectionLimiter(timeout=0.01, most=10)
         silent, honest = FakeConnection(), FakeConnection()
-        keeper.came(silent)
-        keeper.came(honest)
-        keeper.proved(honest)
+        limiter.opened(silent)
+        limiter.opened(honest)
+        limiter.authenticated(honest)
         await silent.end()
         assert not honest.ended
 
@@ -62,30 +62,30 @@ def test_a_connection_that_proves_nothing_is_ended() -> None:
 
 def test_many_that_come_at_once_do_not_end_one_that_came_before() -> None:
     async def test() -> None:
-        keeper = Doorkeeper(patience=600, most=4, crowded=0.2)
+        limiter = UnauthenticatedConnectionLimiter(timeout=600, most=4, crowded=0.2)
         honest = FakeConnection()
-        keeper.came(honest)
+        limiter.opened(honest)
         crowd = [FakeConnection() for _ in range(2000)]
         for connection in crowd:
-            keeper.came(connection)
+            limiter.opened(connection)
         assert not honest.ended, "it has had no time to ask for anything"
-        keeper.proved(honest)
+        limiter.authenticated(honest)
         for connection in crowd[:-4]:
             await connection.end()
         assert not honest.ended
         assert not any(connection.ended for connection in crowd[-4:]), "so many may take their time"
-        keeper.close()
+        limiter.close()
 
     run(test)
 
 
 def test_what_has_proved_the_key_is_forgotten_after_the_close() -> None:
     async def test() -> None:
-        keeper = Doorkeeper(patience=0.01, most=1, crowded=0.01)
+        limiter = UnauthenticatedConnectionLimiter(timeout=0.01, most=1, crowded=0.01)
         connections = [FakeConnection() for _ in range(3)]
         for connection in connections:
-            keeper.came(connection)
-        keeper.close()
+            limiter.opened(connection)
+        limiter.close()
         await asyncio.sleep(0.05)  # in which nothing happens
         assert not any(connection.ended for connection in connections)
 

@@ -246,21 +246,21 @@ def client_hello():
 def test_handshakes_that_stall_are_cut_off():
     with serve(body_timeout=0.3) as running:
         beginning = client_hello()[2].read()
-        strangers = [connect(running) for _ in range(4)]
-        for stranger, data in zip(strangers, (b"", beginning[:1], beginning[:50], beginning), strict=True):
-            stranger.sendall(data)
-        for stranger in strangers:
-            assert is_cut_off(stranger)
-            stranger.close()
+        peers = [connect(running) for _ in range(4)]
+        for peer, data in zip(peers, (b"", beginning[:1], beginning[:50], beginning), strict=True):
+            peer.sendall(data)
+        for peer in peers:
+            assert is_cut_off(peer)
+            peer.close()
         with client_of(running.endpoint) as client:
             assert client.put("still", "alive") == 1
             until(lambda: len(running._doors) == 1)
 
 
 def test_a_handshake_that_is_garbage_makes_a_line(encrypted, caplog):
-    with caplog.at_level(logging.WARNING, logger="tfcollective"), connect(encrypted) as stranger:
-        stranger.sendall(b"\x16\x03\x01\x00\x05garbage" * 10)
-        assert is_cut_off(stranger)
+    with caplog.at_level(logging.WARNING, logger="tfcollective"), connect(encrypted) as peer:
+        peer.sendall(b"\x16\x03\x01\x00\x05garbage" * 10)
+        assert is_cut_off(peer)
         until(lambda: "a TLS handshake of 127.0.0.1 failed" in caplog.text)
     assert not any(one.exc_info for one in caplog.records)
 

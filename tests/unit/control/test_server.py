@@ -1,4 +1,4 @@
-"""The server over real sockets: what it does for its own, and how little it does for strangers."""
+"""The server over real sockets: what it does for its own, and how little it does for unauthenticated peers."""
 
 import asyncio
 import contextlib
@@ -256,7 +256,7 @@ def test_an_address_that_is_not_ours_cannot_be_served():
         serve(bind_host="192.0.2.1").start()
 
 
-# ---- strangers: every one is refused and logged, and the job goes on -------------------------------------------------
+# ---- unauthenticated peers are refused and logged, and the job goes on ----------------------------------------------
 
 
 @pytest.fixture
@@ -288,9 +288,9 @@ def refused(caplog, client):
 
 @pytest.mark.usefixtures("refused")
 def test_a_wrong_key(server):
-    with CoordinatorClient(server.endpoint, new_key()) as stranger:
+    with CoordinatorClient(server.endpoint, new_key()) as peer:
         with pytest.raises(CoordinatorError, match="status 401"):
-            stranger.put("k", 1)
+            peer.put("k", 1)
     assert server.get_blob("k") is None
 
 
@@ -410,8 +410,8 @@ def test_many_refusals_make_few_lines(server, caplog):
     with caplog.at_level(logging.WARNING, logger="tfcollective"):
         begin = time.monotonic()
         for _ in range(200):
-            with ByHand(server.endpoint) as stranger:
-                assert stranger.ask("/v1/status")[0] == 401
+            with ByHand(server.endpoint) as peer:
+                assert peer.ask("/v1/status")[0] == 401
         assert len(caplog.records) <= 2 + (time.monotonic() - begin)
 
 
@@ -468,18 +468,18 @@ def test_a_client_that_sends_slowly_is_cut_off(caplog):
         assert "did not come in time" in caplog.text
 
 
-def test_a_stranger_is_refused_before_its_body_has_come(server):
-    with connect(server) as stranger:
-        stranger.sendall(head(hello_headers(new_key()), MAX_BODY_BYTES, HELLO_PATH))
-        assert b"401" in read_all(stranger)
+def test_an_unauthenticated_peer_is_refused_before_its_body_has_come(server):
+    with connect(server) as peer:
+        peer.sendall(head(hello_headers(new_key()), MAX_BODY_BYTES, HELLO_PATH))
+        assert b"401" in read_all(peer)
 
 
 @pytest.mark.usefixtures("refused")
 @pytest.mark.parametrize("name", [NONCE, SIGNATURE])
 def test_a_header_of_a_greeting_that_is_no_text(server, name):
-    with connect(server) as stranger:
-        stranger.sendall(head({**hello_headers(KEY), name: "\xff" * 32}, 2, HELLO_PATH) + b"{}")
-        assert b"401" in read_all(stranger)
+    with connect(server) as peer:
+        peer.sendall(head({**hello_headers(KEY), name: "\xff" * 32}, 2, HELLO_PATH) + b"{}")
+        assert b"401" in read_all(peer)
 
 
 @pytest.mark.usefixtures("refused")
@@ -492,34 +492,34 @@ def test_a_header_of_a_request_that_is_no_text(raw, name):
 
 def test_strangers_that_never_finish_a_head_are_cut_off():
     with serve(body_timeout=0.2) as server:
-        strangers = [connect(server) for _ in range(5)]
-        for stranger in strangers[1:]:
+        peers = [connect(server) for _ in range(5)]
+        for peer in peers[1:]:
             with contextlib.suppress(ConnectionError):  # cut off already
-                stranger.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
-        for stranger in strangers:
-            assert is_cut_off(stranger)
-            stranger.close()
+                peer.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
+        for peer in peers:
+            assert is_cut_off(peer)
+            peer.close()
 
 
 def test_the_oldest_of_many_strangers_has_to_go(client, server):
     client.put("k", 1)  # this connection has proved the key and stays
-    strangers = [connect(server) for _ in range(200)]
-    for stranger in strangers[:50]:
-        assert read_all(stranger) == b""
+    peers = [connect(server) for _ in range(200)]
+    for peer in peers[:50]:
+        assert read_all(peer) == b""
     assert client.put("k", 2) == 2
     with CoordinatorClient(server.endpoint, KEY) as newcomer:
         assert newcomer.put("k", 3) == 3
-    for stranger in strangers:
-        stranger.close()
+    for peer in peers:
+        peer.close()
 
 
 def test_malformed_requests_make_few_lines(server, caplog):
     with caplog.at_level(logging.DEBUG):
         begin = time.monotonic()
         for _ in range(50):
-            with connect(server) as stranger:
-                stranger.sendall(b"POST /\0 HTTP/1.1\r\n\r\n")
-                assert b"400" in read_all(stranger)
+            with connect(server) as peer:
+                peer.sendall(b"POST /\0 HTTP/1.1\r\n\r\n")
+                assert b"400" in read_all(peer)
         assert 1 <= len([one for one in caplog.records if "handling" in one.message]) <= 2 + time.monotonic() - begin
     assert not any(one.exc_info for one in caplog.records)
 
@@ -528,12 +528,12 @@ def test_malformed_requests_make_few_lines(server, caplog):
     "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"\0" * 100, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
 )
 def test_what_is_no_http_is_cut_off(server, client, garbage):
-    with socket.create_connection((server.endpoint.host, server.endpoint.port)) as stranger:
-        stranger.sendall(garbage)
-        stranger.settimeout(within(20))
+    with socket.create_connection((server.endpoint.host, server.endpoint.port)) as peer:
+        peer.sendall(garbage)
+        peer.settimeout(within(20))
         with contextlib.suppress(OSError):  # it may be cut off before it has said that there is no more
-            stranger.shutdown(socket.SHUT_WR)
-            while stranger.recv(1000):
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(1000):
                 pass
     assert client.put("still", "alive") == 1
 

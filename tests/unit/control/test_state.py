@@ -68,7 +68,7 @@ def test_a_second_process_for_a_task_is_refused():
         state.join(request(0, 2, pid=999), now=0.0)
 
 
-def test_strangers_and_other_worlds_are_refused():
+def test_unknown_tasks_and_other_worlds_are_refused():
     state = membership(2)
     with pytest.raises(Refusal, match="no task worker:2"):
         state.join(request(2, 2), now=0.0)
