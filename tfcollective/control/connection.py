@@ -6,7 +6,9 @@ import functools
 import hashlib
 import http.client
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfcollective.control.auth import (
     NONCE,
@@ -72,6 +74,26 @@ class Access:
     encryption: str = "auto"
 
 
+class _Http(http.client.HTTPConnection):
+    """Sends head and body of a request in one piece: two would cost the other end two turns of its loop."""
+
+    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+        super().__init__(endpoint.host, endpoint.port, timeout=timeout)
+        self.auto_open = 0  # never by itself: what it would open is neither encrypted nor proved
+        self._pieces: list[bytes] = []
+
+    def send(self, data: Any) -> None:
+        """See :class:`http.client.HTTPConnection`; what is sent leaves with the end of :meth:`post`."""
+        self._pieces.append(data)
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """The head of the answer to a request."""
+        self._pieces.clear()
+        self.request("POST", path, body, headers)
+        super().send(b"".join(self._pieces))
+        return self.getresponse()
+
+
 class Connection:
     """Both ends have proved the job key to each other when it is open. Not thread-safe.
 
@@ -79,7 +101,7 @@ class Connection:
     the coordinator's.
     """
 
-    def __init__(self, http: http.client.HTTPConnection, session: Session, endpoint: Endpoint) -> None:
+    def __init__(self, http: _Http, session: Session, endpoint: Endpoint) -> None:
         self._http = http
         self._session = session
         self._endpoint = endpoint
@@ -94,8 +116,7 @@ class Connection:
             CoordinatorError: one of the ends does not encrypt what the other wants encrypted.
         """
         endpoint = access.endpoint
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=min(TIMING.connect, timeout))
-        connection.auto_open = 0  # never by itself: what it would open is neither encrypted nor proved
+        connection = _Http(endpoint, min(TIMING.connect, timeout))
         try:
             connection.connect()
             connection.sock.settimeout(timeout)
@@ -119,8 +140,7 @@ class Connection:
         done = False
         try:
             self._http.sock.settimeout(timeout)
-            self._http.request("POST", path, body, headers)
-            response = self._http.getresponse()
+            response = self._http.post(path, body, headers)
             reply = response.read(2 * MAX_BODY_BYTES)
             self._session.check_reply(response.status, reply, response.headers.get(SIGNATURE, ""))
             done = response.isclosed()
@@ -136,7 +156,7 @@ class Connection:
         self._http.close()
 
 
-def _is_to_encrypt(connection: http.client.HTTPConnection, access: Access) -> bool:
+def _is_to_encrypt(connection: _Http, access: Access) -> bool:
     peer = str(connection.sock.getpeername()[0])
     return access.encryption == "on" or (access.encryption == "auto" and not is_loopback(peer))
 
@@ -151,7 +171,7 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-def _encrypt(connection: http.client.HTTPConnection, access: Access) -> str:
+def _encrypt(connection: _Http, access: Access) -> str:
     """Begins TLS; returns the SHA-256 of the certificate that the other end shows."""
     try:
         encrypted = _context().wrap_socket(connection.sock)
@@ -167,11 +187,10 @@ def _encrypt(connection: http.client.HTTPConnection, access: Access) -> str:
     return hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").hexdigest()
 
 
-def _greet(connection: http.client.HTTPConnection, access: Access, certificate: str) -> Session:
+def _greet(connection: _Http, access: Access, certificate: str) -> Session:
     """The session, when the other end has proved that it is the coordinator and that ``certificate`` is its own."""
     headers = hello_headers(access.key)
-    connection.request("POST", HELLO_PATH, b"", headers)
-    response = connection.getresponse()
+    response = connection.post(HELLO_PATH, b"", headers)
     body = response.read(MAX_BODY_BYTES)
     if response.status == ENCRYPTED_ONLY:
         raise CoordinatorError(
