@@ -276,7 +276,7 @@ class _Orders:
         """How many there were."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Until there are no more. Raises CoordinatorError when the submitter is gone."""
+        """Each call, until the submitter ends the cluster. Raises CoordinatorError when the submitter is gone."""
         number = 0
         for entry in self._channel.follow(_ORDER, Retry(TIMING.coordinator_lost)):
             if entry.value is None:
@@ -313,5 +313,5 @@ def _watch_for_end(client: CoordinatorClient, failure_file: str | None) -> None:
     for _ in Channel(client).follow(_END):
         time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
         if failure_file is not None:
-            end_call(failure_file)  # its result is no longer awaited
+            end_call(failure_file)  # its result is not needed any longer
         os._exit(0)

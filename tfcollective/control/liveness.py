@@ -46,7 +46,7 @@ class LivenessTracker(Generic[_Name]):
         self._heard[name] = self._listened
 
     def forget(self, name: _Name) -> None:
-        """No more signs are expected of it."""
+        """Further signs are not expected of it."""
         self._heard.pop(name, None)
 
     def silence(self, name: _Name, now: float) -> float:

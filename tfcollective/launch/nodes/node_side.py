@@ -83,7 +83,7 @@ def wait_for_key(path: Path, patience: float) -> bytes:
     """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
     deadline = Deadline.after(patience)
     while not path.exists() and not deadline.expired():
-        time.sleep(TIMING.retry)  # it may be on a file system that tells nobody of new files
+        time.sleep(TIMING.retry)  # a file system of another host gives no notice of new files
     key = read_key(Settings(key_file=str(path)))
     assert key is not None
     return key
