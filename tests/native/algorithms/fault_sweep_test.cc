@@ -35,6 +35,7 @@ using Collective = std::function<Ending(const TransportContext&)>;
 struct Case {
   const char* name;
   Collective run;
+  bool large = false;  // a sweep of megabytes: every call fails once, in turns with and without an abort sent
 };
 
 Reduction SumOfFloats() { return Reduction{Dtype::kFloat32, Op::kSum, 1.0, 1.0, 1}; }
@@ -195,6 +196,7 @@ TEST_P(FaultSweep, EveryRankEndsWhateverCallFails) {
     ASSERT_GT(clean.calls, 0);
     for (int64_t call = 0; call < clean.calls; ++call) {
       for (bool tell : {true, false}) {  // the others are told, or see the connection end
+        if (GetParam().large && tell != ((call + victim) % 2 == 0)) continue;
         const Fault fault{Fault::Kind::kFail, call, Status(Code::kIo, "injected"), 0};
         const Outcome outcome = RunWithFault(GetParam().run, victim, fault, kPatience, tell);
         const std::string where = "rank " + std::to_string(victim) + " call " + std::to_string(call);
@@ -231,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, FaultSweep,
                                            Case{"doubling", AllReduceOf(RecursiveDoublingAllReduce, 17)},
                                            Case{"doubling_blocks", AllReduceOf(RecursiveDoublingAllReduce, 150001)},
                                            Case{"halving", AllReduceOf(HalvingDoublingAllReduce, 17)},
-                                           Case{"halving_blocks", AllReduceOf(HalvingDoublingAllReduce, 1100003)},
+                                           Case{"halving_blocks", AllReduceOf(HalvingDoublingAllReduce, 1100003), true},
                                            Case{"direct", AllReduceOf(DirectAllReduce, 17)},
                                            Case{"direct_segments", AllReduceOf(DirectAllReduce, 150001)},
                                            Case{"probe", ProbeOf()},
@@ -239,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, FaultSweep,
                                            Case{"direct_reducescatter", ReduceScatterOf(DirectReduceScatter, 60001)},
                                            Case{"allgather", AllGatherOf(70001)},
                                            Case{"broadcast_tree", BroadcastOf(1001)},
-                                           Case{"broadcast_chain", BroadcastOf(1300001)},
+                                           Case{"broadcast_chain", BroadcastOf(1300001), true},
                                            Case{"alltoall", AllToAllOf(1001)}, Case{"barrier", RunBarrier}),
                          [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
