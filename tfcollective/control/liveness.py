@@ -28,7 +28,7 @@ class LivenessTracker(Generic[_Name]):
     """
 
     def __init__(self, longest_gap: float) -> None:
-        self._longest_gap = longest_gap
+        self.longest_gap = longest_gap
         self._now: float | None = None
         self._listened = 0.0
         self._heard: dict[_Name, float] = {}  # at which second of listening; the longest silence stands first
@@ -61,7 +61,7 @@ class LivenessTracker(Generic[_Name]):
 
     def _advance(self, now: float) -> None:
         if self._now is not None:
-            self._listened += min(now - self._now, self._longest_gap)
+            self._listened += min(now - self._now, self.longest_gap)
         self._now = now
 
 
@@ -84,8 +84,7 @@ class Heartbeat:
     ) -> None:
         self._beat = beat
         self._lost = lost
-        self.limit = limit
-        """How long (s) the coordinator may be silent; may be changed meanwhile."""
+        self._limit = limit
         self._interval = interval
         self._clock = clock
         self._liveness = LivenessTracker[str](limit / 2)
@@ -93,6 +92,16 @@ class Heartbeat:
         self._lock = threading.Lock()  # over the tracker: others than the thread may beat
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfcollective-heartbeat", daemon=True)
+
+    @property
+    def limit(self) -> float:
+        """How long (s) the coordinator may be silent; may be changed meanwhile."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: float) -> None:
+        self._limit = limit
+        self._liveness.longest_gap = limit / 2
 
     def start(self) -> None:
         """Starts beating."""

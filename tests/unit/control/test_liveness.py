@@ -79,6 +79,17 @@ def test_a_coordinator_is_lost_after_its_limit_and_more_than_one_failure() -> No
     assert lost == ["the coordinator has not answered for 30 s: no answer"]
 
 
+def test_the_limit_may_be_changed_meanwhile() -> None:
+    coordinator, clock, lost = Coordinator(), ManualClock(), []
+    heart = Heartbeat(coordinator.beat, lost.append, 30.0, clock=clock)
+    heart.limit = 5.0
+    coordinator.down = True
+    clock.advance(1000)
+    assert heart.beat()
+    clock.advance(1000)
+    assert not heart.beat()
+
+
 def test_the_thread_beats_until_it_is_stopped() -> None:
     coordinator = Coordinator()
     heart = Heartbeat(coordinator.beat, pytest.fail, interval=0.01)
