@@ -30,9 +30,9 @@ from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exceptio
 from tfcollective.identity import current_node_id, discover
 from tfcollective.job_keys import CLUSTER, derived_key
 from tfcollective.launch import api
-from tfcollective.launch.system.network import own_address
 from tfcollective.launch.system.signals import StopSwitch
 from tfcollective.log import get_logger
+from tfcollective.machine.network import own_address
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import auxiliary_tasks_of, check_task_specs, trainers_of
 from tfcollective.tasks import TaskKey, workers

@@ -13,7 +13,15 @@ import psutil
 
 from tfcollective.timing import TIMING
 
-__all__ = ["become_subreaper", "describe_status", "end_descendants", "program_of", "signal_group", "spawn"]
+__all__ = [
+    "become_subreaper",
+    "describe_status",
+    "end_descendants",
+    "end_process",
+    "program_of",
+    "signal_group",
+    "spawn",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -67,6 +75,20 @@ def signal_group(pid: int, number: int) -> None:
     """Sends a signal to the process group that ``pid`` leads; nothing if it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
+
+
+def end_process(process: subprocess.Popen[bytes], seconds: float, *, ask: bool = True) -> None:
+    """Asks a child to end with SIGTERM, waits so long for it, and kills it if it is still there.
+
+    Without ``ask`` it ends by itself, or has been asked in another way. Nothing if it has ended.
+    """
+    if ask:
+        process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def describe_status(status: int) -> tuple[int | None, int | None]:

@@ -20,19 +20,16 @@ class Timing:
     Attributes:
         heartbeat: between two signs of life of a rank, an agent or a submitter to the coordinator.
         node_heartbeat: the same of a node, whose loss is to be noticed sooner.
-        agent_heartbeat: between two signs of life of an agent to the launcher on its host.
         watch: between two looks of the coordinator for those that are silent.
         longest_gap: as much of the time between two looks counts as silence at most: in the rest the coordinator was
             itself stopped.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
-        agent_later: an agent ends its ranks so much later than the node around it, which can say more.
         rank_silent: a rank is killed that is silent for so much longer than the operation timeout: no rank waits for
             it any longer.
-        agent_start: how long an agent on this host may take to its first sign of life, and a coordinator until it
-            listens: Python and the modules may come from a slow file system.
-        agent_silent: how long it may be silent after that.
+        agent_start: how long a coordinator in a process of its own may take until it listens: Python and the modules
+            may come from a slow file system.
         submitter_comes: how long a hosted job waits for its submitter's first sign of life.
         submitter_lost: how long that submitter may be silent before the job is ended.
         job_lost: how long a hosted job's coordinator may be silent before the submitter gives it up: what is left of
@@ -75,16 +72,13 @@ class Timing:
 
     heartbeat: float = 2.0
     node_heartbeat: float = 1.5
-    agent_heartbeat: float = 1.0
     watch: float = 1.0
     longest_gap: float = 2.0
     coordinator_lost: float = 30.0
     host_timeout: float = 15.0
     least_host_timeout: float = 5.0
-    agent_later: float = 2.0
     rank_silent: float = 10.0
     agent_start: float = 120.0
-    agent_silent: float = 20.0
     submitter_comes: float = 120.0
     submitter_lost: float = 30.0
     job_lost: float = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from tfcollective._version import __version__
-from tfcollective.launch.system.cores import available_cores
+from tfcollective.machine.cores import available_cores
 from tfcollective_bench.model import Hardware, Versions
 
 __all__ = ["probe_hardware", "probe_versions"]

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tfcollective
-from tfcollective.launch.plan.planner import THREAD_VARIABLES
-from tfcollective.launch.system.cores import available_cores
+from tfcollective.machine.cores import THREAD_VARIABLES, available_cores
 from tfcollective.settings import identity_variables
 from tfcollective_bench import external
 

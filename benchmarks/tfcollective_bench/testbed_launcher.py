@@ -11,19 +11,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.plan.planner import Plan, WorkerPlan, plan_local
+from tfcollective.launch.plan.planner import Plan, plan_local
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.agent_process import AgentProcess
-from tfcollective.launch.running.agents import Agents
-from tfcollective.launch.running.job import Job
-from tfcollective.launch.system.cores import available_cores
-from tfcollective.launch.system.signals import forward_signals
-from tfcollective.launch.system.sweep import end_processes_of
+from tfcollective.launch.providers.commands import CommandProvider, own_agent
+from tfcollective.launch.run import run_job_on
+from tfcollective.machine.cores import available_cores
 from tfcollective.settings import Settings, environ_snapshot, variable
 
 __all__ = ["NetnsLauncher", "main", "plan_testbed"]
@@ -48,24 +44,14 @@ class NetnsLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`. The first agent that failed is reported."""
-        plan = self.plan(spec)
-        with Job(spec, plan, bind_host=self._gateway) as job:
-            try:
-                agents = Agents([self._start(job, plan, number) for number in range(len(self._hosts))])
-                with forward_signals(stop_signals, agents.stop) as received:
-                    failure = agents.wait(lambda: job.failed)
-            finally:
-                end_processes_of(job.job_id)
-            return job.outcome(received, failure)
-
-    def _start(self, job: Job, plan: Plan, number: int) -> AgentProcess:
-        namespace = self._hosts[number][0]
-        scratch = Path(job.scratch_dir) / namespace
-        scratch.mkdir(mode=0o700)
-        workers = _on_host(plan, number, len(self._hosts))
-        agent = AgentProcess.start(job.agent_config(workers, str(scratch)), inside=("ip", "netns", "exec", namespace))
-        job.watch(workers, agent.send)
-        return agent
+        commands = {address: ("ip", "netns", "exec", namespace, *own_agent()) for namespace, address in self._hosts}
+        return run_job_on(
+            lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
+            spec,
+            self.plan(spec),
+            bind_host=self._gateway,
+            stop_signals=stop_signals,
+        )
 
 
 def plan_testbed(plan: Plan, addresses: Sequence[str]) -> Plan:
@@ -77,16 +63,12 @@ def plan_testbed(plan: Plan, addresses: Sequence[str]) -> Plan:
         replace(
             worker,
             local_rank=worker.rank % per_host,
+            host=addresses[worker.rank // per_host],
             env={**worker.env, variable("bind_host"): addresses[worker.rank // per_host]},
         )
         for worker in plan.workers
     ]
     return replace(plan, workers=tuple(workers))
-
-
-def _on_host(plan: Plan, number: int, hosts: int) -> tuple[WorkerPlan, ...]:
-    per_host = len(plan.workers) // hosts
-    return plan.workers[number * per_host : (number + 1) * per_host]
 
 
 def main() -> int:

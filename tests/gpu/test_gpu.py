@@ -9,7 +9,7 @@ import pytest
 import standin
 
 from tfcollective.communicator import NativeCommunicator
-from tfcollective.launch.system.gpus import visible_gpus
+from tfcollective.machine.gpus import visible_gpus
 from tfcollective.settings import environ_snapshot
 
 MATRIX = Path(__file__).with_name("gpu_matrix.py")

@@ -28,20 +28,21 @@ MASTER = """
 import json, sys
 from pathlib import Path
 from tfcollective.launch.hosted.messages import HostedJob
-from tfcollective.launch.hosted.platform_side import serve_job
+from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
 from tfcollective.launch.plan.spec import FunctionCall
+from tfcollective.launch.provider import Went
 
 folder = Path(sys.argv[1])
 
-class Platform:
-    def announce(self, coordinator):
-        (folder / "partial").write_text(coordinator)
+class Platform(ContainerProvider):
+    def request(self, nodes):
+        (folder / "partial").write_text(nodes[0].coordinator)
         (folder / "partial").rename(folder / "coordinator")
-    def problem(self, names):
-        return next((f"{name} is broken" for name in names if (folder / f"broken-{name}").exists()), None)
+    def events(self):
+        return [Went(one.name[len("broken-"):], "broke", "its log") for one in folder.glob("broken-*")]
     def describe_missing(self, names):
         return " and ".join(names)
-    def explain(self, name):
+    def explain(self, node, silent):
         return "was taken away"
     def places(self):
         return {"one": ("host-of-one", "its log")}
@@ -52,7 +53,7 @@ serve_job(HostedJob.from_bytes((folder / "job").read_bytes(), call), "127.0.0.1"
 CONTAINER = """
 import sys
 from tfcollective.launch.hosted.platform_side import serve_container
-from tfcollective.launch.nodes.protocol import NodeSettings
+from tfcollective.launch.provider import NodeSettings
 
 sys.exit(serve_container(NodeSettings(sys.argv[1], sys.stdin.readline().strip(), sys.argv[2])))
 """
@@ -188,7 +189,9 @@ def test_containers_that_do_not_come_are_named(tmp_path):
 def test_a_container_that_never_will_come_is_reported_at_once(tmp_path):
     (tmp_path / "broken-two").touch()
     with Platform(tmp_path, said_and_returned, (1,)) as platform, platform.client() as client:
-        assert platform.follow(client).outcome.agent_failure == "two is broken"
+        assert platform.follow(client).outcome.agent_failure == (
+            "the container of two broke before the job had begun; its log"
+        )
         assert platform.processes[0].wait(within(60)) == 0
 
 

@@ -1,12 +1,10 @@
 """Processes that were stopped by a signal: the launching side holds up no other, a rank is waited for."""
 
-import re
-import socket
+import contextlib
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -17,11 +15,11 @@ from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.codec import encode_line
 from tfcollective.control.auth import new_key
 from tfcollective.control.server import CoordinatorServer, ServerOptions
-from tfcollective.launch.local import LocalLauncher
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running import agent_process
+from tfcollective.launch.provider import NodeSettings
+from tfcollective.launch.providers.commands import own_agent
+from tfcollective.launch.providers.local import LocalLauncher
 from tfcollective.tasks import workers
-from tfcollective.timing import TIMING
 
 pytestmark = pytest.mark.multiprocess
 
@@ -32,58 +30,62 @@ def agents():
     return [one for one in psutil.Process().children() if "tfcollective.agent" in words_of(one)]
 
 
-def test_the_launcher_ends_a_job_whose_agent_was_stopped(monkeypatch):
-    # It may be stopped before its first sign of life.
-    monkeypatch.setattr(agent_process, "TIMING", replace(TIMING, agent_silent=3.0, agent_start=30.0))
+def test_the_launcher_ends_a_job_whose_agent_was_stopped():
     outcomes = []
-    job = threading.Thread(target=lambda: outcomes.append(LocalLauncher().run(JobSpec(SLEEP, 2))), daemon=True)
+    spec = JobSpec(SLEEP, 2, host_timeout=5.0)
+    job = threading.Thread(target=lambda: outcomes.append(LocalLauncher().run(spec)), daemon=True)
     job.start()
     until(lambda: agents() and len(agents()[0].children()) == 2, 60)
     (agent,) = agents()
     ranks = agent.children()
     agent.suspend()
     job.join(within(90))
-    silent = rf"the agent \(pid {agent.pid}\) gave no sign of life for (3|30) s \(stopped\?\)"
-    assert re.match(silent, outcomes[0].agent_failure)
+    assert outcomes[0].agent_failure == (
+        f"the agent (pid {agent.pid}) gave no sign of life for 5 s (stopped?) and was killed; "
+        "its processes have been ended"
+    )
+    assert not outcomes[0].host_lost
     until(lambda: all(map(gone, ranks)))
 
 
-def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone(tmp_path):
-    """Its stdin stays open: who holds that may have been stopped."""
+@contextlib.contextmanager
+def agent_with_a_rank(host_timeout=None):
+    """An agent as a launcher starts it; yields it, its stdin's other end, its rank and the coordinator."""
     key = new_key()
-    worker = WorkerConfig("worker:0", 0, SLEEP, {})
     with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
-        config = AgentConfig("job", str(server.endpoint), key.hex(), (worker,), str(tmp_path), lost_after=0.5)
-        agent = subprocess.Popen([sys.executable, "-m", "tfcollective.agent"], stdin=subprocess.PIPE, bufsize=0)
-        agent.stdin.write(encode_line(config))
-        until(lambda: psutil.Process(agent.pid).children())
-        (rank,) = psutil.Process(agent.pid).children()
-    try:
-        assert agent.wait(within(60)) == 75
+        agent = subprocess.Popen(own_agent(), stdin=subprocess.PIPE, bufsize=0)
+        try:
+            config = AgentConfig("job", (WorkerConfig("worker:0", 0, SLEEP, {}),), lost_after=host_timeout)
+            agent.stdin.write(encode_line(NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",))))
+            agent.stdin.write(encode_line(config))
+            until(lambda: psutil.Process(agent.pid).children(), 60)
+            (rank,) = psutil.Process(agent.pid).children()
+            yield agent, rank, server
+        finally:
+            agent.kill()
+            agent.wait()
+            agent.stdin.close()
+
+
+def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone():
+    """Its stdin stays open: the process that holds it may have been stopped."""
+    with agent_with_a_rank(host_timeout=0.5) as (agent, rank, server):
+        server.close()
+        assert agent.wait(within(60)) == 70
         until(lambda: gone(rank))
-    finally:
-        agent.kill()
+
+
+def test_an_agent_ends_its_ranks_at_the_end_of_its_stdin():
+    with agent_with_a_rank() as (agent, rank, _):
         agent.stdin.close()
-
-
-def test_an_agent_ends_when_its_launcher_is_gone_that_has_not_heard_it(tmp_path):
-    """A launcher that was stopped has signs of life unread when it is killed."""
-    worker = WorkerConfig("worker:0", 0, SLEEP, {})
-    config = AgentConfig("job", "127.0.0.1:9", "ab" * 32, (worker,), str(tmp_path))
-    launcher, theirs = socket.socketpair()
-    with launcher:
-        agent = subprocess.Popen([sys.executable, "-m", "tfcollective.agent"], stdin=theirs.fileno(), bufsize=0)
-        theirs.close()
-        launcher.sendall(encode_line(config))
-        launcher.settimeout(within(60))
-        assert launcher.recv(1, socket.MSG_PEEK) == b"."
-        until(lambda: psutil.Process(agent.pid).children())
-        (rank,) = psutil.Process(agent.pid).children()
-    try:
-        assert agent.wait(within(60)) == 0
+        assert agent.wait(within(60)) == 70
         until(lambda: gone(rank))
-    finally:
+
+
+def test_a_rank_does_not_outlive_its_agent():
+    with agent_with_a_rank() as (agent, rank, _):
         agent.kill()
+        until(lambda: gone(rank))
 
 
 @pytest.mark.long

@@ -12,8 +12,8 @@ from launching import gone, until
 from patience import within
 
 from tfcollective.control.protocol import is_loopback
-from tfcollective.launch.system.network import interface_addresses
-from tfcollective.launch.system.ports import free_ports
+from tfcollective.machine.network import interface_addresses
+from tfcollective.machine.ports import free_ports
 
 pytestmark = pytest.mark.multiprocess
 KEY = {"TFCOLLECTIVE_KEY": "ab" * 32}

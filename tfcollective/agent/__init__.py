@@ -1,5 +1,6 @@
-"""The agent: runs and watches the processes of one node.
+"""The agent: enrols its node with the coordinator of a job, runs and watches the processes of that node.
 
-A launcher starts it as a separate process, writes its configuration as one line of JSON to its stdin and keeps that
-pipe open: the end of the pipe is how the agent learns that the launcher is gone. See :mod:`tfcollective.agent.main`.
+One process a node, however it was started; see :mod:`tfcollective.agent.main`. A launcher that starts it writes its
+settings as one line of JSON to its stdin, then its orders, and keeps that pipe open: the end of the pipe is how the
+agent learns that the launcher is gone. An agent that a person or a platform starts asks the coordinator for its orders.
 """

@@ -1,9 +1,9 @@
-"""What an agent is told: a value that travels as one line of JSON over its stdin, never in argv."""
+"""What an agent is to do: values that travel as lines of JSON, over its stdin or through the coordinator."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tfcollective.agent.policy import StopCause
 from tfcollective.tasks import NO_RANK
@@ -48,35 +48,31 @@ class AgentConfig:
 
     Attributes:
         job_id: the name of the job.
-        coordinator: HOST:PORT.
-        key: the job key in hexadecimal.
         workers: the processes to run.
-        scratch_dir: an existing private directory of this job on this node.
+        scratch_dir: an existing private directory of this job on this node; empty: the agent makes one.
         cwd: where the processes run; None: where the agent runs.
         log_dir: keep every rank's output under ``log_dir/rank.N/``, an auxiliary task's under its name; None: do not.
         prefix: whether lines of output start with ``[rank]<stdout>: ``.
         timestamps: whether the time stands before that.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.
-        node_id: overrides the node id.
         log_level: what the agent logs.
         lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
             the end of the launcher ends the agent's stdin, too.
+        placed: whether the processes have all that follows from their node already: threads, GPUs, address.
         grace: how long (s) the processes have between SIGTERM and SIGKILL when a person or a platform asks for the end.
     """
 
     job_id: str
-    coordinator: str
-    key: str = field(repr=False)
     workers: tuple[WorkerConfig, ...]
-    scratch_dir: str
+    scratch_dir: str = ""
     cwd: str | None = None
     log_dir: str | None = None
     prefix: bool = True
     timestamps: bool = False
     size: int = 1
-    node_id: str | None = None
     log_level: str = "warning"
     lost_after: float | None = None
+    placed: bool = False
     grace: float = TIMING.grace
 
 

@@ -1,232 +1,302 @@
-"""The agent's process: reads its configuration, then reacts to its processes, launcher, coordinator and signals."""
+"""The agent's process, from its settings to its last message.
+
+It enrols with the coordinator, waits for its orders, runs the processes of its node, reports what becomes of them and
+says again and again that it lives. Orders come line by line: over stdin from a launcher that has started it, else
+from the coordinator. The end of stdin, and a coordinator that does not answer any longer, mean that the launcher is
+gone: then the processes are ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Iterable
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tfcollective import log
 from tfcollective.agent.config import AgentConfig, Order, StopCommand
+from tfcollective.agent.interrupts import COORDINATOR_LOST, STOP_SIGNALS, Interrupts
+from tfcollective.agent.node import enroll, node_client, own_address, placed
+from tfcollective.agent.orders import Orders, follow_orders
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.pulse import Pulse
+from tfcollective.agent.protocol import End, FirstOrder, NodeSettings, end_key, node_name
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
-from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.codec import decode
+from tfcollective.clock import SYSTEM_CLOCK, Deadline
+from tfcollective.codec import decode, to_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.liveness import Heartbeat
-from tfcollective.errors import ConfigError
+from tfcollective.control.records import JobDirectory
+from tfcollective.errors import ConfigError, CoordinatorError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
+from tfcollective.private_directory import runtime_directory
 from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
-__all__ = ["main"]
+__all__ = ["Supervision", "main", "serve"]
 
 _LOG = log.get_logger(__name__)
 _STDIN = 0
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_READ_BYTES = 1 << 16
-_LOST = 0  # among the numbers of signals: the coordinator is gone
+_GONE = "lost its launcher and ended its ranks"
+
+_Follow = Callable[[CoordinatorClient, int], None]
 
 
 def main() -> int:
-    """Runs the agent that stdin describes; returns 0 when all its processes have ended, whatever their results, and
-    ``ExitCode.LOST`` when it has ended them because the coordinator was gone."""
-    lines = _LineReader(_STDIN)
-    first = lines.first()
-    if lines.ended and not first:
+    """What launchers start: settings and orders come over stdin. Returns the exit code."""
+    orders = Orders(_STDIN)
+    while (line := orders.next()) is None and not orders.ended:
+        orders.fill()
+    if line is None:
         return ExitCode.LOST  # the launcher has died before it could say anything
     try:
-        config = decode(first, AgentConfig, "the agent's configuration")
-    except ConfigError as error:
-        _LOG.error("agent: %s", error)
-        return ExitCode.USAGE
+        return _serve(decode(line, NodeSettings, "the node's settings"), orders, None, None)
+    except _LauncherGoneError:
+        return ExitCode.LOST  # no process is left that could read more of it
+    except TfCollectiveError as error:
+        sys.stderr.write(f"tfcollective: {error}\n")
+        return ExitCode.USAGE if isinstance(error, ConfigError) else ExitCode.INTERNAL
+
+
+def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
+    """The same for an agent that a person or a platform has started: orders come from the coordinator.
+
+    ``key_file`` is where the key comes from, see :func:`~tfcollective.agent.node.enroll`. Raises TfCollectiveError when
+    it cannot take part.
+    """
+    reader, writer = socket.socketpair()
+
+    def follow(client: CoordinatorClient, number: int) -> None:
+        threading.Thread(target=follow_orders, args=(client, number, writer), name="tfc-orders", daemon=True).start()
+
+    with reader, writer:
+        return _serve(settings, Orders(reader.fileno()), follow, key_file)
+
+
+class _LauncherGoneError(CoordinatorError):
+    """The launcher has ended before it has given orders."""
+
+
+class _Stopped(Exception):  # noqa: N818  not an error
+    """A signal has asked for the end before there was anything to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.end = End(None, signal.Signals(number).name)
+
+
+def _serve(settings: NodeSettings, orders: Orders, follow: _Follow | None, key_file: Path | None) -> int:
+    with Interrupts() as interrupts:
+        try:
+            address = own_address(settings)
+            settings, number = enroll(settings, address, key_file, lambda pause: _wait(orders, interrupts, pause))
+        except _Stopped as stopped:
+            return stopped.end.exit_code
+        if follow is not None:
+            follow(node_client(settings), number)
+        with node_client(settings) as client:
+            heartbeat = _heartbeat(client, number, interrupts)
+            try:
+                config = _accepted(_first_order(orders, interrupts, settings.patience))
+                heartbeat.limit = math.inf if config.lost_after is None else config.lost_after
+                end = _run(placed(config, settings, address), settings, number, orders, interrupts)
+            except _Stopped as stopped:
+                end = stopped.end
+            except Exception as error:
+                _tell(client, number, End(str(error) or repr(error)))  # else the launcher learns of silence only
+                raise
+            finally:
+                heartbeat.stop()
+            _tell(client, number, end)
+            return end.exit_code
+
+
+def _heartbeat(client: CoordinatorClient, number: int, interrupts: Interrupts) -> Heartbeat:
+    def lost(cause: str) -> None:
+        _LOG.error("agent: %s: ending the ranks", cause)
+        interrupts.coordinator_lost()
+
+    made = Heartbeat(lambda: client.alive(node_name(number)), lost, TIMING.host_timeout, TIMING.node_heartbeat)
+    made.start()
+    return made
+
+
+def _tell(client: CoordinatorClient, number: int, end: End) -> None:
+    """The last message."""
+    try:
+        client.put(end_key(number), to_document(end))
+    except CoordinatorError as error:
+        _LOG.info("agent: %s", error)
+
+
+def _wait(orders: Orders, interrupts: Interrupts, seconds: float) -> None:
+    """Until there is an order, at most so long. Raises _Stopped and _LauncherGoneError."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(orders, selectors.EVENT_READ)
+        selector.register(interrupts, selectors.EVENT_READ)
+        ready = {key.fileobj for key, _ in selector.select(seconds)}
+    for number in interrupts.read():
+        if number in STOP_SIGNALS:
+            raise _Stopped(number)
+        if number == COORDINATOR_LOST:
+            raise _LauncherGoneError("the launcher is gone")
+    if orders in ready:
+        orders.fill()
+    if orders.ended:
+        raise _LauncherGoneError("the launcher is gone")
+
+
+def _first_order(orders: Orders, interrupts: Interrupts, patience: float) -> bytes:
+    deadline = Deadline.after(patience)
+    while (line := orders.next()) is None:
+        if deadline.expired():
+            raise CoordinatorError(f"the launcher has given no orders within {patience:g} s")
+        _wait(orders, interrupts, deadline.remaining())
+    return line
+
+
+def _accepted(order: bytes) -> AgentConfig:
+    """What the first order asks for; ConfigError when it is to go away."""
+    refused = decode(order, FirstOrder, "the first order").refused
+    if refused is not None:
+        raise ConfigError(refused)
+    return decode(order, AgentConfig, "the agent's configuration")
+
+
+def _run(config: AgentConfig, settings: NodeSettings, number: int, orders: Orders, interrupts: Interrupts) -> End:
+    """Runs the processes to their end."""
     log.configure(config.log_level)
     become_subreaper()
-    reporter = Reporter(_client(config))
-    node = current_node_id(config.node_id)
-    try:
-        environ = _worker_environ(config, node)
-    except OSError as error:
-        _LOG.error("agent: cannot keep the job key where the ranks find it: %s", error)
-        return ExitCode.INTERNAL
-    supervisor = Supervisor(config, environ, node, reporter)
-    with _WakeUp() as wake_up:
-        Pulse(_STDIN).start()
+    with _scratch_directory(config, number) as scratch:
+        config = replace(config, scratch_dir=scratch)
+        reporter = Reporter(_reporting_client(config, settings))
+        supervisor = Supervisor(config, _worker_environ(config, settings), current_node_id(), reporter)
         supervisor.start()
         reporter.start()
-        _watch_coordinator(config, wake_up)
-        _supervise(supervisor, lines, wake_up)
-    end_descendants()
-    supervisor.drain(TIMING.drain)
-    reporter.close(TIMING.report)
-    return ExitCode.LOST if wake_up.lost else 0
+        end = Supervision(supervisor, orders, interrupts).run()
+        end_descendants()
+        supervisor.drain(TIMING.drain)
+        reporter.close(TIMING.report)
+    return end
 
 
-def _client(config: AgentConfig, **options: Any) -> CoordinatorClient:
+@contextlib.contextmanager
+def _scratch_directory(config: AgentConfig, number: int) -> Iterator[str]:
+    """The private directory that the launcher has named, or one of this node's own."""
+    if config.scratch_dir:
+        yield config.scratch_dir
+        return
+    environ = environ_snapshot()
+    parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
+    with JobDirectory.create(parent, f"{config.job_id}-node-{number}") as directory:
+        yield str(directory.path)
+
+
+def _reporting_client(config: AgentConfig, settings: NodeSettings) -> CoordinatorClient:
     return CoordinatorClient(
-        Endpoint.parse(config.coordinator),
-        bytes.fromhex(config.key),
+        Endpoint.parse(settings.coordinator),
+        bytes.fromhex(settings.key),
         config.job_id,
         encryption=Settings.load().encryption,
-        **options,
     )
 
 
-def _watch_coordinator(config: AgentConfig, wake_up: _WakeUp) -> None:
-    """Where the launcher's end is not the end of our stdin: whoever holds that may have been stopped."""
-    if config.lost_after is None:
-        return
-    client = _client(config, reply_timeout=TIMING.short_reply, connections=1)
-
-    def lost(cause: str) -> None:
-        _LOG.error("agent: %s: ending the ranks", cause)
-        wake_up.coordinator_lost()
-
-    Heartbeat(client.ping, lost, config.lost_after).start()
-
-
-def _worker_environ(config: AgentConfig, node: str) -> dict[str, str]:
+def _worker_environ(config: AgentConfig, settings: NodeSettings) -> dict[str, str]:
     """Our environment, without an outer job's identity, with what all workers of this node share."""
     key_file = Path(config.scratch_dir) / "key"
-    with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(config.key)
+    partial = Path(config.scratch_dir) / f"key.{os.getpid()}"  # another agent may have the same directory
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(settings.key)
+        partial.replace(key_file)
+    except OSError as error:
+        raise ConfigError(f"the agent cannot keep the job key where the ranks find it: {error}") from error
     environ = environ_snapshot()
     for row in VARIABLES:
         if row.identity:  # what a launcher of an outer job has left there
             environ.pop(row.name, None)
     environ.pop(TF_CONFIG, None)  # what it says of another job
-    environ[variable("coordinator")] = config.coordinator
+    environ[variable("coordinator")] = settings.coordinator
     environ[variable("key_file")] = str(key_file)
     environ[variable("job_id")] = config.job_id
-    if config.node_id is not None:
-        environ[variable("node_id")] = node
     return environ
 
 
-def _supervise(supervisor: Supervisor, lines: _LineReader, wake_up: _WakeUp) -> None:
-    """Until all processes have ended: waits for a child, a command, the end of the launcher, or the next signal."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(_STDIN, selectors.EVENT_READ, lambda: _obey(supervisor, lines, selector))
-        selector.register(wake_up.fileno(), selectors.EVENT_READ, lambda: _react(supervisor, wake_up))
-        _carry_out(supervisor, lines.complete())  # what came together with the configuration
-        supervisor.reap()
-        while not supervisor.done:
-            at = supervisor.wake_at
-            timeout = None if at is None else max(0.0, at - SYSTEM_CLOCK.monotonic())
-            for key, _ in selector.select(timeout):
-                act: Callable[[], None] = key.data
-                act()
-            supervisor.tick()
+class Supervision:
+    """The loop of an agent's main thread while its processes run: children, orders, signals, the loss of the launcher.
 
+    Args:
+        supervisor: of the processes, which have been started.
+        orders: the launcher's.
+        interrupts: signals, and the loss of the coordinator.
+    """
 
-def _obey(supervisor: Supervisor, lines: _LineReader, selector: selectors.BaseSelector) -> None:
-    lines.fill()
-    _carry_out(supervisor, lines.complete())
-    if lines.ended:
-        selector.unregister(_STDIN)
-        supervisor.stop(StopCause.ABANDONED)
+    def __init__(self, supervisor: Supervisor, orders: Orders, interrupts: Interrupts) -> None:
+        self._supervisor = supervisor
+        self._orders = orders
+        self._interrupts = interrupts
+        self._asked = False
+        self._launcher_gone = False
+        self._stopped_by: str | None = None
 
+    def run(self) -> End:
+        """Until all processes have ended; how that came."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._orders, selectors.EVENT_READ, self._obey)
+            selector.register(self._interrupts, selectors.EVENT_READ, self._react)
+            self._carry_out()  # what came together with the configuration
+            self._supervisor.reap()
+            while not self._supervisor.done:
+                at = self._supervisor.wake_at
+                timeout = None if at is None else max(0.0, at - SYSTEM_CLOCK.monotonic())
+                for key, _ in selector.select(timeout):
+                    act: Callable[[], None] = key.data
+                    act()
+                if self._orders.ended and self._orders in selector.get_map():
+                    selector.unregister(self._orders)
+                self._supervisor.tick()
+        return End(_GONE if self._launcher_gone else None, self._stopped_by)
 
-def _carry_out(supervisor: Supervisor, commands: Iterable[bytes]) -> None:
-    for line in commands:
-        try:
-            command = decode(line, Order, "the order").command
-        except ConfigError as error:
-            _LOG.warning("agent: %s", error)
-            continue
-        if isinstance(command, StopCommand):
-            supervisor.stop(command.cause, command.signal)
-        else:
-            supervisor.kill(command.task, command.reason)
+    def _obey(self) -> None:
+        self._orders.fill()
+        self._carry_out()
+        if self._orders.ended:
+            self._abandon()
 
+    def _carry_out(self) -> None:
+        while (line := self._orders.next()) is not None:
+            try:
+                command = decode(line, Order, "the order").command
+            except ConfigError as error:
+                _LOG.warning("agent: %s", error)
+                continue
+            if isinstance(command, StopCommand):
+                self._asked = True
+                self._supervisor.stop(command.cause, command.signal)
+            else:
+                self._supervisor.kill(command.task, command.reason)
 
-def _react(supervisor: Supervisor, wake_up: _WakeUp) -> None:
-    for number in wake_up.read():
-        if number in _STOP_SIGNALS:
-            supervisor.stop(StopCause.REQUEST, number)
-        elif number == _LOST:
-            supervisor.stop(StopCause.ABANDONED)
-    supervisor.reap()
+    def _react(self) -> None:
+        for number in self._interrupts.read():
+            if number in STOP_SIGNALS:
+                if not self._asked and self._stopped_by is None:
+                    self._stopped_by = signal.Signals(number).name
+                self._supervisor.stop(StopCause.REQUEST, number)
+            elif number == COORDINATOR_LOST:
+                self._abandon()
+        self._supervisor.reap()
 
-
-class _LineReader:
-    """Lines from a descriptor, without a buffer that a selector would not know of."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._rest = b""
-        self.ended = False
-
-    def first(self) -> bytes:
-        """Blocks for the first line; the launcher writes it at once."""
-        while b"\n" not in self._rest and not self.ended:
-            self.fill()
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
-
-    def complete(self) -> list[bytes]:
-        """The lines that have come in full."""
-        *lines, self._rest = self._rest.split(b"\n")
-        return lines
-
-    def fill(self) -> None:
-        """Reads once; sets ``ended`` at the end of the stream."""
-        try:
-            data = os.read(self._descriptor, _READ_BYTES)
-        except ConnectionError:  # the launcher has died before it had read all of our signs of life
-            data = b""
-        self.ended = not data
-        self._rest += data
-
-
-class _WakeUp:
-    """Signals as bytes on a descriptor: children that ended, requests to stop, and the loss of the coordinator."""
-
-    def __init__(self) -> None:
-        self.lost = False
-        """Whether the coordinator is gone."""
-
-    def __enter__(self) -> _WakeUp:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *_STOP_SIGNALS):
-            signal.signal(number, _ignore)
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        signal.set_wakeup_fd(-1)
-        self._reader.close()
-        self._writer.close()
-
-    def coordinator_lost(self) -> None:
-        """From another thread."""
-        self.lost = True
-        with contextlib.suppress(OSError):  # the agent has ended meanwhile
-            self._writer.send(bytes([_LOST]))
-
-    def fileno(self) -> int:
-        """What to wait on."""
-        return self._reader.fileno()
-
-    def read(self) -> bytes:
-        """The numbers of the signals that came."""
-        try:
-            return self._reader.recv(_READ_BYTES)
-        except BlockingIOError:
-            return b""
-
-
-def _ignore(number: int, frame: object) -> None:
-    """The wake-up descriptor carries the signal; a handler must exist for that."""
+    def _abandon(self) -> None:
+        self._asked = self._launcher_gone = True
+        self._supervisor.stop(StopCause.ABANDONED)

@@ -23,7 +23,7 @@ from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.files import Place, is_url
 from tfcollective.log import get_logger
-from tfcollective.processes import spawn
+from tfcollective.processes import end_process, spawn
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import TENSORBOARD_LINGER_S
 
@@ -132,12 +132,7 @@ class TensorBoardProcess:
 
     def close(self) -> None:
         """Ends it. A second call does nothing."""
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, _END_S)
         self._output.close()
 
     def __enter__(self) -> TensorBoardProcess:

@@ -15,8 +15,6 @@ from tfcollective.topology import Endpoint
 
 __all__ = ["agent"]
 
-_STDIN = "-"
-
 
 @click.command(
     short_help="Runs the ranks of one host for a job of several.",
@@ -53,19 +51,18 @@ def agent(
         raise ConfigError(
             "an agent needs --join HOST:PORT and --key-file F: tfcollective run --wait-for-agents says which"
         )
-    from tfcollective.launch.nodes import node_side
-    from tfcollective.launch.nodes.protocol import NodeSettings
+    from tfcollective.agent.main import serve
+    from tfcollective.agent.node import wait_for_key
+    from tfcollective.agent.protocol import NodeSettings
 
-    if join == _STDIN:
-        return node_side.serve_stdin()
     settings = Settings.load()
     patience = settings.start_timeout if start_timeout is None else start_timeout
-    key = read_key(settings) if key_file is None else node_side.wait_for_key(Path(key_file), patience)
+    key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), patience)
     if key is None:
         raise ConfigError(
             f"--join needs the job key: --key-file F, as the launcher says, or {variable('key')} in the environment"
         )
-    return node_side.serve(
+    return serve(
         NodeSettings(
             coordinator=str(Endpoint.parse(join)),
             key=key.hex(),

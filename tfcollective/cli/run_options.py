@@ -17,8 +17,8 @@ from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yar
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.system.network import is_this_machine
 from tfcollective.log import LEVELS
+from tfcollective.machine.network import is_this_machine
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings, variable
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers

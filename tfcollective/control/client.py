@@ -231,6 +231,11 @@ class CoordinatorClient:
             if found.entry is not None or found.silent:
                 return found.entry
 
+    def has_gone(self, key: str, name: str, limit: float) -> bool:
+        """Whether :meth:`wait_while` would return now."""
+        found = self._call(Get(key, 0, 0.0, Presence(name, limit, limit)), Found)
+        return found.entry is not None or found.silent
+
     def _entry(self, request: Get) -> Entry | None:
         return self._call(request, Found, wait=request.timeout).entry
 

@@ -89,6 +89,7 @@ class Heartbeat:
         self._clock = clock
         self._liveness = LivenessTracker[str](limit / 2)
         self._liveness.heard(_COORDINATOR, clock.monotonic())
+        self._beating = threading.Lock()  # one at a time: what an earlier beat says must not arrive after a later one
         self._lock = threading.Lock()  # over the tracker: others than the thread may beat
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfcollective-heartbeat", daemon=True)
@@ -116,7 +117,8 @@ class Heartbeat:
     def beat(self) -> bool:
         """One beat; false once the coordinator is lost."""
         try:
-            self._beat()
+            with self._beating:
+                self._beat()
         except TfCollectiveError as error:
             return self._missed(error)
         with self._lock:

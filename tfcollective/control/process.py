@@ -18,7 +18,7 @@ from tfcollective.clock import Deadline
 from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import signal_name
-from tfcollective.processes import program_of
+from tfcollective.processes import end_process, program_of
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
@@ -116,12 +116,7 @@ class CoordinatorProcess:
 
     def close(self) -> None:
         """Ends it. A second call does nothing."""
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, _END_S)
 
 
 def _introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig) -> Endpoint:

@@ -22,7 +22,7 @@ from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.running.function import make_call
-from tfcollective.launch.system.network import is_this_machine
+from tfcollective.machine.network import is_this_machine
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of

@@ -11,8 +11,8 @@ __all__ = ["GROUP", "find_launcher", "find_manager", "known_launchers"]
 
 GROUP = "tfcollective.launchers"
 _BUILT_IN = {
-    "agents": "tfcollective.launch.joined:JoinedLauncher",
-    "local": "tfcollective.launch.local:LocalLauncher",
+    "agents": "tfcollective.launch.providers.join:JoinedLauncher",
+    "local": "tfcollective.launch.providers.local:LocalLauncher",
 }
 
 

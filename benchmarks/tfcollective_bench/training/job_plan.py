@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tfcollective.launch.plan.planner import THREAD_VARIABLES
+from tfcollective.machine.cores import THREAD_VARIABLES
 from tfcollective.settings import variable
 from tfcollective_bench.training.models import MODELS
 from tfcollective_bench.training.task import TrainingTask

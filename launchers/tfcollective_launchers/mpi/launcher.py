@@ -6,32 +6,29 @@ every other launcher.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.nodes.launcher_side import Facts, Mailbox, Node, client_of, gather, version_problem
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.agents import Agents
-from tfcollective.launch.running.job import Job
-from tfcollective.launch.system.network import is_this_machine, own_address, route_address
-from tfcollective.launch.system.signals import Gate, forward_signals
+from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings, Went
+from tfcollective.launch.run import Assignment, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, hosts_that_ask
+from tfcollective.machine.network import is_this_machine, own_address, route_address
+from tfcollective.processes import end_process
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.topology import Placement
 from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
 
-__all__ = ["MpiLauncher", "placed"]
+__all__ = ["MpiLauncher", "MpirunProvider", "placed"]
 
 _LOOPBACK = "127.0.0.1"
 _VERSION_S = 30.0
@@ -65,17 +62,73 @@ class MpiLauncher(Launcher):
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
         _check_mpirun()
-        with (
-            Job(spec, plan, bind_host=_bind_host(spec), observer=self.observer) as job,
-            client_of(job, spec.num_proc) as client,
-            _mpirun(_command(job, spec, options), job) as process,
-        ):
-            facts = gather(client, spec.num_proc, _ENROLL_S, lambda: _check_alive(process))
-            by_rank = _in_rank_order(facts)
-            plan = placed(plan, by_rank, spec.env, named=bool(spec.hosts))
-            job.replace_plan(plan)
-            nodes = [Node(one, client, Mailbox(client, one.number).write, lambda: None) for one in by_rank]
-            return _run(job, plan, nodes, stop_signals)
+        return run_job_on(
+            lambda job: MpirunProvider(lambda coordinator: _command(coordinator, spec, options), lambda: job.failed),
+            spec,
+            plan,
+            bind_host=_bind_host(spec),
+            observer=self.observer,
+            names=[""] * spec.num_proc,
+            assign=lambda found: _assigned(plan, found, spec),
+            patience=_ENROLL_S,
+            stop_signals=stop_signals,
+        )
+
+
+class MpirunProvider(NodeProvider):
+    """One mpirun, which starts an agent for each rank.
+
+    Args:
+        command: how to run it, for the address of the coordinator.
+        failed: whether the job has failed. Then mpirun, which goes on looking for processes to kill, is not waited for.
+    """
+
+    named = False
+
+    def __init__(self, command: Callable[[str], Sequence[str]], failed: Callable[[], bool]) -> None:
+        self._command = command
+        self._failed = failed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reported = False
+
+    def request(self, nodes: Sequence[NodeSettings]) -> None:
+        """See :class:`NodeProvider`."""
+        command = self._command(nodes[0].coordinator)
+        environ: Mapping[str, str] = {**environ_snapshot(), variable("key"): nodes[0].key}
+        try:
+            # A session of its own: a Ctrl-C at the terminal is for the launcher to pass on.
+            self._process = subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot run {command[0]}: {error}") from error
+        give_usual_limit(self._process.pid)
+
+    def release(self, name: str) -> None:
+        """See :class:`NodeProvider`: mpirun ends all of its agents or none."""
+
+    def close(self) -> None:
+        """See :class:`NodeProvider`."""
+        if self._process is not None:
+            end_process(self._process, _ABORT_S if self._failed() else _END_S, ask=False)
+
+    def events(self) -> Sequence[Went]:
+        """See :class:`NodeProvider`."""
+        code = None if self._process is None else self._process.poll()
+        if code is None or self._reported:
+            return ()
+        self._reported = True
+        return (Went("", f"has ended with code {code}", "what it said stands above"),)
+
+    def subject(self, node: Facts) -> str:
+        """See :class:`NodeProvider`."""
+        return f"mpirun (agent on {node.host})" if node.host else "mpirun"
+
+
+def _assigned(plan: Plan, found: Sequence[Facts], spec: JobSpec) -> Assignment:
+    by_rank = _in_rank_order(found)
+    made = placed(plan, by_rank, spec.env, named=bool(spec.hosts))
+    return Assignment(made, tuple((facts, (worker,)) for facts, worker in zip(by_rank, made.workers, strict=True)))
 
 
 def placed(plan: Plan, by_rank: Sequence[Facts], given: Mapping[str, str], *, named: bool) -> Plan:
@@ -110,30 +163,16 @@ def _bind_host(spec: JobSpec) -> str:
 
 
 def _in_rank_order(facts: Sequence[Facts]) -> list[Facts]:
-    """Raises LaunchError where an agent cannot take part, or MPI's ranks are not those of one world."""
-    problems = [problem for one in facts if (problem := version_problem(one)) is not None]
-    if problems:
-        raise LaunchError("nothing was started, because not all hosts can take part:\n  " + "\n  ".join(problems))
+    """Raises LaunchError where MPI's ranks are not those of one world."""
     ordered = sorted(facts, key=lambda one: -1 if one.rank is None else one.rank)
     if [one.rank for one in ordered] != list(range(len(ordered))):
         raise LaunchError(f"mpirun has given its processes the ranks {[one.rank for one in ordered]}")
     return ordered
 
 
-def _run(job: Job, plan: Plan, nodes: Sequence[Node], stop_signals: Sequence[int]) -> JobOutcome:
-    agents = Agents(nodes)
-    stop = Gate(agents.stop)  # nobody can be stopped who has not begun
-    with forward_signals(stop_signals, stop) as received:
-        for worker, node in zip(plan.workers, nodes, strict=True):
-            node.begin(job, (worker,), sys.executable)
-        stop.open()
-        failure = agents.wait(lambda: job.failed)
-    return job.outcome(received, failure, host_lost=any(node.lost for node in nodes))
-
-
-def _command(job: Job, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
+def _command(coordinator: str, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
     interfaces = [word for name in spec.network_interfaces for word in ("--network-interface", name)]
-    agent = (options.python, "-c", _PROGRAM, "agent", "--mpi", "--join", job.coordinator, *interfaces)
+    agent = (options.python, "-c", _PROGRAM, "agent", "--mpi", "--join", coordinator, *interfaces)
     environ = {**environ_snapshot(), variable("key"): ""}
     names = {host.name for host in spec.hosts}
     if names and hosts_that_ask(names, options.options) == names:  # mpirun has one list of arguments for all of them
@@ -151,32 +190,3 @@ def _check_mpirun() -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"mpirun --version: {error}") from error
     check_flavour(done.stdout or done.stderr)
-
-
-@contextlib.contextmanager
-def _mpirun(command: Sequence[str], job: Job) -> Iterator[subprocess.Popen[bytes]]:
-    """Keeps mpirun while the block runs; afterwards it ends with its agents, or is ended."""
-    environ: Mapping[str, str] = {**environ_snapshot(), variable("key"): job.key.hex()}
-    try:
-        # A session of its own: a Ctrl-C at the terminal is for the launcher to pass on.
-        process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True)
-    except OSError as error:
-        raise LaunchError(f"cannot run {command[0]}: {error}") from error
-    give_usual_limit(process.pid)
-    well = False
-    try:
-        yield process
-        well = not job.failed
-    finally:
-        try:
-            process.wait(_END_S if well else _ABORT_S)
-        except subprocess.TimeoutExpired:
-            # Its daemons and agents end without it. After a failure it would go on looking for processes to kill.
-            process.kill()
-            process.wait()
-
-
-def _check_alive(process: subprocess.Popen[bytes]) -> None:
-    code = process.poll()
-    if code is not None:
-        raise LaunchError(f"mpirun has ended with code {code} before all ranks had begun: what it said stands above")

@@ -12,8 +12,9 @@ from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, Share
-from tfcollective.launch.plan.planner import Plan, WorkerPlan, plan_hosts, thread_variables
+from tfcollective.launch.plan.planner import Plan, WorkerPlan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.machine.cores import thread_variables
 from tfcollective.settings import variable
 from tfcollective.task_specs import DEFAULT_MEMORY, DEFAULT_VCORES, TaskSpec
 from tfcollective.tasks import SIDE_TYPES, TRAINER_TYPES, WORKER, TaskKey

@@ -10,8 +10,7 @@ from typing import Any
 from tfcollective.errors import LaunchError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.platform_side import serve_container
-from tfcollective.launch.nodes.node_side import wait_for_key
-from tfcollective.launch.nodes.protocol import NodeSettings
+from tfcollective.launch.provider import NodeSettings, wait_for_key
 from tfcollective.log import get_logger
 from tfcollective_launchers.yarn.application import KEY_FILE
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import sys
 import time
@@ -17,11 +18,12 @@ from tfcollective.codec import decode
 from tfcollective.errors import TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
-from tfcollective.launch.hosted.platform_side import serve_job
+from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.plan.spec import FunctionCall
-from tfcollective.launch.system.network import choose_address, interface_addresses
+from tfcollective.launch.provider import Facts, NodeSettings, Went
 from tfcollective.log import get_logger
+from tfcollective.machine.network import choose_address, interface_addresses
 from tfcollective.settings import environ_snapshot
 from tfcollective_launchers.yarn import node_web
 from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, PATHS_FILE, Request
@@ -33,6 +35,7 @@ _LOG = get_logger(__name__)
 _CALL_S = 20.0
 _TAIL_LINES = 20
 _END_KNOWN_S = 8.0
+_ASK_S = 2.0
 _OVER = ("FAILED", "KILLED", "SUCCEEDED")
 _MAX_DIAGNOSTICS = 4000
 
@@ -85,35 +88,35 @@ def _finish(platform: SkeinPlatform, ended: HostedOutcome) -> int:
     return code
 
 
-class SkeinPlatform:
-    """skein's application, as the master asks it; a HostedPlatform."""
+class SkeinPlatform(ContainerProvider):
+    """skein's application, as the master asks it."""
 
     def __init__(self, app: Any, wanted: Sequence[Request]) -> None:
         self._app = app
         self._wanted = {request.name: request for request in wanted}
         self._user = environ_snapshot().get("USER", "")
+        self._reported: set[str] = set()
+        self._asked = -math.inf
 
-    def announce(self, coordinator: str) -> None:
-        """See :class:`HostedPlatform`."""
+    def request(self, nodes: Sequence[NodeSettings]) -> None:
+        """See :class:`ContainerProvider`."""
 
         def put() -> None:
-            self._app.kv[ENDPOINT_KEY] = coordinator.encode()
+            self._app.kv[ENDPOINT_KEY] = nodes[0].coordinator.encode()
 
         within(_CALL_S, "telling where the coordinator is", put)
 
-    def problem(self, names: Sequence[str]) -> str | None:
-        """See :class:`HostedPlatform`."""
-        containers = self._containers(_OVER)
-        for name in names:
-            if name in containers:
-                container = containers[name]
-                said = "\n    ".join(self._last_words(name, container))
-                head = f"the container of {name} ended before its agent had come{_how(container)}"
-                return f"{head}; the end of its log:\n    {said}" if said else head
-        return None
+    def events(self) -> Sequence[Went]:
+        """See :class:`NodeProvider`. skein itself hears from YARN every 5 s."""
+        if time.monotonic() - self._asked < _ASK_S:
+            return ()
+        self._asked = time.monotonic()
+        over = {name: one for name, one in self._containers(_OVER).items() if name not in self._reported}
+        self._reported.update(over)
+        return [Went(name, f"was ended{_how(one)}", self._end_of_log(name, one)) for name, one in over.items()]
 
     def describe_missing(self, names: Sequence[str]) -> str:
-        """See :class:`HostedPlatform`."""
+        """See :class:`ContainerProvider`."""
         running = self._containers(("RUNNING",))
         pending = [str(self._wanted[name]) for name in names if name not in running]
         silent = [name for name in names if name in running]
@@ -122,13 +125,14 @@ class SkeinPlatform:
             parts.append(f"granted, but no agent has come from {', '.join(silent)}: see `tfcollective logs`")
         return "; ".join(parts)
 
-    def explain(self, name: str) -> str | None:
-        """See :class:`HostedPlatform`."""
+    def explain(self, node: Facts, silent: float) -> str | None:
+        """See :class:`ContainerProvider`."""
         deadline = time.monotonic() + _END_KNOWN_S
         while True:
-            container = self._containers((*_OVER, "RUNNING")).get(name)
+            container = self._containers((*_OVER, "RUNNING")).get(node.name)
             if container is not None and str(container.state) in _OVER:
-                return f"was ended{_how(container)}"
+                how = _how(container)
+                return f"was ended{how}" if how or silent else None  # else the agent's own message says more
             end = None if container is None else _end_of(container)
             if end is not None and end[0] is not None:
                 return f"was ended (exit code {end[0]}{': ' + end[1] if end[1] else ''})"
@@ -137,7 +141,7 @@ class SkeinPlatform:
             time.sleep(0.5)  # skein hears from YARN every 5 s
 
     def places(self) -> Mapping[str, tuple[str, str]]:
-        """See :class:`HostedPlatform`."""
+        """See :class:`ContainerProvider`."""
         containers = self._containers((*_OVER, "RUNNING"))
         return {name: self._place(container) for name, container in containers.items()}
 
@@ -159,11 +163,12 @@ class SkeinPlatform:
             return {}
         return {container.service_name: container for container in found}
 
-    def _last_words(self, name: str, container: Any) -> tuple[str, ...]:
+    def _end_of_log(self, name: str, container: Any) -> str:
         if not container.yarn_node_http_address:
-            return ()
+            return ""
         node, key = container.yarn_node_http_address, container.yarn_container_id
-        return node_web.last_lines(node, key, f"{name}.log", _TAIL_LINES)
+        lines = node_web.last_lines(node, key, f"{name}.log", _TAIL_LINES)
+        return "\n    ".join(["the end of its log:", *lines]) if lines else ""
 
 
 def _end_of(container: Any) -> node_web.ContainerEnd | None:

@@ -34,7 +34,7 @@ def supervise(tmp_path, clock, *programs):
         WorkerConfig(f"worker:{rank}", rank, (sys.executable, "-c", program), {})
         for rank, program in enumerate(programs)
     )
-    config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
+    config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
     supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0, GRACE_S), clock)
     supervisor.start()
@@ -125,9 +125,7 @@ def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_pa
 
 
 def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
-    config = AgentConfig(
-        "job", "127.0.0.1:5", "ab" * 32, (WorkerConfig("worker:0", 0, ("/no/such/program",), {}),), str(tmp_path)
-    )
+    config = AgentConfig("job", (WorkerConfig("worker:0", 0, ("/no/such/program",), {}),), str(tmp_path))
     reports = Reports()
     supervisor = Supervisor(config, {}, "node", reports, clock=clock)
     supervisor.start()
@@ -157,7 +155,7 @@ def test_output_that_cannot_be_kept_is_a_failure_that_says_so(tmp_path, clock):
 
 def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
     worker = WorkerConfig("worker:0", 0, ("true",), {})
-    config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, (worker,), str(tmp_path), cwd="/no/such/place")
+    config = AgentConfig("job", (worker,), str(tmp_path), cwd="/no/such/place")
     reports = Reports()
     Supervisor(config, {}, "node", reports, clock=clock).start()
     assert "(/no/such/place)" in reports.ended[0].stderr_tail[0]
@@ -169,7 +167,7 @@ def test_a_auxiliary_task_that_fails_stops_nobody(tmp_path, clock):
         WorkerConfig("evaluator:0", -1, (sys.executable, "-c", "raise SystemExit(3)"), {}),
         WorkerConfig("tensorboard:0", -1, ("/no/such/program",), {}),
     )
-    config = AgentConfig("job", "127.0.0.1:5", "ab" * 32, workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
+    config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
     supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0, GRACE_S), clock)
     supervisor.start()

@@ -19,6 +19,7 @@ def planned(ranks, addresses=ADDRESSES):
 def test_ranks_are_dealt_in_blocks_and_bind_to_their_host():
     workers = planned(4).workers
     assert [worker.env["TFCOLLECTIVE_BIND_HOST"] for worker in workers] == ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2
+    assert [worker.host for worker in workers] == ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2
     assert [worker.rank for worker in workers] == [0, 1, 2, 3]
     assert [worker.local_rank for worker in workers] == [0, 1, 0, 1]
 
@@ -27,7 +28,7 @@ def test_everything_else_stays():
     local = plan_local(JobSpec(("true",), 2), cores=4, environ={})
     for before, after in zip(local.workers, planned(2).workers, strict=True):
         env = {**after.env, "TFCOLLECTIVE_BIND_HOST": before.env["TFCOLLECTIVE_BIND_HOST"]}
-        assert dataclasses.replace(after, env=env, local_rank=before.local_rank) == before
+        assert dataclasses.replace(after, env=env, local_rank=before.local_rank, host="") == before
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

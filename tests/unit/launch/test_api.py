@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import tfcollective
-from tfcollective.launch.local import LocalLauncher
+from tfcollective.launch.providers.local import LocalLauncher
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.running import function
 

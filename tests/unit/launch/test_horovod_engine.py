@@ -4,10 +4,11 @@ import pytest
 
 from tfcollective.cli.command import check_engine
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.horovod_engine import interface_of, meeting_variables, scopes_of, with_interface
+from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts, plan_local
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.machine.network import interface_of, with_interface
 from tfcollective.topology import Endpoint
 
 INTERFACES = {"lo": ("127.0.0.1", "::1"), "eth7": ("10.0.0.7",)}

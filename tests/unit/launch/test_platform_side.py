@@ -1,9 +1,8 @@
-"""The platform's side of a job: who may take part, and what it hears of the submitter. No platform, no agents."""
+"""The platform's side of a job: what it hears of the submitter, and tells it. No platform, no agents."""
 
 import contextlib
 import io
 import os
-import platform
 import queue
 import signal
 import threading
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 from patience import within
 
-from tfcollective._version import __version__
 from tfcollective.codec import encode
 from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient
@@ -25,7 +23,6 @@ from tfcollective.launch.hosted import platform_side, submitter_side
 from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.nodes.protocol import beat_key, orders_key
 from tfcollective.tasks import workers
 from tfcollective.timing import TIMING
 
@@ -45,79 +42,6 @@ def server(key):
 def client(server, key):
     with CoordinatorClient(server.endpoint, key) as client:
         yield client
-
-
-def come(client, token, name):
-    facts = {"name": name, "host": "h", "version": __version__, "python": platform.python_version()}
-    return client.enroll(token * 32, facts)
-
-
-class Platform:
-    """Is asked once for each round of waiting."""
-
-    asked = 0
-
-    def problem(self, names):
-        self.asked += 1
-
-    def describe_missing(self, names):
-        return " and ".join(names)
-
-    def explain(self, name):
-        return None
-
-
-def hosted(seconds):
-    return SimpleNamespace(plan=SimpleNamespace(hosts=("worker-0", "worker-1")), allocation_timeout=seconds)
-
-
-def refusal(client, number):
-    entry = client.wait(orders_key(number), timeout=within(20))
-    return entry.value[0]
-
-
-def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
-    for token in "ab":
-        come(client, token, "worker-0")
-    asked = Platform()
-    nodes, problem = platform_side._gather(hosted(2.5), client, asked, [])
-    assert list(nodes) == ["worker-0"]
-    assert nodes["worker-0"].facts.number == 0
-    assert problem.timed_out
-    assert problem.message == "1 of 2 containers came within 2.5 s; missing: worker-1"
-    assert asked.asked <= 4  # it waits, and does not spin
-    assert "worker-0 has come already" in refusal(client, 1)
-
-
-def test_strangers_are_refused(client):
-    for token, name in (("a", "worker-1"), ("b", "stranger"), ("c", "worker-0")):
-        come(client, token, name)
-    nodes, problem = platform_side._gather(hosted(60.0), client, Platform(), [])
-    assert problem is None
-    assert sorted(nodes) == ["worker-0", "worker-1"]
-    assert "stranger is none of this job's" in refusal(client, 1)
-    assert client.get(orders_key(0)) is None
-
-
-@pytest.mark.parametrize("why", ["was ended (it took too much memory)", "was ended", None])
-def test_a_container_that_says_good_bye_before_it_is_killed_was_taken_away(client, why):
-    """A platform asks with SIGTERM first: the agent may end its ranks in order, and nobody has asked it to."""
-    come(client, "a", "worker-0")
-    (facts,) = platform_side.enrolled(client, within(20), 0)
-    node = platform_side._HostedNode(facts, client, lambda name: why)
-    client.put(beat_key(0), {"ended": True, "failure": None, "signal": "SIGTERM"})
-    known = why is not None and "memory" in why
-    assert node.wait().message == f"the container of worker-0 on h {why if known else 'was ended by SIGTERM'}"
-    assert node.lost
-
-
-def test_a_container_that_ends_in_order_needs_no_explanation(client):
-    come(client, "a", "worker-0")
-    (facts,) = platform_side.enrolled(client, within(20), 0)
-    node = platform_side._HostedNode(facts, client, lambda name: pytest.fail("asked"))
-    client.put(beat_key(0), {"ended": True, "failure": None, "signal": None})
-    assert node.wait() is None
-    assert not node.lost
 
 
 class Forgetful:
@@ -141,7 +65,6 @@ class Forgetful:
 @pytest.fixture
 def heard(monkeypatch):
     """The signals that it sends to itself."""
-    monkeypatch.setattr(platform_side, "_POLL_S", 0.01)
     numbers = []
     monkeypatch.setattr(
         platform_side, "os", SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: numbers.append(number))
@@ -189,32 +112,6 @@ def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client,
     with submitter:
         submitter.stop(signal.SIGTERM)
         assert client.wait(STOP, timeout=within(20)).value == [signal.SIGTERM]
-
-
-def test_signals_that_came_earlier_stop_what_begins(monkeypatch):
-    """Between the wait for the agents and their beginning a signal may come: it is not lost."""
-    from tfcollective.launch.nodes import launcher_side
-
-    told, ended = [], threading.Event()
-
-    class Node:
-        lost = False
-
-        def begin(self, job, plan, python):
-            told.append("begin")
-
-        def stop(self, command):
-            told.append(command.signal)
-            ended.set()
-
-        def wait(self):
-            assert ended.wait(within(20))
-
-    worker = SimpleNamespace(rank=0)
-    plan = SimpleNamespace(hosts=("a",), on=lambda host: (worker,))
-    job = SimpleNamespace(failed=False, outcome=lambda received, failure, **more: received)
-    assert launcher_side.run_on_nodes(job, plan, {"a": Node()}, "python", (), [signal.SIGTERM]) == [signal.SIGTERM]
-    assert told == ["begin", signal.SIGTERM]
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

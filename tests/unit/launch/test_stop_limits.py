@@ -4,13 +4,13 @@ import signal
 
 import pytest
 from tfcollective_launchers.mpi.command import MpiOptions, mpirun_command
-from tfcollective_launchers.ssh import node_process
 
 from tfcollective import clusters
 from tfcollective.agent.config import StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.launch.nodes import stop_limit
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.agent_process import stop_limit
+from tfcollective.launch.providers import commands
 from tfcollective.timing import TIMING
 
 GRACES = [0.0, 10.0, 600.0]
@@ -35,7 +35,7 @@ def test_a_cluster_waits_as_long_as_its_nodes_may_take(grace):
 
 
 def test_an_agent_that_ssh_has_let_go_of_has_ended_its_ranks_before_ssh_is_killed():
-    assert TIMING.terminate + TIMING.sweep < node_process._END_S
+    assert TIMING.terminate + TIMING.sweep < commands._END_S
 
 
 def test_a_job_begins_with_these():

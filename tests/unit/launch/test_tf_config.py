@@ -6,13 +6,13 @@ import pytest
 
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.identity import discover
-from tfcollective.launch.joined import JoinedLauncher
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts, plan_local, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.plan.tf_config import tf_config
-from tfcollective.launch.system import ports
-from tfcollective.launch.system.ports import choose_endpoints
+from tfcollective.launch.providers.join import JoinedLauncher
+from tfcollective.machine import ports
+from tfcollective.machine.ports import choose_endpoints
 from tfcollective.settings import Settings
 from tfcollective.task_specs import allreduce_topology, trainers_of
 from tfcollective.tasks import TaskKey, trainers, workers

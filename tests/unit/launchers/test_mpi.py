@@ -1,17 +1,18 @@
 """How mpirun is called, and where its ranks are said to be, without mpirun."""
 
 import pytest
+from launching import until
 from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
-from tfcollective_launchers.mpi.launcher import MpiLauncher, placed
+from tfcollective_launchers.mpi.launcher import MpiLauncher, MpirunProvider, placed
 
 from tfcollective.errors import ConfigError
 from tfcollective.identity.mpi import open_mpi_place
 from tfcollective.launch.api import run
-from tfcollective.launch.local import LocalLauncher
-from tfcollective.launch.nodes.launcher_side import Facts
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.provider import Facts, NodeSettings
+from tfcollective.launch.providers.local import LocalLauncher
 
 AGENT = ("python", "agent")
 GRACE_S = 12.5
@@ -103,3 +104,21 @@ def test_the_place_that_open_mpi_gives():
     assert open_mpi_place(environ) == (5, 1, 4)
     with pytest.raises(ConfigError, match="has not started this process"):
         open_mpi_place({})
+
+
+def test_the_end_of_mpirun_is_the_end_of_all_its_agents():
+    asked = []
+
+    def command(coordinator):
+        asked.append(coordinator)
+        return ("sh", "-c", "test $TFCOLLECTIVE_KEY = abab && exit 3")
+
+    with MpirunProvider(command, lambda: True) as provider:
+        provider.request([NodeSettings("10.0.0.1:5", "abab", "")] * 2)
+        found = []
+        until(lambda: found.extend(provider.events()) or found)
+        assert provider.events() == ()
+    assert asked == ["10.0.0.1:5"]
+    (event,) = found
+    assert (event.name, event.how) == ("", "has ended with code 3")
+    assert [provider.subject(Facts(host=host)) for host in ("", "h")] == ["mpirun", "mpirun (agent on h)"]

@@ -4,13 +4,10 @@ import json
 import platform
 import shlex
 import shutil
-import sys
 
 import pytest
-from patience import within
 from tfcollective_launchers.ssh.command import SshOptions, accepting_new_keys, ssh_command
 from tfcollective_launchers.ssh.launcher import SshLauncher, meeting_address
-from tfcollective_launchers.ssh.node_process import NodeProcess
 from tfcollective_launchers.ssh.preflight import Answer, Visitor, diagnose
 
 from tfcollective._version import __version__
@@ -163,20 +160,3 @@ def test_horovods_variables_count_hosts():
     names = ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     found = [tuple(int(w.env[f"HOROVOD_{name}"]) for name in names) for w in SshLauncher().plan(spec).workers]
     assert found == [(0, 0, 2, 0, 2), (1, 1, 2, 0, 1), (2, 0, 1, 1, 2)]
-
-
-def test_orders_to_a_stopped_node_hold_up_nobody():
-    node = NodeProcess.start(("sleep", "100"))  # reads as little as a node that was stopped
-    node.write(b"x" * (1 << 20))
-    node.close()
-    node.kill()
-    node.wait()
-    assert node.ended
-
-
-def test_a_node_gets_all_orders_before_the_end():
-    node = NodeProcess.start((sys.executable, "-c", "import sys; sys.exit(len(sys.stdin.read()) != (1 << 20) + 4)"))
-    node.write(b"x" * (1 << 20))
-    node.write(b"end\n")
-    node.close()
-    assert node._process.wait(within(60)) == 0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
+from tfcollective.agent.protocol import HOROVOD_PACKAGES
 from tfcollective.topology import Placement
 
-__all__ = ["PACKAGES", "PYTHONPATH", "compat_variables"]
+__all__ = ["PYTHONPATH", "compat_variables"]
 
-#: Holds a package named ``horovod`` that hands on ours.
-PACKAGES = Path(__file__).resolve().parents[2] / "_horovod"
 PYTHONPATH = "PYTHONPATH"
 
 
@@ -33,6 +31,6 @@ def compat_variables(place: Placement, environ: Mapping[str, str]) -> dict[str, 
         "CROSS_SIZE": place.cross_size,
     }
     return {
-        PYTHONPATH: str(PACKAGES) + (os.pathsep + inherited if inherited else ""),
+        PYTHONPATH: str(HOROVOD_PACKAGES) + (os.pathsep + inherited if inherited else ""),
         **{f"HOROVOD_{word}": str(value) for word, value in words.items()},
     }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from tfcollective.settings import variable
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = ["engine_variables", "interface_of", "meeting_variables", "scopes_of", "with_interface"]
-
-_INTERFACE = "HOROVOD_GLOO_IFACE"
+__all__ = ["engine_variables", "meeting_variables", "scopes_of"]
 
 
 def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str, str]:
@@ -50,19 +47,3 @@ def scopes_of(ranks: Iterable[Mapping[str, str]]) -> dict[str, int]:
         scopes[f"local_{env['HOROVOD_HOSTNAME']}"] = int(env["HOROVOD_LOCAL_SIZE"])
         scopes[f"cross_{env['HOROVOD_LOCAL_RANK']}"] = int(env["HOROVOD_CROSS_SIZE"])
     return scopes
-
-
-def with_interface(
-    env: Mapping[str, str], address: str | None, interfaces: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
-    """The variables with the name of the interface that has ``address``, which Gloo wants to know. Only for ranks that
-    run on Horovod's engine; what the user has chosen stays."""
-    found = interface_of(interfaces, address)
-    if env.get(variable("engine")) != "horovod" or _INTERFACE in env or found is None:
-        return dict(env)
-    return {**env, _INTERFACE: found}
-
-
-def interface_of(interfaces: Mapping[str, Sequence[str]], address: str | None) -> str | None:
-    """The name of the interface with this address, or None."""
-    return next((name for name, addresses in interfaces.items() if address in addresses), None)

@@ -8,30 +8,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfcollective.launch.plan.auxiliary_tasks import side_command
-from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.horovod_compat import PYTHONPATH, compat_variables
 from tfcollective.launch.plan.horovod_engine import engine_variables
 from tfcollective.launch.plan.hosts import Share
 from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.plan.tf_config import tf_config
+from tfcollective.machine.cores import thread_variables
+from tfcollective.machine.gpus import gpu_variables
 from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variables, variable
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
 __all__ = [
-    "THREAD_VARIABLES",
     "Plan",
     "WorkerPlan",
     "describe",
     "plan_hosts",
     "plan_local",
-    "thread_variables",
     "with_tf_config",
 ]
 
-# The variables by which numeric libraries and TensorFlow size their thread pools.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # What ranks on other hosts get of the launcher's environment.
 _PASSED = (
     *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),
@@ -210,11 +207,6 @@ def describe(plan: Plan) -> str:
         lines.append(f"  command: {shlex.join(worker.argv)}")
         lines.extend(f"  {name}={value}" for name, value in _shown(worker.env))
     return "\n".join(lines) + "\n"
-
-
-def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """What sizes the thread pools of a rank that has ``share`` cores; what ``environ`` says already stays."""
-    return {name: str(share) for name in THREAD_VARIABLES if name not in environ}
 
 
 def _job_variables(spec: JobSpec) -> dict[str, str]:

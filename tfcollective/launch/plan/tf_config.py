@@ -1,6 +1,6 @@
 """TF_CONFIG for scripts that use ``tf.distribute`` under our launcher.
 
-Each rank's TensorFlow server listens on the port that stands there for it (``launch/system/ports``).
+Each rank's TensorFlow server listens on the port that stands there for it (``machine/ports``).
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.auxiliary_tasks import side_limit
-from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of, with_interface
+from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
 from tfcollective.launch.running.agents import AgentFailure
-from tfcollective.launch.system.network import interface_addresses
 from tfcollective.log import get_logger
+from tfcollective.machine.network import interface_addresses, with_interface
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
@@ -176,16 +176,13 @@ class Job:
         exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
 
-    def agent_config(self, workers: Sequence[WorkerPlan], scratch_dir: str | None = None) -> AgentConfig:
-        """What the agent of these processes is told; ``scratch_dir`` is a private directory of its node."""
+    def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
+        """What the agent of these processes is to do."""
         return AgentConfig(
             job_id=self.job_id,
-            coordinator=self.coordinator,
-            key=self.key.hex(),
             workers=tuple(
                 WorkerConfig(str(worker.task), worker.rank, worker.argv, self._engine_env(worker)) for worker in workers
             ),
-            scratch_dir=self.scratch_dir if scratch_dir is None else scratch_dir,
             cwd=self._spec.cwd,
             log_dir=self._spec.log_dir,
             prefix=self._spec.prefix,

@@ -9,20 +9,16 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.plan.planner import Plan, plan_local
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.agent_process import AgentProcess
-from tfcollective.launch.running.job import Job
-from tfcollective.launch.system.cores import available_cores
-from tfcollective.launch.system.gpus import visible_gpus
-from tfcollective.launch.system.network import is_this_machine
-from tfcollective.launch.system.ports import choose_endpoints
-from tfcollective.launch.system.signals import forward_signals
-from tfcollective.launch.system.sweep import end_processes_of
-from tfcollective.log import get_logger
+from tfcollective.launch.providers.commands import CommandProvider, own_agent
+from tfcollective.launch.run import run_job_on
+from tfcollective.machine.cores import available_cores
+from tfcollective.machine.gpus import visible_gpus
+from tfcollective.machine.network import is_this_machine
+from tfcollective.machine.ports import choose_endpoints
 from tfcollective.settings import environ_snapshot
 
 __all__ = ["LocalLauncher"]
 
-_LOG = get_logger(__name__)
 _HOST = "127.0.0.1"
 
 
@@ -44,12 +40,12 @@ class LocalLauncher(Launcher):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         plan = self.plan(spec)
-        with Job(spec, plan, observer=self.observer) as job:
-            agent = AgentProcess.start(job.agent_config(plan.processes))
-            job.watch(plan.processes, agent.send)
-            _LOG.info("%s: agent is process %d", job.job_id, agent.pid)
-            with forward_signals(stop_signals, agent.request_stop) as received:
-                failure = agent.wait()
-            if failure is not None:
-                end_processes_of(job.job_id)
-            return job.outcome(received, failure)
+        commands = {host: own_agent() for host in plan.hosts}
+        return run_job_on(
+            lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
+            spec,
+            plan,
+            bind_host=_HOST,
+            observer=self.observer,
+            stop_signals=stop_signals,
+        )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfcollective.launch.system.cores import available_cores, quota_cores
+from tfcollective.machine.cores import available_cores, quota_cores
 
 
 def mounted(tmp_path, kind, root="/", controllers="rw"):

@@ -10,11 +10,21 @@ import psutil
 
 from tfcollective.errors import ConfigError
 from tfcollective.identity.addresses import is_own_host, route_address
+from tfcollective.settings import variable
 
-__all__ = ["choose_address", "interface_addresses", "is_this_machine", "own_address", "route_address"]
+__all__ = [
+    "choose_address",
+    "interface_addresses",
+    "interface_of",
+    "is_this_machine",
+    "own_address",
+    "route_address",
+    "with_interface",
+]
 
 # Documentation's own networks (RFC 5737, RFC 3849): nothing is sent there, but the default route leads there.
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")
+_INTERFACE = "HOROVOD_GLOO_IFACE"
 
 
 def choose_address(interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
@@ -63,3 +73,19 @@ def own_address(wanted: Sequence[str]) -> str:
     if wanted:
         return choose_address(interface_addresses(), wanted)
     return next((address for place in _ANYWHERE if (address := route_address(place))), "127.0.0.1")
+
+
+def with_interface(
+    env: Mapping[str, str], address: str | None, interfaces: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """The variables with the name of the interface that has ``address``, which Gloo wants to know. Only for ranks that
+    run on Horovod's engine; what the user has chosen stays."""
+    found = interface_of(interfaces, address)
+    if env.get(variable("engine")) != "horovod" or _INTERFACE in env or found is None:
+        return dict(env)
+    return {**env, _INTERFACE: found}
+
+
+def interface_of(interfaces: Mapping[str, Sequence[str]], address: str | None) -> str | None:
+    """The name of the interface with this address, or None."""
+    return next((name for name, addresses in interfaces.items() if address in addresses), None)

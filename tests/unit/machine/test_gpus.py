@@ -1,10 +1,9 @@
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.gpus import gpu_variables
 from tfcollective.launch.plan.planner import plan_local
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.system.gpus import visible_gpus
+from tfcollective.machine.gpus import gpu_variables, visible_gpus
 
 ONE = {"TFCOLLECTIVE_GPUS_PER_PROC": "1"}
 SHARED = {"TFCOLLECTIVE_SHARE_GPUS": "1"}

@@ -2,7 +2,6 @@
 
 import json
 import platform
-import queue
 import signal
 import threading
 import time
@@ -10,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from fake_nodes import FakeProvider
 from patience import within
 
 from tfcollective._version import __version__
@@ -18,9 +18,10 @@ from tfcollective.agent.policy import StopCause
 from tfcollective.codec import decode, encode_line
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.launch.nodes import launcher_side
-from tfcollective.launch.nodes.launcher_side import Node, version_problem
-from tfcollective.launch.nodes.protocol import Facts, NodeSettings
+from tfcollective.launch import nodes
+from tfcollective.launch.gather import version_problem
+from tfcollective.launch.nodes import Node
+from tfcollective.launch.provider import Facts, NodeSettings, Went
 from tfcollective.launch.running.agents import Agents
 from tfcollective.timing import TIMING
 
@@ -28,57 +29,105 @@ FACTS = Facts("h2", "", "10.0.0.2", __version__, platform.python_version(), slot
 
 
 class Client:
-    """Answers one wait after the other."""
+    """Answers the one wait of a node: with its end, None when it is silent, or an error."""
 
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.keys, self.timeouts = [], []
+    def __init__(self, answer):
+        self.answer, self.waits, self.stored, self.put_first = answer, [], None, threading.Event()
 
-    def wait(self, key, *, timeout, newer_than):
-        self.keys.append((key, newer_than))
-        self.timeouts.append(timeout)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def wait_while(self, key, name, limit):
+        self.waits.append((key, name, limit))
+        if self.answer is UNTOLD:
+            assert self.put_first.wait(within(20))
+            return self.stored
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def get(self, key):
+        return self.stored
+
+    def put(self, key, value):
+        self.stored = Entry(value, 1)
+        self.put_first.set()
 
 
-def beat(version, ended=False, failure=None):
-    return Entry({"ended": ended, "failure": failure}, version)
+UNTOLD = object()  # the node has told nothing, and gives signs of life
+SILENT = None
 
 
-def node(*answers, facts=FACTS):
-    lines, closed = [], []
-    made = Node(facts, Client(*answers), lines.append, lambda: closed.append(True))
-    made.lines, made.closed = lines, closed
+def end(failure=None, signal=None):
+    return Entry({"failure": failure, "signal": signal}, 1)
+
+
+def node(answer=UNTOLD, facts=FACTS, **provider):
+    made = Node(facts, Client(answer), FakeProvider(pipes=True, **provider))
+    made.provider = made._provider
+    made.lines = made.provider.lines
     return made
 
 
 def test_a_node_that_ends_in_order():
-    one = node(beat(1), beat(4), beat(5, ended=True))
+    one = node(end())
     assert one.wait() is None
     assert not one.lost
-    assert one._client.keys == [("node/3/beat", 0), ("node/3/beat", 1), ("node/3/beat", 4)]
+    assert one._client.waits == [("node/3/end", "node/3", 15.0)]
 
 
 def test_a_node_whose_agent_failed():
-    assert node(beat(1, ended=True, failure="the agent was killed")).wait().message == "h2: the agent was killed"
+    assert node(end("the agent was killed")).wait().message == "h2: the agent was killed"
 
 
 def test_of_several_failures_of_nodes_that_of_the_first_one_counts():
     """The first of which no sign of life came, not the first that was noticed."""
-    early, late = node(None), node(beat(1, ended=True, failure="late"))
-    early.heard -= 5.0
+    early, late = node(SILENT), node(end("late"))
     assert "has not answered" in Agents([late, early]).wait(lambda: False).message
 
 
-def test_a_node_that_is_silent_is_lost_and_cut_off():
-    one = node(beat(1), None)
+def test_a_node_that_is_silent_is_lost_and_released():
+    one = node(SILENT)
     failure = one.wait()
     assert "the host h2 (10.0.0.2) has not answered for 15 s" in failure.message
-    assert failure.at == one.heard
+    assert failure.at <= time.monotonic() - 15.0
     assert one.lost
-    assert one.closed
+    assert one.provider.released == ["h2"]
+
+
+@pytest.mark.parametrize("takes_nodes", [True, False])
+def test_a_provider_may_know_why_a_node_is_silent(takes_nodes):
+    one = node(SILENT, how="was ended (it took too much memory)", takes_nodes=takes_nodes)
+    assert one.wait().message == "the agent on h2 was ended (it took too much memory)"
+    assert one.lost == takes_nodes
+
+
+def test_a_node_that_has_gone_has_had_its_say_before():
+    one = node()
+    one.look()
+    assert one._client.stored is None  # nothing has happened
+    one.went(Went("h2", "was killed by SIGKILL"))
+    one.look()
+    assert one.wait().message == "the agent on h2 was killed by SIGKILL"
+    other = node(end("out of memory"))
+    other._client.stored = end("out of memory")
+    other.went(Went("h2", "exited with code 70"))
+    other.look()
+    assert other.wait().message == "h2: out of memory"
+
+
+def test_what_happens_while_the_coordinator_is_away_is_told_later():
+    one = node()
+    one.went(Went("h2", "was killed by SIGKILL"))
+    get, failures = one._client.get, [CoordinatorError("one slow answer")]
+
+    def sometimes(key):
+        if failures:
+            raise failures.pop()
+        return get(key)
+
+    one._client.get = sometimes
+    one.look()
+    assert not one._client.put_first.is_set()
+    one.look()
+    assert one._client.put_first.is_set()
 
 
 def given_work(one, finished):
@@ -86,8 +135,9 @@ def given_work(one, finished):
     one.begin(
         SimpleNamespace(
             has_finished=finished if callable(finished) else lambda tasks: finished,
-            agent_config=lambda workers, scratch_dir: AgentConfig("job", "", "", (), ""),
+            agent_config=lambda workers: AgentConfig("job", ()),
             watch=lambda workers, send: None,
+            scratch_dir="/s",
             grace=10.0,
             host_timeout=60.0,
         ),
@@ -99,75 +149,81 @@ def given_work(one, finished):
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_node_that_falls_silent_after_its_work_is_not_lost(finished):
-    one = given_work(node(beat(1), None), finished)
+    one = given_work(node(SILENT), finished)
     assert (one.wait() is None) == finished
     assert one.lost != finished
-    assert one.closed
+    assert one.provider.released == ["h2"]
 
 
 def test_a_node_is_lost_also_where_nobody_tells_whether_its_work_was_done():
     def unknown(tasks):
         raise CoordinatorError("the coordinator does not answer")
 
-    one = given_work(node(beat(1), None), unknown)
+    one = given_work(node(SILENT), unknown)
     assert "has not answered" in one.wait().message
     assert one.lost
 
 
+SIGNALLED = end(signal="SIGTERM")
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_node_that_is_ended_after_its_work_was_not_taken_away(finished):
-    one = given_work(node(Entry({"ended": True, "failure": None, "signal": "SIGTERM"}, 1)), finished)
+    """A platform asks with SIGTERM first: the agent may end its ranks in order without having been asked to."""
+    one = given_work(node(SIGNALLED, takes_nodes=True), finished)
+    failure = one.wait()
+    assert (failure is None) == finished
+    assert one.lost != finished
+    assert finished or failure.message == "the agent on h2 was ended by SIGTERM"
+
+
+def test_the_platform_may_know_more_than_the_signal():
+    one = node(SIGNALLED, takes_nodes=True, how="was ended (it took too much memory)")
+    assert one.wait().message == "the agent on h2 was ended (it took too much memory)"
+
+
+def test_where_nodes_stay_a_signal_to_an_agent_is_a_matter_of_its_ranks():
+    one = node(SIGNALLED, how="asked")
     assert one.wait() is None
-    assert one.ended_by == (None if finished else "SIGTERM")
+    assert not one.lost
 
 
 def test_a_node_is_given_as_long_as_the_job_says():
-    one = given_work(node(beat(1), None), finished=False)
+    one = given_work(node(SILENT), finished=False)
     assert "has not answered for 60 s" in one.wait().message
-    assert one._client.timeouts == [60.0, 60.0]
-    assert decode(one.lines[0], AgentConfig, "the order").lost_after == 60.0
+    assert decode(one.lines[0], AgentConfig, "it").lost_after == 60.0
+
+
+def test_an_agent_of_this_machine_is_given_what_it_would_look_for():
+    one = given_work(node(local=True), finished=False)
+    config = decode(one.lines[0], AgentConfig, "it")
+    assert (config.scratch_dir, config.placed, config.lost_after) == ("/s", True, None)
 
 
 def test_a_node_that_does_not_end_when_asked(monkeypatch):
-    monkeypatch.setattr(launcher_side, "TIMING", replace(TIMING, order=-100.0))
-    one = node(beat(1))
+    monkeypatch.setattr(nodes, "TIMING", replace(TIMING, order=-100.0))
+    one = node()
     one.stop(StopCommand(signal.SIGTERM))
     assert decode(one.lines[0], Order, "the order").command == StopCommand(signal.SIGTERM)
+    one.look()
     begin = time.monotonic()
     failure = one.wait()
     assert "has not ended its ranks" in failure.message
     assert failure.at >= begin  # it lived to the end
-    assert one.closed
+    assert one.provider.released == ["h2"]
+
+
+def test_a_second_ctrl_c_leaves_it_less_time():
+    one = node()
+    for cause, number in ((StopCause.ELSEWHERE, signal.SIGTERM), (StopCause.REQUEST, signal.SIGTERM)):
+        one.stop(StopCommand(number, cause))
+        assert one._stop_limit == 25.0
+    one.stop(StopCommand(signal.SIGINT))
+    assert one._stop_limit == 10.0
 
 
 def test_a_coordinator_that_is_gone():
     assert node(CoordinatorError("no answer")).wait().message == "h2: no answer"
-
-
-class Postbox:
-    """Takes what is put there from the third time on, until it is closed."""
-
-    def __init__(self, refusals):
-        self.refusals, self.closed = refusals, False
-        self.tried, self.left = threading.Event(), queue.SimpleQueue()
-
-    def put(self, key, value):
-        self.tried.set()
-        if self.refusals:
-            self.refusals -= 1
-            raise CoordinatorError("one slow answer")
-        self.left.put((key, list(value)))
-
-
-def test_an_order_that_could_not_be_left_is_left_later(monkeypatch):
-    monkeypatch.setattr(launcher_side, "TIMING", replace(TIMING, retry=0.01))
-    box = Postbox(refusals=2)
-    mailbox = launcher_side.Mailbox(box, 3)
-    mailbox.write(b"one\n")
-    assert box.left.get(timeout=within(20)) == ("node/3/orders", ["one"])
-    mailbox.write(b"two\n")
-    assert box.left.get(timeout=within(20)) == ("node/3/orders", ["one", "two"])
-    box.closed = True
 
 
 class Runs:
@@ -186,7 +242,7 @@ class Runs:
 
 
 def test_each_node_is_asked_once_however_many_fail():
-    first, others = node(beat(1, ended=True)), [Runs(0.02 * number) for number in range(8)]
+    first, others = node(end()), [Runs(0.02 * number) for number in range(8)]
     agents = Agents([first, *others])
     assert agents.wait(lambda: True) is None
     assert [one.asked for one in others] == [[StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]] * 8
@@ -210,14 +266,14 @@ def test_after_a_request_the_ends_of_nodes_ask_for_nothing():
 
 
 def test_when_one_node_is_lost_the_others_are_stopped():
-    lost, other = node(None), Runs()
+    lost, other = node(SILENT), Runs()
     assert "has not answered" in Agents([lost, other]).wait(lambda: False).message
     assert other.asked == [StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]
     assert not lost.lines
 
 
 def test_a_lost_node_of_auxiliary_tasks_stops_nobody_and_is_named():
-    silent, lost, other = node(beat(1, ended=True)), node(None), node(beat(1, ended=True))
+    silent, lost, other = node(end()), node(SILENT), node(end())
     agents = Agents([other], [silent, lost])
     assert agents.wait(lambda: False) is None
     assert other.lines == silent.lines == []

@@ -1,16 +1,32 @@
-"""Which GPUs of a node each of its ranks gets."""
+"""The GPUs of this machine, and which of them each rank gets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.system.gpus import VISIBLE
 from tfcollective.settings import Settings, variable
 
-__all__ = ["gpu_variables"]
+__all__ = ["VISIBLE", "gpu_variables", "visible_gpus"]
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SEVERAL_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"
+_NAMES = tuple(variable(field) for field in ("gpus_per_proc", "share_gpus"))
+_DRIVER = Path("/proc/driver/nvidia/gpus")  # one directory a GPU; tells the number without loading a library
+
+
+def visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> tuple[str, ...]:
+    """The GPUs of this node that may be used: as ``CUDA_VISIBLE_DEVICES`` calls them, else their numbers."""
+    named = environ.get(VISIBLE)
+    if named is None:
+        return tuple(str(number) for number in range(len(list(driver.glob("*")))))
+    gpus: list[str] = []
+    for name in (part.strip() for part in named.split(",")):
+        if not name or name.startswith("-"):  # what follows is hidden, too
+            break
+        gpus.append(name)
+    return tuple(gpus)
 
 
 def gpu_variables(slot: int, slots: int, environ: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
@@ -36,6 +52,3 @@ def gpu_variables(slot: int, slots: int, environ: Mapping[str, str], gpus: Seque
         )
     mine = [gpus[(slot * each + i) % len(gpus)] for i in range(each)]
     return {**shared, VISIBLE: ",".join(mine)}
-
-
-_NAMES = tuple(variable(field) for field in ("gpus_per_proc", "share_gpus"))

@@ -1,17 +1,33 @@
-"""What a node and its launcher say to each other: the settings, the pulse and the orders."""
+"""What a node's agent and its launcher say to each other besides orders: settings, facts, signs of life, refusals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from signal import Signals
 
 from tfcollective.codec import encode_line
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
-__all__ = ["Facts", "FirstOrder", "NodeSettings", "beat_key", "orders_key", "refusal_line"]
+__all__ = [
+    "End",
+    "HOROVOD_PACKAGES",
+    "Facts",
+    "FirstOrder",
+    "NodeSettings",
+    "end_key",
+    "node_name",
+    "orders_key",
+    "refusal_line",
+]
+
+#: Where this node has the package named ``horovod`` that stands for ours, for ``--horovod-compat``.
+HOROVOD_PACKAGES = Path(__file__).resolve().parents[1] / "_horovod"
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a node has to know before it can enroll: a value that travels as one line of JSON, never in argv.
+    """What an agent has to know before it can enroll: a value that travels as one line of JSON, never in argv.
 
     Attributes:
         coordinator: HOST:PORT.
@@ -52,6 +68,7 @@ class Facts:
         slots: how many ranks it takes; None: the launcher decides.
         rank: what MPI has given it, if any.
         ports: free ones.
+        pid: the agent's process.
         number: the order of enrolment; the launcher's side fills it in.
     """
 
@@ -65,6 +82,7 @@ class Facts:
     slots: int | None = None
     rank: int | None = None
     ports: tuple[int, ...] = ()
+    pid: int = 0
     number: int = -1
 
 
@@ -75,13 +93,38 @@ class FirstOrder:
     refused: str | None = None
 
 
-def beat_key(number: int) -> str:
-    """Where a node says that it lives, and how it ended."""
-    return f"node/{number}/beat"
+@dataclass(frozen=True)
+class End:
+    """How an agent ended.
+
+    Attributes:
+        failure: what went wrong, or None.
+        signal: the name of the signal with which another process than the launcher has asked for the end, or None.
+    """
+
+    failure: str | None = None
+    signal: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What a platform, or a person, sees of it."""
+        if self.signal is not None:
+            return SIGNAL_BASE + Signals[self.signal]
+        return ExitCode.OK if self.failure is None else ExitCode.INTERNAL
+
+
+def node_name(number: int) -> str:
+    """The name under which a node's agent gives signs of life."""
+    return f"node/{number}"
+
+
+def end_key(number: int) -> str:
+    """Where an agent leaves its :class:`End`."""
+    return f"node/{number}/end"
 
 
 def orders_key(number: int) -> str:
-    """Where a node that was not started by the launcher finds its orders."""
+    """Where a node that the launcher holds no pipe to finds its orders."""
     return f"node/{number}/orders"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-__all__ = ["available_cores", "quota_cores"]
+__all__ = ["THREAD_VARIABLES", "available_cores", "quota_cores", "thread_variables"]
 
+# The variables by which numeric libraries and TensorFlow size their thread pools.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _PROC = Path("/proc/self")
 
 
@@ -16,6 +18,11 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0))
     quota = quota_cores(_PROC)
     return max(1, cores if quota is None else min(cores, quota))
+
+
+def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What sizes the thread pools of a rank that has ``share`` cores; what ``environ`` says already stays."""
+    return {name: str(share) for name in THREAD_VARIABLES if name not in environ}
 
 
 def quota_cores(proc: Path) -> int | None:

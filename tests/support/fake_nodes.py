@@ -1,0 +1,56 @@
+"""Nodes of no platform: a provider that notes what it is asked for and knows what a test tells it."""
+
+import platform
+
+from patience import within
+
+from tfcollective._version import __version__
+from tfcollective.agent.protocol import orders_key
+from tfcollective.codec import to_document
+from tfcollective.launch.provider import Facts, NodeProvider
+
+
+class FakeProvider(NodeProvider):
+    """``how`` is what it says of nodes that do not answer; other arguments are attributes of a provider's."""
+
+    advice = ""
+
+    def __init__(self, *, how=None, pipes=False, **attributes):
+        self.requested, self.released, self.lines, self.happens, self.closed = [], [], [], [], False
+        self._how, self._pipes = how, pipes
+        for name, value in attributes.items():
+            assert hasattr(NodeProvider, name)
+            setattr(self, name, value)
+
+    def request(self, nodes):
+        self.requested += nodes
+
+    def release(self, name):
+        self.released.append(name)
+
+    def close(self):
+        self.closed = True
+
+    def events(self):
+        happened, self.happens = self.happens, []
+        return happened
+
+    def explain(self, node, silent):
+        return self._how
+
+    def orders(self, name):
+        return self.lines.append if self._pipes else None
+
+
+def come(client, *names, **facts):
+    """Enrolls a node for each name; their numbers."""
+    said = {"version": __version__, "python": platform.python_version(), **facts}
+    return [client.enroll((name * 32)[:32], to_document(Facts(name=name, host=name, **said))) for name in names]
+
+
+def refusal(client, number):
+    """What a node is told that may go."""
+    return client.wait(orders_key(number), timeout=within(20)).value[0]
+
+
+__all__ = ["FakeProvider", "come", "refusal"]

@@ -1,0 +1,228 @@
+"""An agent's life, in this process: a real coordinator, and few processes."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from patience import within
+
+from tfcollective.agent import main as agent_main
+from tfcollective.agent import node
+from tfcollective.agent.config import AgentConfig, KillCommand, Order, StopCommand, WorkerConfig
+from tfcollective.agent.interrupts import Interrupts
+from tfcollective.agent.main import Supervision, serve
+from tfcollective.agent.orders import Orders
+from tfcollective.agent.policy import StopCause
+from tfcollective.agent.protocol import End, NodeSettings, end_key, orders_key, refusal_line
+from tfcollective.codec import encode_line
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
+from tfcollective.control.protocol import NODES
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.tasks import workers
+
+
+@pytest.fixture
+def key():
+    return new_key()
+
+
+@pytest.fixture
+def server(key):
+    with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server, key):
+    with CoordinatorClient(server.endpoint, key) as client:
+        yield client
+
+
+def settings(server, key, patience=60.0):
+    return NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",), patience=patience)
+
+
+def order(*argv, **options):
+    worker = WorkerConfig("worker:0", 0, argv, {})
+    return encode_line(AgentConfig("job", (worker,) if argv else (), **options)).decode()
+
+
+def test_an_agent_runs_its_part_and_says_how_it_ended(server, client, key, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path))
+    path = tmp_path / "said"
+    program = f"import os; open({str(path)!r}, 'w').write(os.environ['TFCOLLECTIVE_BIND_HOST'])"
+    client.put(orders_key(0), [order(sys.executable, "-c", program)])
+    assert serve(settings(server, key)) == 0
+    assert path.read_text() == "127.0.0.1"
+    assert client.get(end_key(0)).value == {"failure": None, "signal": None}
+    (record,) = [task.exit for task in server.view().tasks]
+    assert (record.exit_code, record.node) == (0, node_id())
+    assert list(tmp_path.iterdir()) == [path]  # its private directory is gone
+
+
+def node_id():
+    from tfcollective.identity import current_node_id
+
+    return current_node_id()
+
+
+def test_what_goes_wrong_before_there_is_a_process_reaches_the_launcher(server, client, key, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "file" / "x"))
+    client.put(orders_key(0), [order("true")])
+    with pytest.raises(ConfigError) as told:
+        serve(settings(server, key))
+    said = client.get(end_key(0)).value
+    assert said == {"failure": str(told.value), "signal": None}
+
+
+def test_orders_that_are_none_reach_the_launcher(server, client, key):
+    client.put(orders_key(0), [json.dumps({"workers": 1})])
+    with pytest.raises(ConfigError, match="configuration cannot be read"):
+        serve(settings(server, key))
+    assert "configuration cannot be read" in client.get(end_key(0)).value["failure"]
+
+
+def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, monkeypatch):
+    """A launcher that was killed has left its file; the next one replaces it."""
+    path = tmp_path / "key"
+    refused = threading.Event()
+    monkeypatch.setattr(node._LOG, "warning", lambda *arguments: refused.set())
+    stale = new_key()
+    path.write_text(stale.hex())
+    path.chmod(0o600)
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(node.enroll(settings(server, stale), "127.0.0.1", path, time.sleep)), daemon=True
+    )
+    thread.start()
+    assert refused.wait(within(30))
+    path.unlink()
+    with pytest.raises(ConfigError):
+        node.read_key(node.Settings(key_file=str(path)))
+    path.touch(mode=0o600)
+    path.write_text(key.hex())
+    thread.join(within(30))
+    ((newest, number),) = found
+    assert (newest.key, number) == (key.hex(), 0)
+    assert [one["name"] for one in client.get(NODES).value] == ["here"]
+
+
+def test_a_key_that_stays_wrong_is_told(server, tmp_path):
+    stale = new_key()
+    path = tmp_path / "key"
+    path.touch(mode=0o600)
+    path.write_text(stale.hex())
+    for key_file in (path, None):
+        with pytest.raises(UnprovenReplyError, match="does not prove the job key"):
+            node.enroll(settings(server, stale, patience=0.0), "127.0.0.1", key_file, time.sleep)
+
+
+def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
+    client.put(orders_key(0), [refusal_line("not needed").decode()])
+    with pytest.raises(ConfigError, match="not needed"):
+        serve(settings(server, key))
+
+
+def test_no_orders(server, key):
+    with pytest.raises(CoordinatorError, match=r"given no orders within 0\.5 s"):
+        serve(settings(server, key, patience=0.5))
+
+
+def test_a_signal_before_the_orders_ends_the_agent_in_order(server, client, key):
+    """As process 1 of a container it would have no default for it."""
+    arrived = threading.Thread(target=lambda: (client.wait(NODES, timeout=within(20)), os.kill(os.getpid(), 15)))
+    arrived.start()
+    assert serve(settings(server, key)) == 128 + signal.SIGTERM
+    arrived.join()
+    assert client.get(end_key(0)).value == {"failure": None, "signal": "SIGTERM"}
+
+
+class Processes:
+    """A supervisor whose processes end when it is asked to stop them."""
+
+    def __init__(self):
+        self.stopped, self.killed, self.done, self.wake_at = [], [], False, None
+
+    def stop(self, cause, number=signal.SIGTERM):
+        self.stopped.append((cause, number))
+        self.done = True
+
+    def kill(self, task, reason):
+        self.killed.append((task, reason))
+
+    def reap(self):
+        pass
+
+    def tick(self):
+        pass
+
+
+@pytest.fixture
+def watched():
+    reader, writer = os.pipe()
+    with Interrupts() as interrupts, os.fdopen(writer, "wb", buffering=0) as launcher, os.fdopen(reader):
+        processes = Processes()
+        orders = Orders(reader)
+        made = SimpleNamespace(processes=processes, launcher=launcher, interrupts=interrupts)
+        made.run = Supervision(processes, orders, interrupts).run
+        yield made
+
+
+def line(command):
+    return encode_line(Order.of(command))
+
+
+def test_a_signal_that_the_launcher_has_not_asked_for_is_told(watched):
+    signal.raise_signal(signal.SIGTERM)
+    assert watched.run() == End(None, "SIGTERM")
+    assert watched.processes.stopped == [(StopCause.REQUEST, signal.SIGTERM)]
+
+
+def test_a_signal_after_the_launchers_order_is_no_news(watched):
+    watched.launcher.write(line(KillCommand("worker:1", "because")) + line(StopCommand(15, StopCause.ELSEWHERE)))
+    original = watched.processes.stop
+
+    def stop(cause, number=signal.SIGTERM):
+        original(cause, number)
+        watched.processes.done = cause is StopCause.REQUEST
+        signal.raise_signal(signal.SIGTERM)
+
+    watched.processes.stop = stop
+    assert watched.run() == End(None, None)
+    assert watched.processes.killed == [("worker:1", "because")]
+    assert watched.processes.stopped == [(StopCause.ELSEWHERE, 15), (StopCause.REQUEST, 15)]
+
+
+def test_the_end_of_the_orders_is_no_request(watched):
+    watched.launcher.close()
+    assert "lost its launcher" in watched.run().failure
+    assert watched.processes.stopped == [(StopCause.ABANDONED, signal.SIGTERM)]
+
+
+def test_the_loss_of_the_coordinator_is_the_end_of_the_launcher(watched):
+    """Its stdin may stay open: the process that holds it may have been stopped."""
+    watched.interrupts.coordinator_lost()
+    assert watched.run().exit_code == 70
+    assert watched.processes.stopped == [(StopCause.ABANDONED, signal.SIGTERM)]
+
+
+def test_words_that_are_no_order_are_passed_over(watched):
+    watched.launcher.write(b"{}\n" + line(StopCommand(15)))
+    assert watched.run() == End(None, None)
+
+
+def test_an_agent_whose_launcher_dies_at_birth_ends_at_once(monkeypatch):
+    reader, writer = os.pipe()
+    monkeypatch.setattr(agent_main, "_STDIN", reader)
+    with os.fdopen(reader), os.fdopen(writer, "wb", buffering=0) as launcher:
+        launcher.write(encode_line(NodeSettings("127.0.0.1:9", "ab" * 32, "here", ("lo",))))
+        launcher.close()
+        assert agent_main.main() == 75

@@ -1,0 +1,95 @@
+"""Agents that commands of this machine start, or lead to."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from launching import until
+from patience import within
+
+from tfcollective.errors import LaunchError
+from tfcollective.launch.provider import Facts, NodeSettings
+from tfcollective.launch.providers.commands import AgentCommand, CommandProvider
+
+SETTINGS = NodeSettings("127.0.0.1:9", "ab" * 32, "h2")
+FACTS = Facts("h2", pid=77)
+DEAF = ("sleep", "100")  # reads as little as an agent that was stopped
+
+
+def provider(command, here=("h2",), **options):
+    return CommandProvider({"h2": command}, here, **options)
+
+
+def test_orders_to_a_process_that_does_not_read_hold_up_nothing():
+    agent = AgentCommand(DEAF, whole_lines=True)
+    agent.write(b"x" * (1 << 20))
+    agent.close()
+    agent.kill()
+    agent.wait()
+    assert agent.exit_code == -signal.SIGKILL
+
+
+def test_an_agent_gets_all_orders_before_the_end():
+    program = "import sys; sys.exit(len(sys.stdin.read()) != (1 << 20) + 4)"
+    agent = AgentCommand((sys.executable, "-c", program), whole_lines=True)
+    agent.write(b"x" * (1 << 20))
+    agent.write(b"end\n")
+    agent.close()
+    until(lambda: agent.exit_code is not None, 60)
+    assert agent.exit_code == 0
+
+
+def test_a_command_that_cannot_run():
+    with pytest.raises(LaunchError, match="cannot run /no/such/agent"), provider(("/no/such/agent",)) as one:
+        one.request([SETTINGS])
+
+
+def test_an_agent_gets_its_settings_and_ends_with_the_provider(capfd):
+    with provider(("cat",)) as one:
+        one.request([SETTINGS])
+        begin = time.monotonic()
+    assert time.monotonic() - begin < within(5)  # the end of its stdin is enough
+    assert '"name": "h2"' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("here", "local", "text"),
+    [
+        (("h2",), True, "the agent (pid {pid}) was killed by SIGKILL; its processes have been ended"),
+        (("h2",), False, "h2: the agent (pid 77) was killed by SIGKILL; its processes have been ended"),
+        ((), False, "h2: the agent (pid 77) has ended without a report (sleep: exit code -9)"),
+    ],
+)
+def test_the_end_of_an_agent_is_an_event_once(here, local, text):
+    with provider(DEAF, here, local=local) as one:
+        one.request([SETTINGS])
+        assert one.events() == []
+        assert one.explain(FACTS, 15.0) == (
+            "gave no sign of life for 15 s (stopped?) and was killed; its processes have been ended" if here else None
+        )
+        pid = one._processes["h2"].pid
+        os.kill(pid, signal.SIGKILL)
+        found = []
+        until(lambda: found.extend(one.events()) or found)
+        (event,) = found
+        assert f"{one.subject(FACTS)} {event.how}" == text.format(pid=pid)
+        assert one.explain(FACTS, 15.0) == event.how
+        assert one.events() == []
+
+
+def test_a_node_that_is_released_is_killed():
+    with provider(DEAF) as one:
+        one.request([SETTINGS])
+        one.release("h2")
+        until(lambda: one.events())
+
+
+def test_an_agent_that_does_not_end_is_killed(monkeypatch):
+    monkeypatch.setattr("tfcollective.launch.providers.commands._END_S", 0.2)
+    begin = time.monotonic()
+    with provider(DEAF) as one:
+        one.request([SETTINGS])
+    assert one.events()[0].how == "was killed by SIGKILL; its processes have been ended"
+    assert time.monotonic() - begin < within(10)

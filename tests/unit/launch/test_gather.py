@@ -1,0 +1,103 @@
+"""Waiting for nodes: which count, which are told to go, and what is said of those that do not come."""
+
+import time
+
+import pytest
+from fake_nodes import FakeProvider, come, refusal
+
+from tfcollective.agent.protocol import end_key, orders_key
+from tfcollective.control.auth import new_key
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.errors import LaunchError, RendezvousError
+from tfcollective.launch import gather as gathering
+from tfcollective.launch.gather import gather
+from tfcollective.launch.provider import Went
+from tfcollective.tasks import workers
+
+NAMED = {"units": "containers"}
+JOINING = {"named": False, "others_may_come": True}
+
+
+@pytest.fixture
+def client():
+    key = new_key()
+    options = ServerOptions("job", key, workers(1), 100.0)
+    with CoordinatorServer(options) as server, CoordinatorClient(server.endpoint, key) as client:
+        yield client
+
+
+def gathered(client, names, provider, timeout=60.0, host_timeout=60.0, **options):
+    return [one.name for one in gather(client, provider, names, timeout=timeout, host_timeout=host_timeout, **options)]
+
+
+def test_agents_that_have_died_do_not_count(client, monkeypatch):
+    monkeypatch.setattr(gathering, "_LOOK_S", 0.05)
+    monkeypatch.setattr(gathering, "_POLL_S", 0.05)
+    (gone,) = come(client, "a")
+    client.put(end_key(gone), {"failure": None, "signal": None})
+    with pytest.raises(RendezvousError, match=r"^0 of 2 agents came within 0\.3 s; here: none; gone again: a$"):
+        gathered(client, ["", ""], FakeProvider(**JOINING), 0.3)
+
+
+def test_agents_that_give_no_sign_of_life_do_not_count(client, monkeypatch):
+    monkeypatch.setattr(gathering, "_LOOK_S", 0.05)
+    monkeypatch.setattr(gathering, "_POLL_S", 0.05)
+    come(client, "a")
+    with pytest.raises(RendezvousError, match="here: none; gone again: a"):
+        gathered(client, ["", ""], FakeProvider(**JOINING), 0.3, 0.0)  # no silence is short enough
+    come(client, "b")
+    assert gathered(client, ["", ""], FakeProvider(**JOINING)) == ["a", "b"]  # all are new to a new wait
+
+
+def test_agents_of_another_version_are_waited_past_where_others_may_come(client):
+    (other,) = come(client, "a", version="0")
+    come(client, "b")
+    assert gathered(client, [""], FakeProvider(**JOINING)) == ["b"]
+    assert "has tfcollective 0" in refusal(client, other)
+
+
+def test_a_node_of_another_version_ends_the_wait_where_none_can_take_its_place(client):
+    (good,) = come(client, "a")
+    come(client, "b", version="0")
+    with pytest.raises(LaunchError, match="not all hosts can take part:\n  b has tfcollective 0"):
+        gathered(client, ["a", "b"], FakeProvider())
+    assert "not all hosts can take part" in refusal(client, good)
+
+
+def test_agents_that_come_too_late_are_told(client):
+    early, second = come(client, "a", "b")
+    assert gathered(client, [""], FakeProvider(**JOINING)) == ["a"]
+    assert "this one is not needed" in refusal(client, second)
+    (late,) = come(client, "c")
+    assert "this one is not needed" in refusal(client, late)
+    assert client.get(orders_key(early)) is None
+
+
+def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
+    _, second = come(client, "worker-0", "worker-0x")
+    client.enroll("f" * 32, {**client.get("nodes").value[0]})
+    with pytest.raises(RendezvousError, match=r"^1 of 2 containers came within 1\.5 s; missing: worker-1$"):
+        gathered(client, ["worker-0", "worker-1"], FakeProvider(**NAMED), 1.5)
+    assert "worker-0x is not a node of this job" in refusal(client, second)
+    assert "worker-0 has come already" in refusal(client, 2)
+
+
+def test_a_node_that_ends_meanwhile_ends_the_wait(client):
+    come(client, "a")
+    provider = FakeProvider()
+    provider.happens = [Went("b", "exited with code 70", "the end of its log:\n  x")]
+    with pytest.raises(LaunchError, match=r"^the agent on b exited with code 70 before the job had begun; the end of"):
+        gathered(client, ["a", "b"], provider)
+
+
+def test_a_person_may_be_told_what_to_do_about_nodes_that_do_not_come(client):
+    provider = FakeProvider(advice=". Open the firewall")
+    with pytest.raises(RendezvousError, match=r"missing: b\. Open the firewall$"):
+        gathered(client, ["b"], provider, 0.1)
+
+
+def test_a_request_to_stop_ends_the_wait(client):
+    come(client, "a")
+    began = time.monotonic()
+    assert gathered(client, ["a", "b"], FakeProvider(), stopped=lambda: time.monotonic() > began + 0.2) == ["a"]

@@ -1,0 +1,57 @@
+"""Agents that the launcher has not started: how they are asked for, and how ranks are dealt to them."""
+
+import os
+
+import pytest
+
+from tfcollective.errors import ConfigError
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.provider import NodeSettings
+from tfcollective.launch.providers.join import JoinProvider, deal_to
+from tfcollective.launch.system.secret_file import write_secret
+
+
+def dealt(num_proc, *slots):
+    names = [f"n{index}" for index in range(len(slots))]
+    return [(share.host.name, share.first, share.count) for share in deal_to(names, slots, JobSpec(("x",), num_proc))]
+
+
+def test_evenly_when_no_agent_says_how_many():
+    assert dealt(4, None, None) == [("n0", 0, 2), ("n1", 2, 2)]
+    assert dealt(3, None, None) == [("n0", 0, 2), ("n1", 2, 1)]
+    assert dealt(1, None, None) == [("n0", 0, 1)]
+
+
+def test_what_an_agent_says_counts():
+    assert dealt(5, 1, None) == [("n0", 0, 1), ("n1", 1, 4)]
+    assert dealt(2, 4, 4) == [("n0", 0, 2)]
+    assert dealt(4, 4, None) == [("n0", 0, 4)]
+
+
+def test_agents_that_take_too_few():
+    with pytest.raises(ConfigError, match="5 processes do not fit"):
+        dealt(5, 2, 2)
+
+
+def test_the_line_that_starts_agents_names_no_key(tmp_path, capsys):
+    path = tmp_path / "key"
+    with JoinProvider(str(path)) as provider:
+        provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")] * 2)
+        assert path.read_text() == "ab" * 32
+    assert not path.exists()
+    said = capsys.readouterr().err
+    assert f"run this on each of 2 hosts, where {path} has to be readable" in said
+    assert f"tfcollective agent --join 10.0.0.1:5 --key-file {path}" in said
+    assert "abab" not in said
+
+
+def test_a_secret_is_ones_own_and_goes_away(tmp_path):
+    path = tmp_path / "key"
+    path.write_text("old")
+    os.chmod(path, 0o644)
+    with write_secret(str(path), "new"):
+        assert path.read_text() == "new"
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
+    with pytest.raises(ConfigError, match="cannot be put into"), write_secret(str(tmp_path / "no" / "key"), "x"):
+        pass

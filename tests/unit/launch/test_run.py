@@ -1,0 +1,127 @@
+"""The way of a job on nodes: asked for, waited for, given their parts, and left."""
+
+import signal
+
+import pytest
+from fake_nodes import FakeProvider, come, refusal
+
+from tfcollective.agent.config import AgentConfig, Order
+from tfcollective.agent.protocol import end_key
+from tfcollective.codec import decode
+from tfcollective.errors import RendezvousError
+from tfcollective.launch.plan.hosts import parse_hosts, share_out
+from tfcollective.launch.plan.planner import plan_hosts
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.provider import NodeSettings, Went
+from tfcollective.launch.run import Assignment, by_name, client_of, run_on_nodes
+from tfcollective.launch.running.job import Job
+
+SPEC = JobSpec(("train",), 3, hosts=parse_hosts("a:2,b:1"))
+PLAN = plan_hosts(SPEC, share_out(SPEC.hosts, 3), {})
+
+
+@pytest.fixture
+def job():
+    with Job(SPEC, PLAN) as job:
+        yield job
+
+
+@pytest.fixture
+def client(job):
+    with client_of(job, 3) as client:
+        yield client
+
+
+class Here(FakeProvider):
+    """Nodes that come at once, and end as soon as they have their orders."""
+
+    def __init__(self, client, names=("a", "b"), **attributes):
+        super().__init__(**attributes)
+        self.client, self.names, self.orders_of = client, names, {}
+
+    def request(self, nodes):
+        super().request(nodes)
+        for number, name in zip(come(self.client, *self.names), self.names, strict=True):
+            self.orders_of[name] = Pipe(self.client, number)
+
+    def orders(self, name):
+        return self.orders_of[name]
+
+
+class Pipe:
+    """To a node that ends at its first order to stop, or at once."""
+
+    def __init__(self, client, number):
+        self.client, self.key, self.lines = client, end_key(number), []
+
+    def __call__(self, line):
+        self.lines.append(line)
+        if len(self.lines) == 1:
+            self.client.put(self.key, {"failure": None, "signal": None})
+
+
+def requests(job, *names, patience=60.0):
+    return [NodeSettings(job.coordinator, job.key.hex(), name, patience=patience) for name in names]
+
+
+def test_every_node_gets_its_part(job, client):
+    provider = Here(client)
+    ran = run_on_nodes(job, client, provider, requests(job, "a", "b"), by_name(PLAN))
+    assert [one.name for one in provider.requested] == ["a", "b"]
+    configs = [decode(provider.orders_of[name].lines[0], AgentConfig, "it") for name in "ab"]
+    assert [[worker.rank for worker in config.workers] for config in configs] == [[0, 1], [2]]
+    assert "has reported how rank 0 (worker:0), rank 1 (worker:1), rank 2" in ran.outcome.agent_failure
+    assert [node.facts.name for node in ran.nodes] == ["a", "b"]
+    assert all(node.ended is not None for node in ran.nodes)
+
+
+def test_a_node_without_a_part_is_told_to_go(job, client):
+    provider = FakeProvider(named=False)
+    numbers = come(client, "a", "b")
+
+    def assign(found):
+        client.put(end_key(numbers[0]), {"failure": None, "signal": None})
+        return Assignment(PLAN, ((found[0], PLAN.processes), (found[1], ())))
+
+    run_on_nodes(job, client, provider, requests(job, "", ""), assign)
+    assert "there are fewer ranks than agents" in refusal(client, numbers[1])
+
+
+def test_a_signal_that_came_earlier_begins_nothing(job, client):
+    (number,) = come(client, "a")
+    ran = run_on_nodes(job, client, FakeProvider(), requests(job, "a"), by_name(PLAN), earlier=[signal.SIGTERM])
+    assert ran.outcome.stopped_by == signal.SIGTERM
+    assert ran.nodes == ()
+    assert "the job was stopped before it began" in refusal(client, number)
+
+
+def test_a_signal_between_the_wait_and_the_beginning_is_not_lost(job, client):
+    provider = Here(client)
+
+    def assign(found):
+        signal.raise_signal(signal.SIGUSR1)
+        return by_name(PLAN)(found)
+
+    ran = run_on_nodes(job, client, provider, requests(job, "a", "b"), assign, stop_signals=[signal.SIGUSR1])
+    assert ran.outcome.stopped_by == signal.SIGUSR1
+    for name in "ab":
+        assert decode(provider.orders_of[name].lines[1], Order, "it").stop.signal == signal.SIGUSR1
+
+
+def test_what_the_provider_says_of_a_node_ends_the_job(job, client):
+    provider = FakeProvider(takes_nodes=True)
+    come(client, "a", "b")
+
+    def assign(found):
+        provider.happens = [Went("b", "was ended (exit code 137)"), Went("a", "was ended, too")]
+        return by_name(PLAN)(found)
+
+    outcome = run_on_nodes(job, client, provider, requests(job, "a", "b"), assign).outcome
+    assert outcome.agent_failure in ("the agent on a was ended, too", "the agent on b was ended (exit code 137)")
+    assert outcome.host_lost
+
+
+def test_nodes_that_do_not_come(job, client):
+    provider = FakeProvider()
+    with pytest.raises(RendezvousError, match=r"0 of 1 agents came within 0\.1 s; missing: a"):
+        run_on_nodes(job, client, provider, requests(job, "a", patience=0.1), by_name(PLAN))

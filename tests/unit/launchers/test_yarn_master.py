@@ -1,0 +1,72 @@
+"""What the master asks skein for, and what it says of containers, without YARN."""
+
+from types import SimpleNamespace
+
+from tfcollective_launchers.yarn import master
+from tfcollective_launchers.yarn.application import Request
+from tfcollective_launchers.yarn.master import SkeinPlatform
+from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY
+
+from tfcollective.launch.provider import Facts, NodeSettings
+
+WANTED = [Request(f"worker-{index}", "worker", 4096, 1, 0, "", 1) for index in range(3)]
+
+
+class Application:
+    """skein's, with containers by state."""
+
+    def __init__(self, **states):
+        self.kv, self.states, self.asked = {}, states, 0
+
+    def get_containers(self, states):
+        self.asked += 1
+        return [self.container(name, state) for state in states for name in self.states.get(state, ())]
+
+    def container(self, name, state):
+        return SimpleNamespace(
+            service_name=name,
+            state=state,
+            exit_message="it took too much memory" if state == "FAILED" else "",
+            yarn_node_http_address="",
+            yarn_container_id="c",
+        )
+
+
+def platform(monkeypatch, **states):
+    monkeypatch.setattr(master, "_END_KNOWN_S", 0.0)
+    app = Application(**states)
+    return app, SkeinPlatform(app, WANTED)
+
+
+def test_containers_and_submitter_find_the_coordinator(monkeypatch):
+    app, made = platform(monkeypatch)
+    made.request([NodeSettings("10.0.0.1:5", "ab", request.name) for request in WANTED])
+    assert app.kv == {ENDPOINT_KEY: b"10.0.0.1:5"}
+
+
+def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom(monkeypatch):
+    app, made = platform(monkeypatch, FAILED=["worker-1"], RUNNING=["worker-0"])
+    (event,) = made.events()
+    assert (event.name, event.how, event.detail) == ("worker-1", "was ended (it took too much memory)", "")
+    assert made.subject(Facts(name="worker-1", host="h")) == "the container of worker-1 on h"
+    assert made.events() == ()
+    assert app.asked == 1
+    monkeypatch.setattr(master, "_ASK_S", 0.0)
+    assert list(made.events()) == []
+    assert app.asked == 2
+
+
+def test_a_container_that_is_over_is_explained_as_far_as_is_known(monkeypatch):
+    _, made = platform(monkeypatch, FAILED=["worker-1"], KILLED=["worker-2"], RUNNING=["worker-0"])
+    assert made.explain(Facts(name="worker-1"), 15.0) == "was ended (it took too much memory)"
+    assert made.explain(Facts(name="worker-2"), 15.0) == "was ended"
+    assert made.explain(Facts(name="worker-2"), 0.0) is None  # its agent has said how
+    assert made.explain(Facts(name="worker-0"), 15.0) is None
+
+
+def test_containers_that_have_not_come_are_told_apart(monkeypatch):
+    _, made = platform(monkeypatch, RUNNING=["worker-0"])
+    assert made.describe_missing(["worker-0", "worker-1"]) == (
+        "YARN has not granted worker-1 (4096 MiB, 1 vcores); granted, but no agent has come from worker-0: see "
+        "`tfcollective logs`"
+    )

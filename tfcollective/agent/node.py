@@ -1,0 +1,142 @@
+"""What a node is like, how it enrols with the coordinator, and what follows from it for its processes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tfcollective import log
+from tfcollective._version import __version__
+from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.protocol import HOROVOD_PACKAGES, Facts, NodeSettings
+from tfcollective.clock import Deadline
+from tfcollective.codec import to_document
+from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
+from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.identity.addresses import route_address
+from tfcollective.identity.keys import read_key
+from tfcollective.machine.cores import available_cores, thread_variables
+from tfcollective.machine.gpus import gpu_variables, visible_gpus
+from tfcollective.machine.network import choose_address, interface_addresses, with_interface
+from tfcollective.machine.ports import free_ports
+from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.tasks import NO_RANK
+from tfcollective.timing import TIMING
+from tfcollective.topology import Endpoint
+
+__all__ = ["enroll", "node_client", "own_address", "placed", "wait_for_key"]
+
+_LOG = log.get_logger(__name__)
+
+
+def wait_for_key(path: Path, patience: float) -> bytes:
+    """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
+    deadline = Deadline.after(patience)
+    while not path.exists() and not deadline.expired():
+        time.sleep(TIMING.retry)  # some file systems give no notice of new files
+    key = read_key(Settings(key_file=str(path)))
+    assert key is not None
+    return key
+
+
+def node_client(settings: NodeSettings) -> CoordinatorClient:
+    """A client that learns soon that the coordinator does not answer."""
+    return CoordinatorClient(
+        Endpoint.parse(settings.coordinator),
+        bytes.fromhex(settings.key),
+        encryption=Settings.load().encryption,
+        reply_timeout=TIMING.short_reply,
+    )
+
+
+def own_address(settings: NodeSettings) -> str:
+    """Where the other ranks reach those of this node: on the interface that is wanted, else on the one that leads to
+    the coordinator. Raises ConfigError or CoordinatorError when there is none."""
+    if settings.network_interfaces:
+        return choose_address(interface_addresses(), settings.network_interfaces)
+    found = route_address(Endpoint.parse(settings.coordinator).host)
+    if found is None:
+        raise CoordinatorError(f"no route from {socket.gethostname()} to the coordinator {settings.coordinator}")
+    return found
+
+
+def enroll(
+    settings: NodeSettings, address: str, key_file: Path | None, wait: Callable[[float], object]
+) -> tuple[NodeSettings, int]:
+    """Says what this node is like, until the coordinator hears it; returns the node's number, and the settings with
+    the key that the coordinator has.
+
+    Args:
+        settings: the node's.
+        address: its :func:`own_address`.
+        key_file: where the key comes from. It is read again when the coordinator has another one, because the file may
+            be what a launcher has left that was killed, and the next launcher puts its own there.
+        wait: waits so many seconds between two tries, or raises when to give up.
+    """
+    facts = Facts(
+        name=settings.name,
+        host=socket.gethostname(),
+        address=address,
+        version=__version__,
+        python=platform.python_version(),
+        executable=settings.executable or sys.executable,
+        packages=str(HOROVOD_PACKAGES),
+        pid=os.getpid(),
+        slots=settings.slots,
+        rank=None if settings.mpi is None else settings.mpi[0],
+        ports=tuple(free_ports(address, settings.ports)),
+    )
+    token = secrets.token_hex(16)
+    deadline = Deadline.after(settings.patience)
+    warned = False
+    while True:
+        try:
+            with node_client(settings) as client:
+                return settings, client.enroll(token, to_document(facts))
+        except CoordinatorUnreachableError:
+            if deadline.expired():
+                raise
+        except UnprovenReplyError as error:
+            if key_file is None or deadline.expired():
+                raise
+            if not warned:
+                _LOG.warning("%s Waiting for another key in %s", error, key_file)
+            warned = True
+        wait(TIMING.retry)  # a coordinator that does not listen yet gives no notice, nor does a file
+        settings = replace(settings, key=_newest_key(key_file, settings.key))
+
+
+def _newest_key(key_file: Path | None, known: str) -> str:
+    if key_file is not None:
+        with suppress(ConfigError):  # gone with its launcher, until the next one comes
+            key = read_key(Settings(key_file=str(key_file)))
+            return known if key is None else key.hex()
+    return known
+
+
+def placed(config: AgentConfig, settings: NodeSettings, address: str) -> AgentConfig:
+    """The same processes with what only their node knows: threads, GPUs, the address to listen on."""
+    if config.placed:
+        return config
+    workers = (_placed(worker, config, address, settings.mpi) for worker in config.workers)
+    return replace(config, workers=tuple(workers))
+
+
+def _placed(worker: WorkerConfig, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerConfig:
+    ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
+    slots = len(ranks) if mpi is None else mpi[2]
+    share = max(1, available_cores() // max(1, slots))
+    environ = {**environ_snapshot(), **worker.env}
+    env = {**thread_variables(share, environ), variable("bind_host"): address, **worker.env}
+    if worker.rank in ranks:
+        slot = ranks.index(worker.rank) if mpi is None else mpi[1]
+        env.update(gpu_variables(slot, slots, environ, visible_gpus(environ)))
+    return replace(worker, env=with_interface(env, address, interface_addresses()))

@@ -1,0 +1,183 @@
+"""Waiting until the nodes of a job have come, wherever they come from: the one place where that is decided."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from tfcollective._version import __version__
+from tfcollective.agent.protocol import Facts, end_key, node_name, orders_key, refusal_line
+from tfcollective.codec import from_document
+from tfcollective.control.channel import FOREVER, Channel, OrderQueue
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import NODES
+from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
+from tfcollective.launch.provider import NodeProvider
+from tfcollective.timing import TIMING
+
+__all__ = ["enrolled", "gather", "orders_to", "version_problem"]
+
+_POLL_S = 0.5
+_LOOK_S = 3.0
+
+
+def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Facts, ...]:
+    """All nodes that have enrolled, once there are more than ``have``, or after ``timeout`` seconds."""
+    entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
+    if entry is None:
+        entry = client.get(NODES)
+    found = () if entry is None else from_document(entry.value, tuple[Facts, ...], "the list of nodes")
+    return tuple(replace(facts, number=number) for number, facts in enumerate(found))
+
+
+def version_problem(facts: Facts) -> str | None:
+    """Why this node cannot take part, or None."""
+    python, ours = facts.python.rpartition(".")[0], platform.python_version().rpartition(".")[0]
+    if python != ours:
+        return f"{facts.name} has Python {facts.python}, the launcher {ours}: use Python {ours} on all hosts"
+    if facts.version == __version__:
+        return None
+    return (
+        f"{facts.name} has tfcollective {facts.version}, the launcher {__version__}: "
+        f"install the same one there (pip install tfcollective=={__version__})"
+    )
+
+
+def orders_to(node: Facts, client: CoordinatorClient, provider: NodeProvider) -> Callable[[bytes], None]:
+    """What hands a line of orders to this node, also from signal handlers: the provider's pipe to it, or the
+    coordinator, until ``client`` is closed."""
+    pipe = provider.orders(node.name) if provider.named else None
+    if pipe is not None:
+        return pipe
+    queued = OrderQueue(Channel(client, FOREVER), orders_key(node.number))
+    return lambda line: queued.put(line.decode().rstrip("\n"))
+
+
+def gather(
+    client: CoordinatorClient,
+    provider: NodeProvider,
+    names: Sequence[str],
+    *,
+    timeout: float,
+    host_timeout: float,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Facts, ...]:
+    """The nodes of a job, in the order in which they came, once all are there, can take part and still live.
+
+    Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``.
+
+    Args:
+        client: for waiting; what it leaves for nodes it leaves until it is closed.
+        provider: of the nodes, which it has been asked for.
+        names: theirs; where they are not named, only how many there are counts.
+        timeout: how long (s) they may take to come.
+        host_timeout: how long (s) one may be silent meanwhile.
+        stopped: whether to give up.
+
+    Raises:
+        RendezvousError: they have not come in time.
+        LaunchError: one will never come, or cannot take part.
+    """
+    gathering = _Gathering(client, provider, tuple(names), host_timeout)
+    try:
+        here = gathering.wait(timeout, stopped)
+    except (LaunchError, RendezvousError) as error:
+        for arrival in gathering.arrivals:
+            gathering.refuse(arrival, str(error))
+        raise
+    if provider.others_may_come and not stopped():
+        known = gathering.refused | {one.number for one in here}
+        threading.Thread(target=_turn_away, args=(client, provider, known), name="tfc-door", daemon=True).start()
+    return here
+
+
+@dataclass
+class _Gathering:
+    client: CoordinatorClient
+    provider: NodeProvider
+    names: tuple[str, ...]
+    host_timeout: float
+    arrivals: list[Facts] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    seen: int = 0
+
+    def wait(self, timeout: float, stopped: Callable[[], bool]) -> tuple[Facts, ...]:
+        began = looked = time.monotonic()
+        tell_at = began + TIMING.remind
+        while True:
+            self._take_in(enrolled(self.client, _POLL_S, self.seen))
+            now = time.monotonic()
+            if now - looked >= _LOOK_S:  # not whenever one more has come: there may be a thousand
+                looked = now
+                self.gone = {one.number for one in self.arrivals if self._has_gone(one.number)}
+            here = tuple(one for one in self.arrivals if one.number not in self.gone)
+            if len(here) >= len(self.names) or stopped():
+                return here[: len(self.names)]
+            self._check_events()
+            if now - began > timeout:
+                raise RendezvousError(self._describe(here, f"came within {timeout:g} s", self.provider.advice))
+            if now > tell_at and self.provider.others_may_come:
+                sys.stderr.write(f"tfcollective: waiting for agents: {self._describe(here, 'are here')}\n")
+                tell_at = now + TIMING.remind
+
+    def refuse(self, arrival: Facts, why: str) -> None:
+        """Tells it to go away."""
+        self.refused.add(arrival.number)
+        orders_to(arrival, self.client, self.provider)(refusal_line(why))
+
+    def _take_in(self, found: Sequence[Facts]) -> None:
+        for arrival in found[self.seen :]:
+            self.seen += 1
+            problem = self._unwanted(arrival) or version_problem(arrival)
+            if problem is None:
+                self.arrivals.append(arrival)
+            elif self.provider.others_may_come or self._unwanted(arrival) is not None:
+                self.refuse(arrival, problem)
+                sys.stderr.write(f"tfcollective: refused an agent on {arrival.host}: {problem}\n")
+            else:
+                raise LaunchError(f"nothing was started, because not all hosts can take part:\n  {problem}")
+
+    def _unwanted(self, facts: Facts) -> str | None:
+        """Why an agent that has enrolled is none that was asked for, or None."""
+        if not self.provider.named:
+            return None
+        if facts.name not in self.names:
+            return f"{facts.name} is not a node of this job"
+        if any(one.name == facts.name for one in self.arrivals):
+            return f"{facts.name} has come already"
+        return None
+
+    def _has_gone(self, number: int) -> bool:
+        return self.client.has_gone(end_key(number), node_name(number), self.host_timeout)
+
+    def _check_events(self) -> None:
+        for event in self.provider.events():
+            head = f"{self.provider.subject(Facts(name=event.name))} {event.how} before the job had begun"
+            raise LaunchError("; ".join(part for part in (head, event.detail) if part) + self.provider.advice)
+
+    def _describe(self, here: Sequence[Facts], what: str, advice: str = "") -> str:
+        came = {one.name for one in here}
+        missing = [name for name in self.names if name not in came]
+        hosts = ", ".join(one.host for one in here) or "none"
+        parts = [f"{len(here)} of {len(self.names)} {self.provider.units} {what}"]
+        parts.append(f"missing: {self.provider.describe_missing(missing)}" if self.provider.named else f"here: {hosts}")
+        gone = [one.host for one in self.arrivals if one not in here]
+        parts += [f"gone again: {', '.join(gone)}"] if gone else []
+        return "; ".join(parts) + advice
+
+
+def _turn_away(client: CoordinatorClient, provider: NodeProvider, known: Collection[int]) -> None:
+    """From now on, until ``client`` is closed, agents that are not among the known are refused."""
+    known = set(known)
+    with suppress(CoordinatorError):  # the job has ended
+        for _ in Channel(client).follow(NODES):
+            for one in enrolled(client, 0.0, 0):
+                if one.number not in known:
+                    known.add(one.number)
+                    orders_to(one, client, provider)(refusal_line("the job has its agents: this one is not needed"))

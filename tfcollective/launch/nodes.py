@@ -1,0 +1,182 @@
+"""The nodes of a job as the launcher holds them: their parts of the job, and noticing that one is gone."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tfcollective.agent.config import Command, Order, StopCommand
+from tfcollective.agent.policy import StopCause
+from tfcollective.agent.protocol import HOROVOD_PACKAGES, End, Facts, end_key, node_name, refusal_line
+from tfcollective.codec import encode_line, from_document
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.launch.gather import orders_to
+from tfcollective.launch.plan.horovod_compat import PYTHONPATH
+from tfcollective.launch.plan.planner import WorkerPlan
+from tfcollective.launch.provider import NodeProvider, Went
+from tfcollective.launch.running.agents import AgentFailure
+from tfcollective.launch.running.job import Job
+from tfcollective.timing import TIMING
+
+__all__ = ["Node", "stop_limit"]
+
+
+def stop_limit(command: StopCommand, grace: float) -> float:
+    """How long (s) an agent may take to end after this order, before it is given up."""
+    return TIMING.stop_limit + (grace if command.cause is StopCause.REQUEST else 0.0)
+
+
+class Node:
+    """One enrolled node; an :class:`~tfcollective.launch.running.agents.AgentHandle`.
+
+    Args:
+        facts: what it has said of itself.
+        client: for waiting, and for orders where there is no pipe.
+        provider: where it comes from.
+    """
+
+    def __init__(self, facts: Facts, client: CoordinatorClient, provider: NodeProvider) -> None:
+        self.facts = facts
+        self._end_key = end_key(facts.number)
+        self._client = client
+        self._provider = provider
+        self._write = orders_to(facts, client, provider)
+        self._grace = TIMING.grace
+        self._host_timeout = TIMING.host_timeout
+        self._stop_limit = 0.0
+        self._stop_by: float | None = None
+        self._finished: Callable[[], bool] = lambda: False
+        self._went: Went | None = None
+        self._woken = False
+        self.began = time.monotonic()
+        """When it was given its part."""
+        self.ended: float | None = None
+        """When its end was noticed."""
+        self.lost = False
+        """Whether its host or container is gone, or does not answer."""
+
+    def begin(self, job: Job, workers: Sequence[WorkerPlan], launcher_python: str) -> None:
+        """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
+        tasks = tuple(worker.task for worker in workers)
+        self._finished = lambda: job.has_finished(tasks)
+        self._grace, self._host_timeout = job.grace, job.host_timeout
+        local = self._provider.local
+        config = replace(
+            job.agent_config([self._localised(worker, launcher_python) for worker in workers]),
+            scratch_dir=job.scratch_dir if local else "",
+            lost_after=None if local else job.host_timeout,
+            placed=local,
+        )
+        self.began = time.monotonic()
+        self._write(encode_line(config))
+        job.watch(workers, self.send)
+
+    def _localised(self, worker: WorkerPlan, launcher_python: str) -> WorkerPlan:
+        argv = worker.argv
+        if argv[0] == launcher_python:
+            argv = (self.facts.executable, *argv[1:])
+        path = worker.env.get(PYTHONPATH, "").replace(str(HOROVOD_PACKAGES), self.facts.packages)
+        return replace(worker, argv=argv, env={**worker.env, PYTHONPATH: path} if path else worker.env)
+
+    def refuse(self, reason: str) -> None:
+        """Tells it to go away."""
+        self._write(refusal_line(reason))
+
+    def send(self, command: Command) -> None:
+        """See :class:`AgentHandle`."""
+        self._write(encode_line(Order.of(command)))
+
+    def stop(self, command: StopCommand) -> None:
+        """See :class:`AgentHandle`. The first order's limit counts: a later one never gives more time, and Ctrl-C that
+        comes again gives little."""
+        self.send(command)
+        again = self._stop_by is not None
+        if again and not (command.cause is StopCause.REQUEST and command.signal == signal.SIGINT):
+            return
+        limit = TIMING.order + (TIMING.stop_again if again else stop_limit(command, self._grace))
+        by = time.monotonic() + limit
+        if self._stop_by is None or by < self._stop_by:
+            self._stop_limit, self._stop_by = limit, by
+
+    def went(self, event: Went) -> None:
+        """The provider says that it has gone; from any thread. What its agent has reported before still counts."""
+        self._went = event
+
+    def look(self) -> None:
+        """Ends :meth:`wait` where there is nothing to wait for: the node has gone, or its time to end is over. To be
+        called again and again, on any one thread."""
+        late = self._stop_by is not None and time.monotonic() > self._stop_by
+        if self._woken or self.ended is not None or not (late or self._went is not None):
+            return
+        with suppress(CoordinatorError):  # the next time, then
+            reported = self._client.get(self._end_key)  # an agent reports its end before its process ends
+            if reported is None:
+                self._client.put(self._end_key, None)
+            self._woken = True
+
+    def wait(self) -> AgentFailure | None:
+        """See :class:`AgentHandle`."""
+        try:
+            entry = self._client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
+            if entry is None:
+                return self._silent()
+            if entry.value is not None:
+                return self._ended(from_document(entry.value, End, f"the end of {self.facts.name}"))
+            return self._late() if self._went is None else self._gone(self._went)
+        except (CoordinatorError, ConfigError) as error:
+            return AgentFailure(f"{self.facts.name}: {error}", time.monotonic())
+        finally:
+            self.ended = time.monotonic()
+
+    def _ended(self, end: End) -> AgentFailure | None:
+        """Its agent has reported the end itself."""
+        if end.signal is not None and self._provider.takes_nodes and not self._has_finished():
+            return self._explained(self._provider.explain(self.facts, 0.0) or f"was ended by {end.signal}")
+        return None if end.failure is None else AgentFailure(f"{self.facts.name}: {end.failure}", _before())
+
+    def _gone(self, went: Went) -> AgentFailure | None:
+        return None if self._has_finished() else self._explained(went.how)
+
+    def _silent(self) -> AgentFailure | None:
+        finished = self._has_finished()  # then its work was done before it fell silent
+        how = None if finished else self._provider.explain(self.facts, self._host_timeout)
+        self._provider.release(self.facts.name)
+        if finished:
+            return None
+        if how is not None:
+            return self._explained(how, self._host_timeout)
+        self.lost = True
+        where = f"the host {self.facts.name} ({self.facts.address})"
+        return AgentFailure(
+            f"{where} has not answered for {self._host_timeout:g} s: it is down, its agent was stopped, or the network "
+            "between it and the launcher is down; its ranks end by themselves",
+            _before(self._host_timeout),
+        )
+
+    def _explained(self, how: str, silent: float = TIMING.node_heartbeat) -> AgentFailure:
+        self.lost = self._provider.takes_nodes
+        return AgentFailure(f"{self._provider.subject(self.facts)} {how}", _before(silent))
+
+    def _late(self) -> AgentFailure:
+        self._provider.release(self.facts.name)
+        self.lost = not self._provider.local
+        where = f"the host {self.facts.name} ({self.facts.address})" if self.facts.name else "the agent"
+        return AgentFailure(
+            f"{where} has not ended its ranks within {self._stop_limit:g} s of being asked to", time.monotonic()
+        )
+
+    def _has_finished(self) -> bool:
+        """False also when the coordinator cannot be asked: then the loss is reported."""
+        try:
+            return self._finished()
+        except CoordinatorError:
+            return False
+
+
+def _before(seconds: float = TIMING.node_heartbeat) -> float:
+    """The last moment at which a node certainly lived that has given no sign of life for so long."""
+    return time.monotonic() - seconds

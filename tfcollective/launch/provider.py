@@ -1,0 +1,103 @@
+"""Where the nodes of a job come from: :class:`NodeProvider`, the one thing that a platform implements.
+
+Those that need no platform are in :mod:`tfcollective.launch.providers`. See docs/adr/0031.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfcollective.agent.node import wait_for_key
+from tfcollective.agent.protocol import Facts, NodeSettings
+
+__all__ = ["Facts", "NodeProvider", "NodeSettings", "Went", "wait_for_key"]
+
+
+@dataclass(frozen=True)
+class Went:
+    """A node that has gone, or that will never come.
+
+    Attributes:
+        name: as in its settings; empty: every node, where the platform gives all or none.
+        how: what happened to it, as what is said of :meth:`NodeProvider.subject`: ``was ended (exit code 137)``.
+        detail: what helps to understand that it never came: the end of its log.
+    """
+
+    name: str
+    how: str
+    detail: str = ""
+
+
+class NodeProvider(ABC):
+    """The nodes of one job on one platform. A context manager: afterwards it holds nothing of the platform's.
+
+    A node has come when its agent has enrolled with the coordinator, which the launcher sees by itself; what only the
+    platform knows are :meth:`events` and :meth:`explain`. All methods may be called from several threads.
+
+    Attributes:
+        units: what people call its nodes.
+        named: whether agents enrol under the names that were asked for; else any agent may take any part.
+        others_may_come: whether agents may come that were not asked for: they are turned away, and one that cannot
+            take part is waited past.
+        local: whether agents are children of this process, on this machine, for a plan that leaves nothing to them.
+        takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
+            may replace, and so is one whose agent gets a signal that the launcher has not asked for.
+        advice: what a person may do about nodes that do not come.
+    """
+
+    units: str = "agents"
+    named: bool = True
+    others_may_come: bool = False
+    local: bool = False
+    takes_nodes: bool = False
+    advice: str = (
+        ". If they cannot reach the coordinator, open the firewall for them, or choose another network with "
+        "--network-interface"
+    )
+
+    def __enter__(self) -> NodeProvider:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def request(self, nodes: Sequence[NodeSettings]) -> None:
+        """Has an agent with each of these settings started, and returns before they have come.
+
+        Raises LaunchError or ConfigError when that cannot be done.
+        """
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Takes this node away: it does not answer, or is not needed. Nothing if it has gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """After the end of the job: ends what :meth:`request` has started and still runs."""
+
+    def events(self) -> Sequence[Went]:
+        """What has happened to nodes since the last call; returns at once."""
+        return ()
+
+    def subject(self, node: Facts) -> str:
+        """What to call a node in a sentence; of one that has not come, the name alone is known."""
+        return f"the agent on {node.name}" if not node.pid else f"{node.name}: the agent (pid {node.pid})"
+
+    def explain(self, node: Facts, silent: float) -> str | None:
+        """What became of a node that has come and has not answered for ``silent`` seconds, as :attr:`Went.how`; None:
+        the platform does not know. May wait some seconds for the platform to know."""
+        del node, silent
+        return None
+
+    def describe_missing(self, names: Sequence[str]) -> str:
+        """What is known of nodes that have not come in time."""
+        return ", ".join(names)
+
+    def orders(self, name: str) -> Callable[[bytes], None] | None:
+        """What hands a line of orders to this node, also from signal handlers; None: they go through the
+        coordinator."""
+        del name
+        return None

@@ -1,0 +1,169 @@
+"""Nodes whose agents are started by commands of this machine: the agent itself, or what leads to it, such as ssh."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tfcollective.agent.output import Console, OutputPump
+from tfcollective.codec import encode_line
+from tfcollective.descriptors import give_usual_limit
+from tfcollective.errors import LaunchError
+from tfcollective.exit_codes import signal_name
+from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings, Went
+from tfcollective.launch.running.line_writer import LineWriter
+from tfcollective.processes import end_process
+from tfcollective.timing import TIMING
+
+__all__ = ["AGENT", "AgentCommand", "CommandProvider", "own_agent"]
+
+# After the end of its stdin an agent ends its ranks; that takes 3 s at worst.
+_END_S = 5.0
+_CONSOLES = (Console(1), Console(2))  # shared: a line of one child does not begin in the middle of another's
+_DRAIN_S = 0.25
+_PROGRAM = "from tfcollective.agent.main import main; sys.exit(main())"
+
+#: What an interpreter is given to run an agent. Not ``-m``, which looks into the directory where it happens to be
+#: first: a file there may be called like a module.
+AGENT = ("-c", f"import sys; del sys.path[0]; {_PROGRAM}", "tfcollective.agent")
+
+
+def own_agent() -> tuple[str, ...]:
+    """The command that runs an agent on this machine, with the modules that this process has."""
+    return (sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_PROGRAM}", "tfcollective.agent")
+
+
+class AgentCommand:
+    """A process that is an agent or leads to one. Its stdin stays open as long as this process lives.
+
+    Args:
+        command: what to run.
+        whole_lines: whether to show what it prints in whole lines; else it prints where this process does. ssh, for
+            one, passes on what comes in pieces of any length, which several of them would splice.
+    """
+
+    def __init__(self, command: Sequence[str], *, whole_lines: bool) -> None:
+        output = subprocess.PIPE if whole_lines else None
+        try:
+            # A session of its own: a Ctrl-C at the terminal is for the launcher to pass on.
+            self._process = subprocess.Popen(
+                list(command), stdin=subprocess.PIPE, stdout=output, stderr=output, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot run {command[0]}: {error}") from error
+        give_usual_limit(self._process.pid)  # before it knows of anything to start
+        assert self._process.stdin is not None
+        self._orders = LineWriter(os.dup(self._process.stdin.fileno())).start()
+        self._process.stdin.close()
+        streams = zip((self._process.stdout, self._process.stderr), _CONSOLES, strict=True)
+        self._pumps = [OutputPump(stream, console, b"") for stream, console in streams if stream is not None]
+        for pump in self._pumps:
+            pump.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """As :attr:`subprocess.Popen.returncode`; None while it runs."""
+        return self._process.poll()
+
+    def write(self, line: bytes) -> None:
+        """Hands on a line; from any thread, and from signal handlers. One that has ended does not get it."""
+        self._orders.write(line)
+
+    def close(self) -> None:
+        """Lets go of it: the agent ends what it has started, and then itself."""
+        self._orders.close()
+
+    def kill(self) -> None:
+        """For one that does not answer."""
+        self._process.kill()
+
+    def wait(self) -> None:
+        """Until it has ended; it is killed when that takes too long. Waits a moment for what it has printed: another
+        process may hold the other end, such as a connection that ssh keeps for later."""
+        end_process(self._process, _END_S, ask=False)
+        for pump in self._pumps:
+            pump.catch_up(_DRAIN_S, TIMING.late_drain)
+
+
+class CommandProvider(NodeProvider):
+    """One command for each node.
+
+    Args:
+        commands: by the name of the node.
+        here: the names of the nodes on this machine, whose commands become their agents.
+        whole_lines: see :class:`AgentCommand`.
+        local: see :class:`NodeProvider`.
+    """
+
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[str]],
+        here: Collection[str] = (),
+        *,
+        whole_lines: bool = True,
+        local: bool = False,
+    ) -> None:
+        self._commands = dict(commands)
+        self._here = frozenset(here)
+        self._whole_lines = whole_lines
+        self._processes: dict[str, AgentCommand] = {}
+        self._reported: set[str] = set()
+        self.local = local
+        if local:
+            self.advice = ""
+
+    def request(self, nodes: Sequence[NodeSettings]) -> None:
+        """See :class:`NodeProvider`."""
+        for settings in nodes:
+            process = AgentCommand(self._commands[settings.name], whole_lines=self._whole_lines)
+            self._processes[settings.name] = process
+            process.write(encode_line(settings))
+
+    def release(self, name: str) -> None:
+        """See :class:`NodeProvider`."""
+        self._processes[name].kill()
+
+    def close(self) -> None:
+        """See :class:`NodeProvider`."""
+        for process in self._processes.values():
+            process.close()
+        for process in self._processes.values():
+            process.wait()
+
+    def events(self) -> Sequence[Went]:
+        """See :class:`NodeProvider`."""
+        ended = [name for name, one in self._processes.items() if one.exit_code is not None]
+        gone = [name for name in ended if name not in self._reported]
+        self._reported.update(gone)
+        return [Went(name, self._how(name), "what it said stands above") for name in gone]
+
+    def subject(self, node: Facts) -> str:
+        """See :class:`NodeProvider`."""
+        return f"the agent (pid {self._processes[node.name].pid})" if self.local else super().subject(node)
+
+    def explain(self, node: Facts, silent: float) -> str | None:
+        """See :class:`NodeProvider`."""
+        if self._processes[node.name].exit_code is not None:
+            return self._how(node.name)
+        if node.name not in self._here:
+            return None  # the network may be what does not answer
+        return f"gave no sign of life for {silent:g} s (stopped?) and was killed; its processes have been ended"
+
+    def orders(self, name: str) -> Callable[[bytes], None] | None:
+        """See :class:`NodeProvider`."""
+        process = self._processes.get(name)
+        return None if process is None else process.write
+
+    def _how(self, name: str) -> str:
+        code = self._processes[name].exit_code or 0
+        if name not in self._here:
+            return f"has ended without a report ({self._commands[name][0]}: exit code {code})"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+        return f"{how}; its processes have been ended"
