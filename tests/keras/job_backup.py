@@ -1,4 +1,4 @@
-"""Trains with a backup; job_backup.py DIR [RANK]: that rank kills itself in the middle of the second epoch.
+"""Trains with a backup; job_backup.py DIR PASSES [RANK]: that rank kills itself in the middle of the second epoch.
 
 The undisturbed run's weights go to DIR/expected.npz, those of the run that was interrupted to DIR/resumed.npz.
 """
@@ -20,7 +20,8 @@ rank, size = tfk.rank(), tfk.size()
 keras = tf.keras
 KERAS_3 = hasattr(keras.optimizers.Optimizer, "apply")
 directory = Path(sys.argv[1])
-victim = int(sys.argv[2]) if len(sys.argv) > 2 else None
+passes = int(sys.argv[2])  # backward passes that make an update
+victim = int(sys.argv[3]) if len(sys.argv) > 3 else None
 BATCHES, EPOCHS, PER_CALL = 8, 3, 2
 rng = np.random.default_rng(11)
 X = rng.normal(size=(BATCHES * 4 * size, 5)).astype(np.float32)[rank::size]
@@ -33,7 +34,7 @@ def new_model() -> object:
     if KERAS_3:  # its random generators are variables
         layers.append(keras.layers.Dropout(0.25, seed=40 + rank))
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
-    optimizer = tfk.DistributedOptimizer(keras.optimizers.Adam(0.02))
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.Adam(0.02), backward_passes_per_step=passes)
     model.compile(optimizer, "mse", steps_per_execution=PER_CALL)
     optimizer.register_local_var(model.layers[-1].bias)  # each rank's own
     return model
@@ -79,7 +80,7 @@ seen = Seen(dies=rank == victim)
 model = train([seen, backup])
 assert backup.resumed_from == (1, 4), backup.resumed_from
 assert seen.epochs == [1, 2], seen.epochs
-assert int(model.optimizer.iterations) == BATCHES * EPOCHS
+assert int(model.optimizer.iterations) == BATCHES * EPOCHS // (passes if KERAS_3 else 1)
 save(model, "resumed.npz")
 
 if rank == 0:

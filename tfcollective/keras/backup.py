@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.files import Place, as_place, delete, join
+from tfcollective.keras.accumulation import accumulated, accumulators, restore_accumulated
 from tfcollective.keras.backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
 from tfcollective.keras.optimizers import distributed_states, optimizers_of
 from tfcollective.keras.variables import build_optimizer, distinct, is_built, optimizers_variables, trained_variables
@@ -35,8 +37,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     not, if an epoch's data come in the same order when the program starts again. When ``fit`` completes, the file is
     deleted.
 
-    What is each rank's own is kept for each rank: variables of ``register_local_var``, and the states of Keras 3's
-    random generators (dropout). Metrics of the epoch that was interrupted count its remaining batches.
+    What is each rank's own is kept for each rank: variables of ``register_local_var``, the states of Keras 3's random
+    generators (dropout) and, between two updates, the gradients that several backward passes add up. Metrics of the
+    epoch that was interrupted count its remaining batches.
 
     Args:
         backup_dir: where; only rank 0 uses it, so it need not be shared. May be a URL (``hdfs://``, ``s3://``, ...).
@@ -138,10 +141,13 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             self._skip = None
 
     def _save(self, position: Position) -> None:
-        shared, own = _variables(self.model)
-        everyones = allgather_object(_values(own), name="backup/own") if own else [[] for _ in range(runtime.size())]
+        shared, variables = _variables(self.model)
+        pending = accumulated(self.model)
+        own = [*_values(variables), *(value for values in pending.values() for value in values)]
+        everyones = allgather_object(own, name="backup/own") if own else [[] for _ in range(runtime.size())]
         if runtime.rank() == 0:
-            write_backup(self._path, Backup(position, _values(shared), everyones, _built_for(self.model)))
+            counts = {place: len(values) for place, values in pending.items()}
+            write_backup(self._path, Backup(position, _values(shared), everyones, _built_for(self.model), counts))
 
     def _restore(self) -> Position | None:
         found, backup = None, None
@@ -152,24 +158,31 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             raise InvalidArgumentError(found)
         if found is None:
             return None
-        position, layout, everyones, built = found
+        position, layout, everyones, built, counts = found
         _build_for(self.model, built)
         shared, own = _variables(self.model)
         _check_layout(self._path, layout, shared)
         if backup is not None:
             _assign(shared, backup.shared)
         broadcast_variables(shared, 0)
-        self._restore_own(own, everyones)
+        self._restore_own(own, everyones, counts)
         _LOG.info("training goes on at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
         return position
 
-    def _restore_own(self, own: Sequence[Any], everyones: Sequence[Sequence[Any]]) -> None:
+    def _restore_own(
+        self, own: Sequence[Any], everyones: Sequence[Sequence[Any]], accumulated_counts: Mapping[str, int]
+    ) -> None:
         rank, before = runtime.rank(), len(everyones)
         if rank == 0 and before != runtime.size():
             _LOG.warning("the backup %s is of %d ranks, now there are %d", self._path, before, runtime.size())
-        mine = everyones[rank % before]
+        values = iter(everyones[rank % before])
+        pending = sum(accumulated_counts.values())
+        mine = list(itertools.islice(values, len(everyones[rank % before]) - pending))
         _check_layout(self._path, layout_of(mine), own)
         _assign(own, mine)
+        restore_accumulated(
+            self.model, {place: list(itertools.islice(values, count)) for place, count in accumulated_counts.items()}
+        )
 
 
 class _SkipDone:
@@ -209,14 +222,14 @@ def _look_for(path: Place) -> tuple[Backup | None, Any]:
         return None, str(error)
     if backup is None:
         return None, None
-    return backup, (backup.position, layout_of(backup.shared), backup.own, backup.built)
+    return backup, (backup.position, layout_of(backup.shared), backup.own, backup.built, backup.accumulated)
 
 
 def _variables(model: Any) -> tuple[list[Any], list[Any]]:
-    """What all ranks have alike, and what is each rank's own."""
+    """What all ranks have alike, and what is each rank's own, both without accumulated gradients."""
     local = frozenset[int]().union(*(state.local.keys() for state in distributed_states(model).values()))
     weights = distinct(model.weights)
-    known = {variable_key(v) for v in weights}
+    known = {variable_key(v) for v in (*weights, *accumulators(model))}
     slots = [v for v in optimizers_variables(model) if variable_key(v) not in known]
     own = [v for v in weights if variable_key(v) in local]
     # The slots of a local variable are local. No optimizer tells whose a slot is, but it has the variable's shape;

@@ -51,12 +51,15 @@ class Backup:
         own: the values that are each rank's own, by rank.
         built: the weights, by their places, that optimizers were built for which only a training step builds; by the
             optimizer's place.
+        accumulated: how many of the last of each rank's own values are gradients towards an optimizer's next update;
+            by the optimizer's place.
     """
 
     position: Position
     shared: Sequence[Any]
     own: Sequence[Sequence[Any]]
     built: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    accumulated: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -87,6 +90,7 @@ def write_backup(path: Place, backup: Backup) -> None:
         "shared": layout_of(backup.shared),
         "own": [layout_of(values) for values in backup.own],
         "built": {place: list(indices) for place, indices in backup.built.items()},
+        "accumulated": dict(backup.accumulated),
     }
     data: dict[str, Any] = {
         str(index): np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8) for index, array in enumerate(arrays)
@@ -145,7 +149,10 @@ def _parse(header: Any, bytes_of: Any) -> Backup:
     if not header["own"]:
         raise ValueError("it is of no rank")
     built = {str(place): [int(index) for index in indices] for place, indices in header.get("built", {}).items()}
-    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]], built)
+    accumulated = {str(place): int(count) for place, count in header.get("accumulated", {}).items()}
+    if min(accumulated.values(), default=1) < 1 or sum(accumulated.values()) > min(map(len, header["own"])):
+        raise ValueError(f"it says that {accumulated} gradients are accumulated")
+    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]], built, accumulated)
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Average
+from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.variables import build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
@@ -83,12 +84,17 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         return any(place != "optimizer" for place in optimizers_of(self.model))
 
     def _variables_of_all_optimizers(self) -> list[Any]:
-        """Those of the optimizers that are built on all ranks; the others begin with the same values anyway."""
+        """Those of the optimizers that are built on all ranks; the others begin with the same values anyway.
+
+        Without the gradients that a step has accumulated, which are each rank's own.
+        """
         own = {place: optimizer_variables(optimizer) for place, optimizer in optimizers_of(self.model).items()}
         counts = {place: len(variables) for place, variables in own.items()}
         everyones = allgather_object(counts, name="broadcast/optimizers") if self._has_more_optimizers() else [counts]
         alike = [place for place in own if all(theirs.get(place) == counts[place] for theirs in everyones)]
-        return distinct([variable for place in alike for variable in own[place]])
+        found = distinct([variable for place in alike for variable in own[place]])
+        passes = {variable_key(variable) for variable in accumulators(self.model)}  # of the step that was just done
+        return [variable for variable in found if variable_key(variable) not in passes]
 
     def _guards(self) -> list[ReplicaGuards]:
         return [state.guard for state in distributed_states(self.model).values()]

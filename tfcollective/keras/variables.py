@@ -22,12 +22,16 @@ __all__ = [
 def build_optimizer(model: Any) -> None:
     """Makes the variables of the optimizer of ``compile``, if it has not got them yet and has a way to."""
     optimizer: Any = getattr(model, "optimizer", None)
-    if hasattr(optimizer, "build") and not getattr(optimizer, "built", False) and model.trainable_variables:
+    if getattr(optimizer, "built", False) or not model.trainable_variables:
+        return
+    if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
+    elif hasattr(optimizer, "_create_all_weights"):  # legacy optimizers; makes only what they do not have
+        optimizer._create_all_weights(model.trainable_variables)
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has its variables; of legacy ones, which cannot be built before a step, always."""
+    """Whether an optimizer has its variables; of legacy ones, which do not know, always."""
     return hasattr(optimizer, "get_slot_names") or bool(
         getattr(optimizer, "built", getattr(optimizer, "_built", False))
     )

@@ -39,6 +39,28 @@ class GradientAggregation:
         self._sums: list[Any] = []
         self._of: list[int] = []  # the keys of the variables whose gradients are in the sums
         self._counter: Any = None
+        self._restored: Sequence[Any] = ()  # the counter and the sums to begin with, while there are no variables
+
+    def values(self) -> list[Any]:
+        """The counter and the sums (numpy arrays) between two updates; nothing where the next pass begins one."""
+        if self._counter is None:
+            return list(self._restored)
+        if int(self._counter) % self._passes == 0:
+            return []
+        return [variable.numpy() for variable in (self._counter, *self._sums)]
+
+    def restore(self, values: Sequence[Any]) -> bool:
+        """Takes what :meth:`values` returned; none: the next pass begins an update. Returns whether they fit."""
+        if self._counter is None:
+            self._restored = list(values)
+            return True
+        variables = [self._counter, *self._sums]
+        taken = values or [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+        if not _fit(taken, variables):
+            return False
+        for variable, value in zip(variables, taken, strict=True):
+            variable.assign(value)
+        return True
 
     def step(
         self, pairs: Iterable[tuple[Any, Any]], update: Callable[[Pairs], object], skip: Callable[[], object]
@@ -91,8 +113,18 @@ class GradientAggregation:
                 raise InvalidArgumentError(
                     f"backward_passes_per_step: gradient {index} has the shape {gradient.shape}, known only later"
                 )
-        self._counter = _variable(tf.TensorShape([]), tf.int64, "tfcollective_passes")
-        self._sums = [_variable(gradient.shape, gradient.dtype, "tfcollective_sum") for gradient in gradients]
+        restored, self._restored = self._restored, ()
+        if restored and not _fit(restored[1:], gradients):
+            raise InvalidArgumentError(
+                f"backward_passes_per_step: {len(restored) - 1} gradients were restored, and do not fit the "
+                f"{len(gradients)} of this pass: the model is another one than that of the backup"
+            )
+        counter, *sums = restored or [None] * (1 + len(gradients))
+        self._counter = _variable(tf.TensorShape([]), tf.int64, "tfcollective_passes", counter)
+        self._sums = [
+            _variable(gradient.shape, gradient.dtype, "tfcollective_sum", value)
+            for gradient, value in zip(gradients, sums, strict=True)
+        ]
         self._of = keys
 
 
@@ -110,9 +142,14 @@ def _after(done: object) -> Any:
         return tf.identity(tf.constant(True))
 
 
-def _variable(shape: Any, dtype: Any, name: str) -> Any:
+def _fit(values: Sequence[Any], tensors: Sequence[Any]) -> bool:
+    return [tuple(value.shape) for value in values] == [tuple(tensor.shape) for tensor in tensors]
+
+
+def _variable(shape: Any, dtype: Any, name: str, value: Any = None) -> Any:
+    """A variable of the value, which is restored eagerly only; None: of zeros."""
     if tf.compat.v1.executing_eagerly_outside_functions():
-        return make_eagerly(lambda: tf.zeros(shape, dtype), name)
+        return make_eagerly(lambda: tf.zeros(shape, dtype) if value is None else tf.constant(value, dtype), name)
     with tf.init_scope():  # out of a loop or condition of the graph
         return tf.compat.v1.Variable(
             tf.zeros(shape, dtype),

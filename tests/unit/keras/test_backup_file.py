@@ -18,6 +18,7 @@ from tfcollective.keras.backup_file import Backup, Position, layout_of, read_bac
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras
+KERAS_3 = hasattr(keras.optimizers.Optimizer, "apply")
 
 
 def test_every_type_and_shape_comes_back(tmp_path: Path) -> None:
@@ -146,6 +147,48 @@ def test_other_steps_per_execution_are_noticed(tmp_path: Path) -> None:
         again = tfk.BackupAndRestore(tmp_path)
         made.fit(X, Y, batch_size=1, verbose=0, callbacks=[again])
         assert again.resumed_from == (0, 3)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_gradients_towards_the_next_update_are_each_ranks_own(tmp_path: Path, legacy: bool) -> None:
+    if legacy and KERAS_3:
+        pytest.skip("Keras 3 has no legacy optimizers")
+
+    def trained(*callbacks: object) -> list:
+        made = model()
+        made.set_weights([np.ones((3, 1)), np.zeros(1)])
+        kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
+        made.compile(tfk.DistributedOptimizer(kind(0.1), backward_passes_per_step=3), "mse")
+        made.fit(X, Y, batch_size=1, shuffle=False, verbose=0, callbacks=list(callbacks))
+        return made.get_weights()
+
+    class Stop(Exception):
+        pass
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            if batch == 4:
+                raise Stop
+
+    with fake_world(size=1):
+        expected = trained()
+        with pytest.raises(Stop):
+            trained(tfk.BackupAndRestore(tmp_path, 4), Interrupt())
+        found = read_backup(tmp_path / "backup.npz")
+        assert found is not None
+        assert list(found.accumulated) == ["optimizer"]
+        shapes = [value.shape for value in found.own[0][-found.accumulated["optimizer"] :]]
+        assert shapes == ([] if KERAS_3 else [()]) + [(3, 1), (1,)]
+        if KERAS_3:  # the optimizers of Keras 2 have a momentum, or none
+            assert [value.shape for value in found.shared].count((3, 1)) == 1
+        for weight, value in zip(trained(tfk.BackupAndRestore(tmp_path)), expected, strict=True):
+            np.testing.assert_array_equal(weight, value)
+        with pytest.raises(Stop):
+            trained(tfk.BackupAndRestore(tmp_path, 4), Interrupt())
+        other = model()
+        other.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        with pytest.raises(InvalidArgumentError, match=r"another model or optimizer|does not accumulate"):
+            other.fit(X, Y, batch_size=1, verbose=0, callbacks=[tfk.BackupAndRestore(tmp_path)])
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "batch", 1.5])
