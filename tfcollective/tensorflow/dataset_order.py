@@ -7,7 +7,7 @@ found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +16,8 @@ __all__ = ["left_to_chance"]
 
 # Ops that draw random numbers, and the place of the first of their two seeds among their inputs.
 _SEEDS = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
+# Ops say by this attribute whether their elements keep their order: "true", "false", or "default": as the options say.
+_ATTRIBUTE = "deterministic"
 
 
 def left_to_chance(dataset: Any) -> str | None:
@@ -25,22 +27,46 @@ def left_to_chance(dataset: Any) -> str | None:
     seed, and parallel transformations that need not be deterministic. Elements that a ``map`` changes at random keep
     their places.
     """
+    unordered = ("false", "default") if getattr(dataset.options(), "deterministic", None) is False else ("false",)
     for part in _pipeline(dataset):
         name = type(part).__name__.strip("_")
         if _is_zero(getattr(part, "_seed", None)) and _is_zero(getattr(part, "_seed2", None)):
             return f"{name} without a seed"
-        if name.startswith("Parallel") and "false" in (getattr(part, "_deterministic", None), _option(dataset)):
+        if _order(part) in unordered:
             return f"{name} with deterministic=False"
         for function in part._functions():
-            found = _in_graph(function.function.graph.as_graph_def())
+            found = _in_graph(function.function.graph.as_graph_def(), unordered)
             if found is not None:
-                return f"{found} without a seed in the function of {name}"
+                return f"{found} in the function of {name}"
     return None
 
 
-def _option(dataset: Any) -> str:
-    """What the whole pipeline is asked for, in the word that its parts have for it."""
-    return "false" if getattr(dataset.options(), "deterministic", None) is False else "default"
+def _order(part: Any) -> str | None:
+    """A part's attribute of the order of its elements; None if it has none."""
+    kept = getattr(part, "_deterministic", None)
+    if isinstance(kept, str):
+        return kept
+    if not type(part).__name__.strip("_").startswith("Parallel"):
+        return None
+    # That of Dataset.interleave hands its word to the op and does not keep it.
+    tensor = part._variant_tensor
+    nodes = [tensor.op.node_def] if tf.is_symbolic_tensor(tensor) else _nodes(part)
+    words = [word for word in map(_order_of_node, nodes) if word is not None]
+    return words[-1] if words else "default"  # the part's own node comes after those of its inputs
+
+
+def _nodes(dataset: Any) -> list[Any]:
+    """The nodes of an eager dataset; none where TensorFlow cannot show them, as with more than 2 GiB of tensors."""
+    policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    try:
+        graph = dataset._as_serialized_graph(external_state_policy=policy)
+    except tf.errors.OpError:
+        return []
+    return list(tf.compat.v1.GraphDef.FromString(graph.numpy()).node)
+
+
+def _order_of_node(node: Any) -> str | None:
+    return node.attr[_ATTRIBUTE].s.decode() if "Dataset" in node.op and _ATTRIBUTE in node.attr else None
 
 
 def _pipeline(dataset: Any) -> Iterator[Any]:
@@ -56,16 +82,23 @@ def _pipeline(dataset: Any) -> Iterator[Any]:
             waiting += part._inputs()
 
 
-def _in_graph(graph: Any) -> str | None:
-    """The first op of a GraphDef, or of a function in it, that draws random numbers without a seed."""
+def _in_graph(graph: Any, unordered: Collection[str]) -> str | None:
+    """What leaves the order of elements to chance in a GraphDef, or in a function in it; None if nothing does.
+
+    Args:
+        graph: the GraphDef.
+        unordered: the words of ops whose elements need not keep their order.
+    """
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         constants = {node.name: node for node in nodes if node.op == "Const"}
         for node in nodes:
+            if _order_of_node(node) in unordered:
+                return f"{node.op} with deterministic=False"
             kind = node.op.partition("V")[0]
             seeds = node.input[_SEEDS[kind] :][:2] if kind in _SEEDS else []
             values = [constants.get(seed.partition(":")[0]) for seed in seeds]
             if values and all(value is not None and _is_zero(_constant(value)) for value in values):
-                return str(kind)
+                return f"{kind} without a seed"
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,20 @@ def pattern(tmp_path: Path) -> str:
     return str(tmp_path / "*.txt")
 
 
+def interleaved(kind: Any = tf.data.Dataset, **options: Any) -> Any:
+    return kind.range(8).interleave(lambda x: tf.data.Dataset.range(2), num_parallel_calls=2, **options)
+
+
+def sloppy() -> Callable:
+    return tf.data.experimental.parallel_interleave(lambda x: tf.data.Dataset.range(2), 2, sloppy=True)
+
+
+def parsed(**options: Any) -> Any:
+    features = {"a": tf.io.FixedLenFeature([], tf.int64, 0)}
+    texts = tf.data.Dataset.from_tensors([tf.train.Example().SerializeToString()] * 8).repeat(2)
+    return texts.apply(tf.data.experimental.parse_example_dataset(features, 2, **options))
+
+
 @pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize(
     ("make", "named"),
@@ -105,6 +120,18 @@ def pattern(tmp_path: Path) -> str:
         (lambda p: tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(8)] * 2), "RandomDataset"),
         (lambda p: tf.data.Dataset.range(8).map(abs, num_parallel_calls=2, deterministic=False), "deterministic"),
         (lambda p: unordered(tf.data.Dataset.range(8).map(abs, num_parallel_calls=2)).batch(2), "deterministic"),
+        (lambda p: interleaved(deterministic=False), "ParallelInterleaveDataset with deterministic=False"),
+        (lambda p: interleaved(deterministic=False).batch(2).prefetch(1), "ParallelInterleaveDataset with"),
+        (lambda p: unordered(interleaved()), "ParallelInterleaveDataset with"),
+        (lambda p: tf.data.Dataset.range(8).apply(sloppy()), "ParallelInterleaveDataset with"),
+        (lambda p: tf.data.Dataset.range(8).batch(2, num_parallel_calls=2, deterministic=False), "ParallelBatch"),
+        (lambda p: parsed(deterministic=False), "ParseExampleDataset with"),
+        (lambda p: unordered(parsed()), "ParseExampleDataset with"),
+        (
+            lambda p: tf.data.Dataset.range(2).flat_map(lambda x: interleaved(deterministic=False)),
+            "ParallelInterleaveDatasetV4 with deterministic=False in the function of FlatMap",
+        ),
+        (lambda p: unordered(tf.data.Dataset.range(2).flat_map(lambda x: interleaved())), "in the function of FlatMap"),
     ],
 )
 def test_an_order_left_to_chance_is_refused(make: Callable, named: str, even: bool, pattern: str) -> None:
@@ -118,6 +145,9 @@ def test_an_order_left_to_chance_is_refused_in_a_graph() -> None:
         for kind in (tf.data.Dataset, tf.compat.v1.data.Dataset):
             with pytest.raises(InvalidArgumentError, match="ShuffleDataset without a seed"):
                 tfc.shard(kind.range(8).shuffle(8))
+            with pytest.raises(InvalidArgumentError, match="ParallelInterleaveDataset with deterministic=False"):
+                tfc.shard(interleaved(kind, deterministic=False))
+            tfc.shard(interleaved(kind))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +159,11 @@ def test_an_order_left_to_chance_is_refused_in_a_graph() -> None:
         lambda p: tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(8)] * 2, seed=2),
         lambda p: tf.data.Dataset.range(8).map(lambda x: (x, tf.random.uniform([]))).batch(2),
         lambda p: unordered(tf.data.Dataset.range(8).interleave(lambda x: tf.data.Dataset.range(2))),
+        lambda p: interleaved(),
+        lambda p: unordered(interleaved(deterministic=True)),
+        lambda p: interleaved(deterministic=True).interleave(lambda x: tf.data.Dataset.range(x)),
+        lambda p: tf.data.Dataset.range(2).flat_map(lambda x: interleaved()),
+        lambda p: parsed(),
     ],
 )
 def test_an_order_that_a_seed_gives_is_taken(make: Callable, pattern: str) -> None:
