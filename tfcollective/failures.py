@@ -37,8 +37,8 @@ __all__ = [
     "write_exception",
 ]
 
-# Errors that another rank's failure brings about, by class name: TensorFlow's stand for the status codes that the
-# ops map ABORTED and PEER_LOST to, and a record must not need TensorFlow to be judged.
+# Errors that another rank's failure brings about, by class name, as a record must not need TensorFlow to be judged: its
+# AbortedError stands for ABORTED and PEER_LOST, its UnavailableError for a server of another task.
 _CONSEQUENCE_TYPES = frozenset(
     {"AbortedError", "CollectiveAbortedError", "PeerLostError", "RendezvousError", "UnavailableError"}
 )

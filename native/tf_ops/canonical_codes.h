@@ -22,16 +22,15 @@ constexpr int CanonicalCodeOf(int code) {
     case TFC_DEADLINE_EXCEEDED:
       return 4;
     case TFC_PEER_LOST:
-    case TFC_IO:
-      return 14;  // UNAVAILABLE
     case TFC_ABORTED:
-      return 10;
+      return 10;  // not UNAVAILABLE: inside a tf.function or a session TensorFlow makes it an INTERNAL
     case TFC_CANCELLED:
       return 1;
     case TFC_RESOURCE_EXHAUSTED:
       return 8;
     case TFC_UNIMPLEMENTED:
       return 12;
+    case TFC_IO:
     case TFC_DEVICE:
     case TFC_INTERNAL:
       return 13;  // INTERNAL

@@ -18,12 +18,9 @@ using TfStatus = std::unique_ptr<TF_Status, TfStatusDeleter>;
 
 inline TfStatus NewTfStatus() { return TfStatus(TF_NewStatus()); }
 
-// The TensorFlow code of a tfc_code; TF_UNKNOWN for a number that is none.
-//
-// Inside a tf.function or a session TensorFlow turns UNAVAILABLE from any op but its own network ops
-// into INTERNAL, keeps the message and loses the payloads (2.15 and 2.21). So a lost peer is an
-// UnavailableError eagerly and an InternalError in a graph; who has to tell them apart asks the
-// communicator, whose first failure is final.
+// The TensorFlow code of a tfc_code; TF_UNKNOWN for a number that is none. None of them is UNAVAILABLE: inside
+// a tf.function or a session TensorFlow turns that from any op but its own network ops into INTERNAL, and loses
+// the payloads (2.15 and 2.21).
 constexpr TF_Code TfCodeOf(int code) { return static_cast<TF_Code>(CanonicalCodeOf(code)); }
 
 // What went wrong in one op, without the weight of a tfc_error.

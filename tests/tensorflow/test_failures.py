@@ -31,6 +31,7 @@ def test_the_others_are_told(kind: str, code: int, told: str, reported: str, tmp
     assert waited is not None, done.stdout
     assert float(waited[1]) < within(5.0)
     assert re.search(told, done.stdout), done.stdout
+    assert " s: AbortedError: " in done.stdout  # of TensorFlow, also in a graph
     report = done.stderr[done.stderr.index("the job failed:") :]
     assert re.match(f"the job failed: {reported}", report), report
 

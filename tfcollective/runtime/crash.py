@@ -84,7 +84,7 @@ class CrashHook:
         if self._failure_file is None:
             return
         try:
-            # TensorFlow turns Unavailable into Internal, so the type alone does not tell that a peer was lost.
+            # TensorFlow's errors do not name the rank that was lost: the first failure of the communicator does.
             ended_by = self._ended_by_peer() if came_through_collective(error) else None
             write_exception(
                 self._failure_file,

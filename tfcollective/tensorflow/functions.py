@@ -2,8 +2,8 @@
 
 All members of a process set (all ranks if none is given) must call the same operations with the same names, but may do
 so in different orders. With one member nothing is communicated. Errors are TensorFlow's: FailedPreconditionError (ranks
-disagree; the message shows every rank's view), DeadlineExceededError, UnavailableError (a rank ended), AbortedError (a
-rank asked all to stop).
+disagree; the message shows every rank's view), DeadlineExceededError, AbortedError (a rank ended, or asked all to
+stop).
 """
 
 from __future__ import annotations
@@ -259,8 +259,7 @@ def join() -> Any:
 
     Raises:
         DeadlineExceededError: for the operation timeout nothing was asked of this rank, and some rank has not joined.
-        UnavailableError: a rank ended.
-        AbortedError: a rank asked all to stop.
+        AbortedError: a rank ended, or asked all to stop.
     """
     if runtime.members().size == 1:
         return tf.constant(0, tf.int32)
