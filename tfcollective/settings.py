@@ -252,7 +252,7 @@ VARIABLES: tuple[Variable, ...] = (
         "replica_check_steps",
         "number",
         _whole,
-        "Every so many steps, and at the third, the ranks compare their weights; 0: never.",
+        "Every so many steps, and after 2, 4, 8 and so on, the ranks compare their weights; 0: never.",
     ),
     Variable(
         "timeline",

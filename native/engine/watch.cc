@@ -19,7 +19,8 @@ Status WatchList::Gone(int rank, const Progress& progress, const std::string& ti
       Code::kPeerLost,
       "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(progress)) +
           " operations, but this rank has come to " + title + " and needs it (" + std::to_string(CompletedOnAll()) +
-          " operations done here). Give all ranks the same number of steps: see tfcollective.tensorflow.shard",
+          " operations done here). Give all ranks the same number of steps (tfcollective.tensorflow.shard), and "
+          "callbacks that end training the same metrics (MetricAverageCallback)",
       rank);
 }
 

@@ -87,6 +87,28 @@ def drift_is_found_and_named() -> None:
         raise AssertionError("drift was not found")
 
 
+def a_learning_rate_of_one_rank_is_found() -> None:
+    if size == 1:
+        return
+    model = small_model()
+    model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+
+    class Plateau(keras.callbacks.Callback):
+        """As ReduceLROnPlateau, which looks at metrics of this rank's data."""
+
+        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+            if rank == 1:
+                self.model.optimizer.learning_rate.assign(0.005)
+
+    callbacks = [tfk.BroadcastGlobalVariablesCallback(0), Plateau()]
+    try:
+        model.fit(X, Y, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
+    except tf.errors.InvalidArgumentError as error:
+        assert "weights differ" in str(error) and "MetricAverageCallback" in str(error), error
+    else:
+        raise AssertionError("drift after the third step was not found")
+
+
 def local_variables_may_drift() -> None:
     model = small_model()
     optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.01))
@@ -240,6 +262,7 @@ for check in (
     one_rank_may_build_more_models_and_have_a_smaller_last_batch,
     infinity_on_one_rank_skips_the_step_on_all,
     drift_is_found_and_named,
+    a_learning_rate_of_one_rank_is_found,
     local_variables_may_drift,
     metrics_are_averaged_in_place,
     two_buckets_are_in_flight_at_once,

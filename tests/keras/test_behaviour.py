@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 def test_behaviour_on_two_ranks(second_device: str) -> None:
     """Also with variables on a second device, which stands for a GPU: see second_device.py."""
     done = run_job(Path(__file__).with_name("job_behaviour.py"), 2, TFC_TESTS_SECOND_DEVICE=second_device)
-    assert done.stdout.count("ok ") == 20
+    assert done.stdout.count("ok ") == 22
 
 
 def test_embeddings_do_not_drift_apart() -> None:

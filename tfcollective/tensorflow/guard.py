@@ -1,8 +1,12 @@
 """Proves now and then that all replicas hold the same weights.
 
-A forgotten broadcast, or a gradient that escaped reduction, makes replicas drift apart without any error. At the start
-of the third step, and then rarely, each rank takes a 64-bit fingerprint of every variable's bytes; they are
-gathered and compared. The third step, because Horovod's idiom broadcasts after the first.
+A forgotten broadcast, a gradient that escaped reduction, or a learning rate that one rank has changed makes replicas
+drift apart without any error. At the start of the third step, then after twice as many steps each time, and then
+rarely, each rank takes a 64-bit fingerprint of every variable's bytes; they are gathered and compared. The third step,
+because Horovod's idiom broadcasts after the first.
+
+The number of steps alone says when: ranks reach the end of an epoch or of ``fit`` after the same number of steps only
+if nothing is wrong, and one that waited there for a comparison would hide from the others that it has ended early.
 """
 
 from __future__ import annotations
@@ -20,9 +24,8 @@ from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_key, variable_name
 from tfcollective.tensorflow.variables import make_eagerly
 
-__all__ = ["FIRST_CHECK", "ReplicaGuard", "ReplicaGuards", "compare_fingerprints", "fingerprints"]
+__all__ = ["ReplicaGuard", "ReplicaGuards", "compare_fingerprints", "fingerprints"]
 
-FIRST_CHECK = 2  # steps before the first check
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
 _LOWER = "_lower_using_switch_merge"  # of an op If: whether TensorFlow takes it apart
@@ -31,7 +34,8 @@ _CHANGED, _PRESENT = 0, 1  # places in the last row of what the ranks compare
 ADVICE = (
     "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
     "(BroadcastGlobalVariablesCallback or broadcast_variables), apply gradients only through DistributedOptimizer or "
-    "DistributedGradientTape, and name variables that differ on purpose with register_local_var. "
+    "DistributedGradientTape, put MetricAverageCallback before callbacks that change the learning rate by a metric, "
+    "and name variables that differ on purpose with register_local_var. "
     "The first that is not as on the first rank:"
 )
 
@@ -87,7 +91,7 @@ class ReplicaGuard:
         counter = self._counter()
         steps = counter.read_value()
         counter.assign_add(1)
-        due = tf.logical_or(tf.equal(steps, FIRST_CHECK), tf.logical_and(steps > 0, tf.equal(steps % every, 0)))
+        due = tf.logical_and(steps > 1, tf.logical_or(_is_power_of_two(steps), tf.equal(steps % every, 0)))
         if not self._after_update:
             return _rarely(due, lambda: self._check(named, members), named)
         self._first_fingerprints(len(named))
@@ -173,6 +177,10 @@ def _rarely(condition: Any, body: Callable[[], Any], named: Sequence[tuple[str, 
     if not tf.executing_eagerly() and all(_is_with_guard(variable) for _, variable in named):
         _keep_whole(result)
     return result
+
+
+def _is_power_of_two(number: Any) -> Any:
+    return tf.equal(tf.bitwise.bitwise_and(number, number - 1), 0)
 
 
 def _is_with_guard(variable: Any) -> bool:
