@@ -235,6 +235,22 @@ int NegotiationTable::FirstMissing(const Entry& entry) const {
   return kNoPeer;
 }
 
+std::string NegotiationTable::Elsewhere(const Entry& entry) const {
+  int late = kNoPeer;
+  const Entry* instead = nullptr;
+  for (const auto& [key, rounds] : entries_) {
+    for (const auto& [rank, request] : rounds.front().requests) {
+      if (entry.requests.count(rank) != 0) continue;
+      if (instead != nullptr && instead->since <= rounds.front().since) continue;
+      late = rank;
+      instead = &rounds.front();
+    }
+  }
+  if (instead == nullptr) return "";
+  return "; rank " + std::to_string(late) + " waits in " + FirstLine(instead->requests.at(late).view) +
+         ": do all ranks call the same operations? Those of one tf.function run in the order in which it calls them";
+}
+
 Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
   for (const auto& [key, rounds] : entries_) {
     const Entry& entry = rounds.front();
@@ -242,7 +258,7 @@ Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
     if (now - entry.since < Deadline::Seconds(first.timeout_s)) continue;
     return Status(Code::kDeadlineExceeded,
                   FirstLine(first.view) + " timed out after " + std::to_string(static_cast<int>(first.timeout_s)) +
-                      " s: " + MissingRanks(entry) + " did not call it",
+                      " s: " + MissingRanks(entry) + " did not call it" + Elsewhere(entry),
                   FirstMissing(entry));
   }
   return Status::Ok();

@@ -90,6 +90,8 @@ class NegotiationTable {
   std::optional<Verdict> JoinPlan(int rank, const Request& request);
   std::string MissingRanks(const Entry& entry) const;
   int FirstMissing(const Entry& entry) const;
+  // What a rank that is missing from `entry` has waited in for the longest time; empty if none waits in this table.
+  std::string Elsewhere(const Entry& entry) const;
 
   const int world_size_;
   std::set<uint32_t> free_channels_;

@@ -1,9 +1,10 @@
 """The collectives on tensors. They work eagerly, in ``tf.function``, loops and branches, and in v1 graphs.
 
-All members of a process set (all ranks if none is given) must call the same operations with the same names, but may do
-so in different orders. With one member nothing is communicated. Errors are TensorFlow's: FailedPreconditionError (ranks
-disagree; the message shows every rank's view), DeadlineExceededError, AbortedError (a rank ended, or asked all to
-stop).
+All members of a process set (all ranks if none is given) must call the same operations with the same names. Operations
+of several threads, or of one v1 graph, may come in different orders; those of one ``tf.function`` and eager ones run
+one after the other, so their order has to be the same. With one member nothing is communicated. Errors are
+TensorFlow's: FailedPreconditionError (ranks disagree; the message shows every rank's view), DeadlineExceededError,
+AbortedError (a rank ended, or asked all to stop).
 """
 
 from __future__ import annotations

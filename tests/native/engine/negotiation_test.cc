@@ -118,6 +118,17 @@ TEST(NegotiationTest, OverdueNamesTheMissingRanks) {
   EXPECT_EQ(overdue.message(), "allreduce 'a' timed out after 10 s: ranks 0, 1 and 3 did not call it");
 }
 
+TEST(NegotiationTest, OverdueSaysWhatALateRankWaitsInInstead) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, Ask("a", 1, "allreduce 'a'"), At(0)));
+  EXPECT_FALSE(table.Arrive(2, Ask("c", 1, "allreduce 'c'"), At(2)));
+  EXPECT_FALSE(table.Arrive(1, Ask("b", 1, "allreduce 'b'\nmore"), At(1)));
+  const std::string message = table.Overdue(At(10)).message();
+  const std::string expected =
+      "allreduce 'a' timed out after 10 s: ranks 1 and 2 did not call it; rank 1 waits in allreduce 'b': ";
+  EXPECT_EQ(message.substr(0, expected.size()), expected);
+}
+
 TEST(NegotiationTest, AStallIsReportedOnce) {
   NegotiationTable table(2, 3, 64);
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
