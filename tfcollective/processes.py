@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import psutil
 
 from tfcollective.timing import TIMING
 
 __all__ = [
+    "ProcessState",
     "become_subreaper",
     "describe_status",
     "end_descendants",
@@ -21,8 +23,10 @@ __all__ = [
     "program_of",
     "signal_group",
     "spawn",
+    "state_of",
 ]
 
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -89,6 +93,35 @@ def end_process(process: subprocess.Popen[bytes], seconds: float, *, ask: bool =
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What the kernel says of a process and of all that it has started.
+
+    Attributes:
+        stopped: whether one of them is stopped, by a signal or by a debugger.
+        name: the state of the process itself, in a word.
+        cpu_seconds: the CPU time of all of them, threads included.
+    """
+
+    stopped: bool
+    name: str
+    cpu_seconds: float
+
+
+def state_of(pid: int) -> ProcessState:
+    """The state of a process; of one that has ended, that it is gone."""
+    stopped, name, cpu_seconds = False, "gone", 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        name = str(root.status())
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                stopped |= process.status() in _STOPPED
+                times = process.cpu_times()
+                cpu_seconds += times.user + times.system
+    return ProcessState(stopped, name, cpu_seconds)
 
 
 def describe_status(status: int) -> tuple[int | None, int | None]:

@@ -26,8 +26,8 @@ class Timing:
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
-        rank_silent: a rank is killed that is silent for so much longer than the operation timeout: no rank waits for
-            it any longer.
+        rank_silent: a rank that is silent for so much longer than the operation timeout is killed if its process is
+            stopped: no rank waits for it any longer.
         agent_start: how long a coordinator in a process of its own may take until it listens: Python and the modules
             may come from a slow file system.
         submitter_comes: how long a hosted job waits for its submitter's first sign of life.

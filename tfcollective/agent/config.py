@@ -86,10 +86,14 @@ class StopCommand:
 
 @dataclass(frozen=True)
 class KillCommand:
-    """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record."""
+    """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record.
+
+    ``if_stopped``: only if the process is stopped by a signal; one that runs or waits is slow, and there is a warning.
+    """
 
     task: str
     reason: str
+    if_stopped: bool = False
 
 
 Command = StopCommand | KillCommand

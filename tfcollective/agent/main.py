@@ -285,7 +285,7 @@ class Supervision:
                 self._asked = True
                 self._supervisor.stop(command.cause, command.signal)
             else:
-                self._supervisor.kill(command.task, command.reason)
+                self._supervisor.kill(command)
 
     def _react(self) -> None:
         for number in self._interrupts.read():

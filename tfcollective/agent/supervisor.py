@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Limits, Stop, StopCause, next_stop, stop_schedule
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, is_in_call, read_exception
 from tfcollective.log import get_logger
-from tfcollective.processes import describe_status, signal_group, spawn
+from tfcollective.processes import describe_status, signal_group, spawn, state_of
 from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK
 from tfcollective.timing import TIMING
@@ -112,12 +112,26 @@ class Supervisor:
         self._schedule = list(stop_schedule(stop, self._limits))
         self.tick()
 
-    def kill(self, task: str, reason: str) -> None:
+    def kill(self, command: KillCommand) -> None:
         """Kills one task's process; its record says why. Nothing if it does not run."""
         for pid, worker in self._running.items():
-            if worker.config.task == task:
-                worker.kill_reason = reason
-                signal_group(pid, signal.SIGKILL)
+            if worker.config.task != command.task:
+                continue
+            state = state_of(pid) if command.if_stopped else None
+            if state is not None and not state.stopped:
+                _LOG.warning(
+                    "rank %s (%s, pid %d) %s, but its process is not stopped (%s, %.0f s of CPU time): it is busy or "
+                    "hangs, and is not killed",
+                    worker.config.label,
+                    command.task,
+                    pid,
+                    command.reason,
+                    state.name,
+                    state.cpu_seconds,
+                )
+                continue
+            worker.kill_reason = command.reason + (" while it was stopped, and was killed" if state is not None else "")
+            signal_group(pid, signal.SIGKILL)
 
     def tick(self) -> None:
         """Sends the signals that are due."""

@@ -83,15 +83,16 @@ class ServerOptions:
 class CoordinatorServer:
     """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
 
-    ``on_silent`` is called once for a task that has become silent, ``on_trained`` once when rank 0's process has ended;
-    both on the coordinator's thread: they must not block.
+    ``on_silent`` is called with a task that is silent and for how many seconds it has been, and again each time that
+    the limit has passed once more; ``on_trained`` once when rank 0's process has ended. Both are called on the
+    coordinator's thread: they must not block.
     """
 
     def __init__(
         self,
         options: ServerOptions,
         clock: Clock = SYSTEM_CLOCK,
-        on_silent: Callable[[TaskKey], None] | None = None,
+        on_silent: Callable[[TaskKey, float], None] | None = None,
         on_trained: Callable[[], None] | None = None,
     ) -> None:
         self._options = options

@@ -82,7 +82,8 @@ class JobService:
         store: its values.
         clock: the time.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        on_silent: called once for a task that has become silent; must not block.
+        on_silent: called with a task that is silent and for how many seconds it has been; again each time that the
+            limit has passed once more; must not block.
         on_trained: called once when rank 0's process has ended; must not block.
     """
 
@@ -93,7 +94,7 @@ class JobService:
         store: Store,
         clock: Clock,
         silence_limit: float = math.inf,
-        on_silent: Callable[[TaskKey], None] | None = None,
+        on_silent: Callable[[TaskKey, float], None] | None = None,
         on_trained: Callable[[], None] | None = None,
     ) -> None:
         self._job_id = job_id
@@ -197,9 +198,9 @@ class JobService:
             await self._wakeups.wait((_TIME,), self._until_due())
             now = self._clock.monotonic()
             self._expire_round(now)
-            for task in self._membership.find_silent(now, self._silence_limit):
+            for task, seconds in self._membership.find_silent(now, self._silence_limit).items():
                 if self._on_silent is not None:
-                    self._on_silent(task)
+                    self._on_silent(task, seconds)
             self._wakeups.wake(*(one for one in self._awaited if self._is_silent(one)))
 
     def _until_due(self) -> float | None:

@@ -200,12 +200,15 @@ class Membership:
         if task in self._liveness:
             self._liveness.heard(task, now)
 
-    def find_silent(self, now: float, limit: float) -> tuple[TaskKey, ...]:
-        """The members of the world whose last heartbeat is ``limit`` seconds old or older; names each only once."""
+    def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
+        """The members of the world that have given no heartbeat for ``limit`` seconds or longer, and for how long.
+
+        Those that stay silent are found again after ``limit`` seconds: one that was busy may be stopped by then.
+        """
         silent = self._liveness.silent(limit, now)
         for task in silent:
-            self._liveness.forget(task)
-        return silent
+            self._liveness.heard(task, now)
+        return {task: now - heard for task in silent if (heard := self._views[task].last_heartbeat) is not None}
 
     def leave(self, task: TaskKey, now: float) -> None:
         """The task leaves the world in order; it may join the next round."""

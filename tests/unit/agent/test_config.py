@@ -25,7 +25,13 @@ def test_other_lines_are_no_configuration(line):
 
 
 @pytest.mark.parametrize(
-    "command", [StopCommand(15), StopCommand(15, StopCause.ELSEWHERE), KillCommand("worker:1", "because")]
+    "command",
+    [
+        StopCommand(15),
+        StopCommand(15, StopCause.ELSEWHERE),
+        KillCommand("worker:1", "because"),
+        KillCommand("worker:1", "because", if_stopped=True),
+    ],
 )
 def test_commands(command):
     assert decode(encode_line(Order.of(command)), Order, "the order").command == command

@@ -1,6 +1,7 @@
 """The supervisor's decisions over processes that are real but short; the clock moves by hand."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -8,10 +9,11 @@ import time
 import pytest
 from patience import within
 
-from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.agent.policy import Limits, StopCause
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import ManualClock
+from tfcollective.processes import state_of
 
 GRACE_S = 30.0
 
@@ -122,6 +124,32 @@ def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_pa
     supervisor.tick()
     reap_until(supervisor, lambda: supervisor.done)
     assert (reports.ended[1].rank, reports.ended[1].exit_code) == (0, 7)
+
+
+SILENT = KillCommand("worker:0", "gave no sign of life", if_stopped=True)
+
+
+def test_a_silent_process_that_is_not_stopped_is_not_killed(tmp_path, clock, caplog):
+    supervisor, reports = supervise(tmp_path, clock, "print(1, flush=True)\nwhile True: pass")
+    reap_until(supervisor, lambda: (tmp_path / "logs/rank.0/stdout").stat().st_size)
+    supervisor.kill(SILENT)
+    assert re.search(r"rank 0 \(worker:0, pid \d+\) gave no sign of life, but .* not stopped \(\w+, \d+ s", caplog.text)
+    supervisor.kill(KillCommand("worker:0", "had to end"))
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.ended[0].note == "had to end"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_silent_process_that_is_stopped_is_killed(tmp_path, clock, wrapped):
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    if wrapped:  # as by a script that starts Python
+        program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
+    supervisor, reports = supervise(tmp_path, clock, program)
+    reap_until(supervisor, lambda: state_of(reports.begun[0][2]).stopped)
+    supervisor.kill(SILENT)
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.ended[0].signal == signal.SIGKILL
+    assert reports.ended[0].note == "gave no sign of life while it was stopped, and was killed"
 
 
 def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):

@@ -102,9 +102,11 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
 def test_a_silent_member_is_told_to_the_owner():
     found = []
     options = ServerOptions("job", KEY, workers(1), 60.0, silence_limit=0.2)
-    with CoordinatorServer(options, on_silent=found.append) as server:
+    with CoordinatorServer(options, on_silent=lambda *silent: found.append(silent)) as server:
         join(server.endpoint, 0, size=1)
-        until(lambda: found == [TaskKey("worker", 0)])
+        until(lambda: len(found) > 1)
+    assert {task for task, _ in found} == {TaskKey("worker", 0)}
+    assert 0.2 <= found[0][1] < found[1][1]
 
 
 def test_a_wait_ends_with_the_silence_of_the_one_that_is_waited_for(client):

@@ -94,7 +94,7 @@ def test_the_start_timeout_counts_from_the_first_join():
     assert state.outcome(request(2, 3)) is state.failure
 
 
-def test_a_member_without_heartbeats_is_found_once():
+def test_a_member_without_heartbeats_is_found_each_time_that_the_limit_has_passed():
     state = membership(3)
     assert not state.expects_heartbeats
     for index in range(3):
@@ -102,21 +102,27 @@ def test_a_member_without_heartbeats_is_found_once():
     state.heartbeat(task(0), "", {}, now=4.0)
     state.leave(task(2), now=4.0)
     assert state.expects_heartbeats
-    assert state.find_silent(4.9, 5.0) == ()
-    assert state.find_silent(5.0, 5.0) == (task(1),)
-    assert state.find_silent(8.9, 5.0) == ()
-    assert state.find_silent(9.0, 5.0) == (task(0),)
-    assert state.find_silent(99.0, 5.0) == ()
+    assert state.find_silent(4.9, 5.0) == {}
+    assert state.find_silent(5.0, 5.0) == {task(1): 5.0}
+    assert state.find_silent(8.9, 5.0) == {}
+    assert state.find_silent(9.0, 5.0) == {task(0): 5.0}
+    assert state.find_silent(9.9, 5.0) == {}
+    assert state.find_silent(10.0, 5.0) == {task(1): 10.0}
+    state.heartbeat(task(1), "", {}, now=11.0)
+    assert state.find_silent(15.9, 5.0) == {task(0): 11.9}
+    assert state.find_silent(16.0, 5.0) == {task(1): 5.0}
+    for index in range(2):
+        state.leave(task(index), now=17.0)
     assert not state.expects_heartbeats
 
 
 def test_waiting_for_the_others_is_no_silence():
     state = membership(2)
     state.join(request(0, 2), now=0.0)
-    assert state.find_silent(9.0, 5.0) == ()
+    assert state.find_silent(9.0, 5.0) == {}
     state.join(request(1, 2), now=9.0)
-    assert state.find_silent(13.9, 5.0) == ()
-    assert state.find_silent(14.0, 5.0) == (task(0), task(1))
+    assert state.find_silent(13.9, 5.0) == {}
+    assert state.find_silent(14.0, 5.0) == {task(0): 5.0, task(1): 5.0}
 
 
 @pytest.mark.parametrize("exit_first", [True, False])
@@ -264,7 +270,7 @@ def test_auxiliary_tasks_are_known_but_nobody_waits_for_them():
     assert state.side_views[0].state is TaskState.STARTED
     state.heartbeat(evaluator, "running", {"url": "u"}, now=3.0)
     assert (state.side_views[0].state, state.side_views[0].info) == (TaskState.RUNNING, {"url": "u"})
-    assert state.find_silent(1000.0, 2000.0) == ()
+    assert state.find_silent(1000.0, 2000.0) == {}
     with pytest.raises(Refusal, match="evaluator:0 is outside the world"):
         state.join(JoinRequest(evaluator, 2, "node", 77, "a"), now=4.0)
     record = ExitRecord("evaluator:0", -1, "node", 77, 1, None, 5.0)

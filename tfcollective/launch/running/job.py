@@ -203,12 +203,14 @@ class Job:
         return with_interface(env, env.get(variable("bind_host")), interface_addresses())
 
     def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
-        """Orders their agents with ``send`` to kill silent ranks and auxiliary tasks past their limit."""
+        """Orders their agents with ``send`` to kill ranks that are stopped and auxiliary tasks past their limit."""
         self._killer.add([worker.task for worker in workers], send)
 
-    def _silent(self, task: TaskKey) -> None:
-        """Called on the coordinator's thread; a rank can be silent only after an agent has started it."""
-        self._killer.kill(task, f"gave no sign of life for {self._options.silence_limit:g} s (stopped?) and was killed")
+    def _silent(self, task: TaskKey, seconds: float) -> None:
+        """Called on the coordinator's thread; a rank can be silent only after an agent has started it. Its agent looks
+        whether the process is stopped: heartbeats also fail to come while a long call into C holds Python's lock."""
+        limit = f"--op-timeout {self._spec.op_timeout:g} and {TIMING.rank_silent:g} s more"
+        self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s ({limit})", if_stopped=True)
 
     def outcome(
         self,
@@ -278,11 +280,11 @@ class _Killer:
         """Who can kill these tasks."""
         self._send.update(dict.fromkeys(tasks, send))
 
-    def kill(self, task: TaskKey, reason: str) -> None:
+    def kill(self, task: TaskKey, reason: str, *, if_stopped: bool = False) -> None:
         """From any thread; nothing if no agent has the task."""
         send = self._send.get(task)
         if send is not None:
-            send(KillCommand(str(task), reason))
+            send(KillCommand(str(task), reason, if_stopped))
 
 
 class _AuxiliaryTaskWatch:
