@@ -3,7 +3,8 @@
     python hosts.py [--workers N] [--port PORT] COMMAND...
 
 The hosts are 127.0.0.1, 127.0.0.2 and so on, all of them this machine. On real hosts the same variables do the same;
-there the ranks also need a job key (docs/howto/tf_config.md).
+there the ranks also need a job key (docs/howto/tf_config.md). Each start has a name of its own (TFCOLLECTIVE_JOB_ID):
+where two use one port, the second fails and the first goes on.
 """
 
 import argparse
@@ -37,7 +38,8 @@ def main() -> int:
 def start(command: list[str], cluster: dict[str, list[str]], kind: str, index: int) -> subprocess.Popen[bytes]:
     config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
     program = [sys.executable, *command[1:]] if command[0] == "python" else command
-    return subprocess.Popen(program, env={**os.environ, "TF_CONFIG": config})
+    name = {"TFCOLLECTIVE_JOB_ID": f"hosts-{os.getpid()}"}  # the same for all ranks of this start
+    return subprocess.Popen(program, env={**name, **os.environ, "TF_CONFIG": config})
 
 
 def wait(processes: list[subprocess.Popen[bytes]]) -> int:

@@ -5,11 +5,13 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from by_hand import free_port
 from jobs import run_job
+from launching import until
 from patience import within
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +38,18 @@ def test_tf_config_on_three_hosts_started_by_hand():
     # Three processes write to one pipe: their lines may share a line.
     for rank, task in enumerate(("chief:0", "worker:0", "worker:1")):
         assert f"{task} is rank {rank} of 3" in done.stdout
+
+
+def test_two_starts_by_hand_at_one_port_do_not_mix_their_ranks(tmp_path):
+    end = tmp_path / "end"
+    program = f"import os, time, tfcollective as t; t.init()\nwhile not os.path.exists({str(end)!r}): time.sleep(0.1)"
+    command = [sys.executable, "hosts.py", "--port", str(free_port()), "python", "-c", program]
+    jobs = [subprocess.Popen(command, cwd=EXAMPLES / "tf_config", stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    until(lambda: any(job.poll() is not None for job in jobs), 60)
+    time.sleep(2.0)  # ranks of the other job that are late may still come
+    end.touch()
+    errors = {job.communicate(timeout=within(60))[1]: job.returncode for job in jobs}
+    assert sorted(errors.values()) == [0, 1], errors
 
 
 @pytest.mark.tensorflow

@@ -14,6 +14,7 @@ from enum import Enum
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord, first_cause
+from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK, TaskKey, trainers
 from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
@@ -176,7 +177,11 @@ class Membership:
         if earlier == request:
             return
         if earlier is not None or view.state is TaskState.RUNNING:
-            raise Refusal(f"{request.task} has joined already: process {view.pid} on node {view.node}")
+            raise Refusal(
+                f"{request.task} has joined already: process {view.pid} on node {view.node}. Two processes have the "
+                f"same task, or two jobs meet at this address: then give each job a {variable('job_id')} and a "
+                f"{variable('rendezvous')}=HOST:PORT of its own, the same on all its ranks"
+            )
         self._waiting[request.task] = request
         self._views[request.task] = replace(
             view, state=TaskState.WAITING, node=request.node, pid=request.pid, last_heartbeat=now, exit=None

@@ -160,7 +160,8 @@ def _start(config: CoordinatorConfig) -> CoordinatorProcess:
     except CoordinatorError as error:
         raise CoordinatorError(
             f"{error} (where that port cannot be used, {variable('rendezvous')}=HOST:PORT, the same on all ranks, "
-            "chooses another port of rank 0's host)"
+            "chooses another port of rank 0's host; where another job may use it, give each job a "
+            f"{variable('job_id')} of its own, or its ranks may join that job)"
         ) from error
 
 
