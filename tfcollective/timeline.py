@@ -1,17 +1,38 @@
-"""What the ranks of a job did when: one clock, Chrome's trace format, and who waited for whom. Pure."""
+"""What the ranks of a job did when: one clock, Chrome's trace format, and who waited for whom. Pure, except
+:func:`check_writable`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["WAIT", "Interval", "RankSummary", "RankTimeline", "summarise", "summary_text", "trace_document"]
+from tfcollective.errors import ConfigError
+
+__all__ = [
+    "WAIT",
+    "Interval",
+    "RankSummary",
+    "RankTimeline",
+    "check_writable",
+    "summarise",
+    "summary_text",
+    "trace_document",
+]
 
 #: ``Interval.collective`` of a time in which TensorFlow had nothing to do but wait for gradients.
 WAIT = "wait"
 _WAIT_LANE = 0
+
+
+def check_writable(path: Path) -> None:
+    """Raises ConfigError when a timeline cannot be written to this file, which is there afterwards."""
+    try:
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise ConfigError(f"the timeline cannot be written to {path}: {error.strerror}") from error
 
 
 class Interval(NamedTuple):

@@ -1,6 +1,7 @@
 """A timeline of real ranks: one file, all ranks, one clock; and what is missing costs nobody the job."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -87,5 +88,12 @@ def test_a_rank_that_is_killed_costs_its_own_part_only(tmp_path):
 
 def test_a_file_that_cannot_be_written_is_said_before_training(tmp_path):
     program = (sys.executable, "-c", SLOW_RANK, str(tmp_path))
-    err = run_job("--timeline", str(tmp_path / "no" / "trace.json"), "--", *program, code=1)
-    assert "the timeline cannot be written to" in err
+    for name, why in (("no/trace.json", "No such file or directory"), ("", "Is a directory")):
+        err = run_job("--timeline", str(tmp_path / name), "--", *program, code=64)
+        assert re.search(rf"the timeline cannot be written to {tmp_path}.*{why}", err)
+        assert "Traceback" not in err
+
+
+def test_a_part_of_a_program_is_not_recorded_in_a_directory(tmp_path):
+    program = f"import tfcollective as tfc; tfc.init(); tfc.start_timeline({str(tmp_path)!r})"
+    assert "the timeline cannot be written to" in run_job("--", sys.executable, "-c", program, code=1)

@@ -29,7 +29,7 @@ from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
 __all__ = ["Results", "function_job", "results_of", "run", "run_function_job"]
 
-_PATHS = {"cwd", "log_dir"}
+_PATHS = {"cwd", "log_dir", "timeline"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
 _OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
 _FROM_SETTINGS = (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from tfcollective.clock import Deadline
 from tfcollective.codec import decode, encode
 from tfcollective.communicator import Communicator
-from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
-from tfcollective.timeline import RankTimeline, summarise, summary_text, trace_document
+from tfcollective.timeline import RankTimeline, check_writable, summarise, summary_text, trace_document
 from tfcollective.topology import Placement
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TimelineRecorder:
             ConfigError: the file cannot be written (rank 0).
         """
         if self._placement.rank == 0:
-            _check_writable(self._path)
+            check_writable(self._path)
         if self._placement.cross_size > 1 and self._client is not None:
             self._offset = self._client.clock_offset(_CLOCK_SAMPLES)
         self._communicator.start_timeline(CAPACITY)
@@ -93,10 +93,3 @@ class TimelineRecorder:
 
     def _blob(self, rank: int) -> str:
         return f"timeline/{self._ordinal}/{rank}"
-
-
-def _check_writable(path: Path) -> None:
-    try:
-        path.touch()
-    except OSError as error:
-        raise ConfigError(f"the timeline cannot be written to {path}: {error}") from error

@@ -16,6 +16,7 @@ from tfcollective.machine.gpus import visible_gpus
 from tfcollective.machine.network import is_this_machine
 from tfcollective.machine.ports import choose_endpoints
 from tfcollective.settings import environ_snapshot
+from tfcollective.timeline import check_writable
 
 __all__ = ["LocalLauncher"]
 
@@ -40,6 +41,8 @@ class LocalLauncher(Launcher):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         plan = self.plan(spec)
+        if spec.timeline is not None:  # rank 0 would find out only when the job has begun
+            check_writable(Path(spec.cwd or "", spec.timeline))
         commands = {host: own_agent() for host in plan.hosts}
         return run_job_on(
             lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
