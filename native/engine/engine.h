@@ -146,11 +146,17 @@ class Engine final : public StarHandler {
     Done done;
     Deadline deadline;
   };
-  // Rank 0 asks all ranks what they do, because some disagree or because one has waited too long.
+  enum class Reason {
+    kDispute,  // some ranks disagree: a mismatch
+    kTimeout,  // an operation has waited too long: it fails
+    kStall     // an operation waits long: a warning
+  };
+  // Rank 0 asks all ranks what they do.
   struct RollCall {
+    Reason reason = Reason::kDispute;
     uint32_t channel = 0;
     uint64_t sequence = 0;
-    Status timeout;                      // Ok: a mismatch
+    Status trouble;                      // in the words of the rank that saw it; Ok: a dispute
     std::map<int, std::string> views;    // empty: alive, but not come to it
     std::map<int, std::string> instead;  // of those: what they wait in
     int to_come = 0;                     // how many those are
@@ -203,6 +209,7 @@ class Engine final : public StarHandler {
   void OnViewQuery(const std::string& payload);
   void OnView(int from, const std::string& payload);
   void OnTimeout(int from, const std::string& payload);
+  void OnStalled(int from, const std::string& payload);
   void OnLeave(int from, const std::string& payload);
   void OnLeft(const std::string& payload);
   void OnReady(int from, const std::string& payload);
@@ -228,11 +235,13 @@ class Engine final : public StarHandler {
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
   void StartVerdict(const Verdict& verdict);
-  void StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout);
+  void StartRollCall(Reason reason, uint32_t channel, uint64_t sequence, const Status& trouble);
   void FinishRollCall();
   Status WhoIsMissing(const RollCall& call) const;
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
   void CheckDeparted(int rank, const Progress& progress);
+  void ReportStall(const WatchList::Stall& stall);
+  void WarnOfStall(uint32_t channel, uint64_t sequence, const Status& warning);
   void LookAtWaiting(Deadline::Clock::time_point now);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now);
@@ -277,12 +286,13 @@ class Engine final : public StarHandler {
   std::set<int> gone_;                // ranks that left or were lost
 
   // Monitor thread only.
-  NegotiationTable table_;             // rank 0
-  JoinDesk join_desk_;                 // rank 0
-  Status gathered_objection_;          // rank 0: of those who are ready
-  Frontier departures_;                // rank 0: of the ranks whose leaving all have heard of
-  std::optional<RollCall> roll_call_;  // rank 0
-  bool told_all_ = false;              // rank 0: of a failure
+  NegotiationTable table_;                    // rank 0
+  JoinDesk join_desk_;                        // rank 0
+  Status gathered_objection_;                 // rank 0: of those who are ready
+  Frontier departures_;                       // rank 0: of the ranks whose leaving all have heard of
+  std::optional<RollCall> roll_call_;         // rank 0
+  std::map<uint32_t, uint64_t> stalls_seen_;  // rank 0: of each channel the last operation that all were asked about
+  bool told_all_ = false;                     // rank 0: of a failure
   Deadline::Clock::time_point last_busy_{};
   Deadline::Clock::time_point next_look_{};  // at what waits
 };

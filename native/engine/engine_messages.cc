@@ -61,6 +61,8 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnForget(from, payload);
     case Message::kFreed:
       return OnFreed(payload);
+    case Message::kStalled:
+      return OnStalled(from, payload);
     case Message::kNote:
       if (options_.on_note) return options_.on_note(from, payload);
       break;
@@ -195,7 +197,7 @@ void Engine::OnDispute(int from, const std::string& payload) {
   uint64_t sequence = 0;
   const Status decoded = DecodePlace(payload, &channel, &sequence);
   if (!decoded.ok()) return Protocol(decoded, from);
-  StartRollCall(channel, sequence, Status::Ok());
+  StartRollCall(Reason::kDispute, channel, sequence, Status::Ok());
 }
 
 void Engine::OnTimeout(int from, const std::string& payload) {
@@ -204,15 +206,35 @@ void Engine::OnTimeout(int from, const std::string& payload) {
   Status timeout;
   const Status decoded = DecodeTimeout(payload, &channel, &sequence, &timeout);
   if (!decoded.ok()) return Protocol(decoded, from);
-  StartRollCall(channel, sequence, timeout);
+  StartRollCall(Reason::kTimeout, channel, sequence, timeout);
 }
 
-void Engine::StartRollCall(uint32_t channel, uint64_t sequence, const Status& timeout) {
-  if (roll_call_ || failure_.failed()) return;
+void Engine::OnStalled(int from, const std::string& payload) {
+  uint32_t channel = 0;
+  uint64_t sequence = 0;
+  Status warning;
+  const Status decoded = DecodeTimeout(payload, &channel, &sequence, &warning);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  WarnOfStall(channel, sequence, warning);
+}
+
+// One warning for all ranks that wait in the operation.
+void Engine::WarnOfStall(uint32_t channel, uint64_t sequence, const Status& warning) {
+  const auto [seen, is_new] = stalls_seen_.try_emplace(channel, sequence);
+  if (!is_new && seen->second >= sequence) return;
+  seen->second = sequence;
+  if (roll_call_) return options_.log.Warning(warning.message());
+  StartRollCall(Reason::kStall, channel, sequence, warning);
+}
+
+// What ends in an error does not wait for what ends in a warning.
+void Engine::StartRollCall(Reason reason, uint32_t channel, uint64_t sequence, const Status& trouble) {
+  if ((roll_call_ && roll_call_->reason != Reason::kStall) || failure_.failed()) return;
   roll_call_ = RollCall{};
+  roll_call_->reason = reason;
   roll_call_->channel = channel;
   roll_call_->sequence = sequence;
-  roll_call_->timeout = timeout;
+  roll_call_->trouble = trouble;
   roll_call_->until = Deadline::Clock::now() + Deadline::Seconds(kViewSeconds);
   star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), EncodePlace(channel, sequence));
 }
@@ -247,14 +269,15 @@ void Engine::OnView(int from, const std::string& payload) {
   known->second = view;
   roll_call_->instead[from] = instead;
   const bool all_answered = static_cast<int>(roll_call_->views.size()) == options_.topology.size;
-  // A rank that will come to the operation soon shows what it does there; after a timeout there is no wait for that.
-  if (all_answered && (roll_call_->to_come == 0 || !roll_call_->timeout.ok())) FinishRollCall();
+  // A rank that will come to the operation soon shows what it does there; only a dispute waits for that.
+  if (all_answered && (roll_call_->to_come == 0 || roll_call_->reason != Reason::kDispute)) FinishRollCall();
 }
 
 void Engine::FinishRollCall() {
   RollCall call = std::move(*roll_call_);
   roll_call_.reset();
-  if (!call.timeout.ok()) return FailAll(WhoIsMissing(call));
+  if (call.reason == Reason::kStall) return options_.log.Warning(WhoIsMissing(call).message());
+  if (call.reason == Reason::kTimeout) return FailAll(WhoIsMissing(call));
   for (int rank = 0; rank < options_.topology.size; ++rank) {
     std::string& view = call.views[rank];
     if (view.empty()) view = "has called nothing yet";
@@ -263,7 +286,7 @@ void Engine::FinishRollCall() {
                                       ": " + CompareViews(call.views)));
 }
 
-// The timeout in the words of the rank that saw it, and who has really kept it waiting.
+// The trouble in the words of the rank that saw it, and who has really kept it waiting.
 Status Engine::WhoIsMissing(const RollCall& call) const {
   std::vector<int> silent, elsewhere;
   for (int rank = 0; rank < options_.topology.size; ++rank) {
@@ -274,8 +297,8 @@ Status Engine::WhoIsMissing(const RollCall& call) const {
       elsewhere.push_back(rank);
     }
   }
-  std::string text = call.timeout.message();
-  int culprit = call.timeout.peer();
+  std::string text = call.trouble.message();
+  int culprit = call.trouble.peer();
   if (!elsewhere.empty()) {
     text += "; " + RankList(elsewhere) + (elsewhere.size() == 1 ? " has" : " have") + " not called it";
     culprit = elsewhere.front();
@@ -392,16 +415,22 @@ void Engine::LookAtWaiting(Deadline::Clock::time_point now) {
   ticking_.store(false);  // before looking: an operation that comes later wakes the monitor again
   if (is_root()) TickNegotiation(now);
   TickPending();
-  for (const std::string& title : watch_.Stalled(now, options_.stall_warning_s))
-    options_.log.Warning(title + " has been running for more than " +
-                         std::to_string(static_cast<int>(options_.stall_warning_s)) +
-                         " s: a rank may be stopped, overloaded or doing something else");
+  for (const WatchList::Stall& stall : watch_.Stalled(now, options_.stall_warning_s)) ReportStall(stall);
   const bool busy = watch_.active() > 0 || roll_call_ || !OldestPending().ok() || table_.waiting() > 0;
   if (busy) last_busy_ = now;
   // Operations follow each other closely: going on for one more tick spares the next ones that wake-up.
   if (now - last_busy_ > Deadline::Seconds(kTickSeconds)) return;
   ticking_.store(true);
   next_look_ = now + Deadline::Seconds(kTickSeconds);
+}
+
+void Engine::ReportStall(const WatchList::Stall& stall) {
+  const std::string text = stall.title + " has been running for more than " +
+                           std::to_string(static_cast<int>(options_.stall_warning_s)) + " s";
+  const Status warning(Code::kDeadlineExceeded, text);
+  if (is_root()) return WarnOfStall(stall.channel, stall.sequence, warning);
+  star_->Send(0, static_cast<uint8_t>(Message::kStalled), EncodeTimeout(stall.channel, stall.sequence, warning));
+  options_.log.Warning(text + ": rank 0 says which ranks it waits for, unless rank 0 is stopped itself");
 }
 
 void Engine::TickNegotiation(Deadline::Clock::time_point now) {

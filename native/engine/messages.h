@@ -35,6 +35,7 @@ enum class Message : uint8_t {
   kJoinTimeout = 20,  // -> 0: seconds: my join has timed out; who has not joined?
   kForget = 21,       // -> 0: name of a plan that I no longer need
   kFreed = 22,        // 0 -> all: a channel that no plan uses any longer
+  kStalled = 23,      // -> 0: channel, sequence, warning: my operation takes long; who is missing?
 };
 
 // That all ranks have come to a point of the set-up.

@@ -109,18 +109,18 @@ std::string WatchList::Oldest() const {
   return oldest == nullptr ? "" : oldest->operation->Title();
 }
 
-std::vector<std::string> WatchList::Stalled(Deadline::Clock::time_point now, double seconds) {
-  std::vector<std::string> titles;
-  if (seconds <= 0) return titles;
+std::vector<WatchList::Stall> WatchList::Stalled(Deadline::Clock::time_point now, double seconds) {
+  std::vector<Stall> stalls;
+  if (seconds <= 0) return stalls;
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [channel, slot] : slots_) {
     if (slot.operation == nullptr || slot.reported) continue;
     if (!slot.since) slot.since = now;
     if (now - *slot.since < Deadline::Seconds(seconds)) continue;
     slot.reported = true;
-    titles.push_back(slot.operation->Title());
+    stalls.push_back({channel, slot.sequence, slot.operation->Title()});
   }
-  return titles;
+  return stalls;
 }
 
 }  // namespace tfc

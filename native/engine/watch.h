@@ -21,6 +21,12 @@ namespace tfc {
 
 class WatchList {
  public:
+  struct Stall {
+    uint32_t channel;
+    uint64_t sequence;
+    std::string title;
+  };
+
   // Notes that `operation` runs as number `sequence` of `channel`. It must live until End. Gives
   // PEER_LOST if a rank that has left will never take part in it. `*view_owed` says that somebody
   // has asked for this operation's view before it began.
@@ -52,8 +58,8 @@ class WatchList {
   uint64_t active() const;
   // The title of what has run longest by the looks of Stalled; nothing if nothing runs.
   std::string Oldest() const;
-  // Titles of operations that have run for `seconds` since the first look at them, each once.
-  std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
+  // Operations that have run for `seconds` since the first look at them, each once.
+  std::vector<Stall> Stalled(Deadline::Clock::time_point now, double seconds);
 
  private:
   struct Slot {

@@ -332,6 +332,42 @@ TEST_P(WorldTest, ALateRankIsNamedAtTheDeadline) {
   });
 }
 
+// The messages of all ranks.
+struct Messages {
+  static void Add(void* user, int32_t, const char* message) {
+    auto* self = static_cast<Messages*>(user);
+    std::lock_guard<std::mutex> lock(self->mutex);
+    self->text += std::string(message) + "\n";
+    self->came.notify_all();
+  }
+  bool Await(const std::string& part) {
+    std::unique_lock<std::mutex> lock(mutex);
+    return came.wait_for(lock, std::chrono::seconds(20), [&] { return text.find(part) != std::string::npos; });
+  }
+
+  std::mutex mutex;
+  std::condition_variable came;
+  std::string text;
+};
+
+TEST_P(WorldTest, ALateRankIsNamedInTheWarningAndNothingFails) {
+  if (size() == 1) GTEST_SKIP() << "nobody to wait for";
+  for (const int late : {0, size() - 1}) {
+    Messages messages;
+    WorldOptions options = GetParam().options;
+    options.op_timeout_s = 60;
+    options.stall_warning_s = 0.2;
+    options.log = &Messages::Add;
+    options.log_user = &messages;
+    RunWorld(options, [&](int rank, tfc_communicator* communicator) {
+      const std::string named = "s; rank " + std::to_string(late) + " has not called it";
+      if (rank == late) EXPECT_TRUE(messages.Await(named)) << messages.text;
+      std::vector<float> values(10, 1);
+      EXPECT_EQ(AllReduce(communicator, &values).code, TFC_OK);
+    });
+  }
+}
+
 TEST_P(WorldTest, WhatARankWaitsInInsteadIsNamedAtTheDeadline) {
   if (size() == 1) GTEST_SKIP() << "nobody to wait for";
   EveryRank([&](int rank, tfc_communicator* communicator) {

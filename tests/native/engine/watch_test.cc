@@ -50,10 +50,14 @@ TEST(WatchTest, CountsAndStalls) {
   WatchList watch;
   const Operation operation = Named("a");
   bool owed = false;
-  ASSERT_TRUE(watch.Begin(1, 0, operation, &owed).ok());
+  ASSERT_TRUE(watch.Begin(1, 7, operation, &owed).ok());
   const auto now = Deadline::Clock::now();
   EXPECT_TRUE(watch.Stalled(now, 60).empty());
-  EXPECT_EQ(watch.Stalled(now + std::chrono::seconds(61), 60), std::vector<std::string>{"barrier 'a'"});
+  const auto stalls = watch.Stalled(now + std::chrono::seconds(61), 60);
+  ASSERT_EQ(stalls.size(), 1u);
+  EXPECT_EQ(stalls[0].title, "barrier 'a'");
+  EXPECT_EQ(stalls[0].channel, 1u);
+  EXPECT_EQ(stalls[0].sequence, 7u);
   EXPECT_TRUE(watch.Stalled(now + std::chrono::seconds(62), 60).empty());
   EXPECT_EQ(watch.active(), 1u);
   EXPECT_EQ(watch.Oldest(), "barrier 'a'");
