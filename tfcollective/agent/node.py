@@ -40,6 +40,8 @@ _LOG = log.get_logger(__name__)
 def wait_for_key(path: Path, patience: float) -> bytes:
     """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
     deadline = Deadline.after(patience)
+    if not path.exists():
+        _LOG.warning("waiting for the key file %s, at most %g s", path, patience)
     while not path.exists() and not deadline.expired():
         time.sleep(TIMING.retry)  # some file systems give no notice of new files
     key = read_key(Settings(key_file=str(path)))

@@ -55,6 +55,7 @@ def agent(
     from tfcollective.agent.node import wait_for_key
     from tfcollective.agent.protocol import NodeSettings
 
+    coordinator = Endpoint.parse(join)  # before the wait for the key
     settings = Settings.load()
     patience = settings.start_timeout if start_timeout is None else start_timeout
     key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), patience)
@@ -64,7 +65,7 @@ def agent(
         )
     return serve(
         NodeSettings(
-            coordinator=str(Endpoint.parse(join)),
+            coordinator=str(coordinator),
             key=key.hex(),
             name=name or socket.gethostname(),
             network_interfaces=network_interface,
