@@ -32,6 +32,19 @@ def test_what_is_no_function_is_refused():
         tfcollective.run("train.py", np=2)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"args": 3}, "args: a list or tuple of the function's arguments, not 3"),
+        ({"args": "text"}, "args: a list or tuple of the function's arguments, not 'text'"),
+        ({"kwargs": [1]}, r"kwargs: a dict of the function's named arguments, not \[1\]"),
+    ],
+)
+def test_what_are_no_arguments_is_refused(call, message):
+    with pytest.raises(tfcollective.ConfigError, match=message):
+        tfcollective.run(print, np=2, **call)
+
+
 def test_an_unknown_option_is_named():
     with pytest.raises(
         tfcollective.ConfigError,

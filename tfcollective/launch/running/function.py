@@ -10,7 +10,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,12 @@ _NOT_BY_HAND = "only tfcollective.run() starts this module"
 def make_call(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], sys_path: Sequence[str]
 ) -> FunctionCall:
-    """Pickles a call; InvalidArgumentError when it cannot be, or is too large to send."""
+    """Pickles a call; InvalidArgumentError when it cannot be, or is too large to send; ConfigError for arguments that
+    are not a sequence and a mapping."""
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
+        raise ConfigError(f"args: a list or tuple of the function's arguments, not {args!r}")
+    if not isinstance(kwargs, Mapping):
+        raise ConfigError(f"kwargs: a dict of the function's named arguments, not {kwargs!r}")
     what = f"the function {getattr(fn, '__name__', fn)!r}"
     data = payload.dumps((fn, tuple(args), dict(kwargs)), what)
     if len(data) > _MAX_CALL_BYTES:
