@@ -40,6 +40,13 @@ def test_without_a_prefix():
     assert run("-np", "1", "--no-prefix", *python("print('a\\rb')"))[1].encode() in (b"a\rb\n", b"a\nb\n")
 
 
+def test_an_interface_that_does_not_exist_is_noted():
+    code, _, err = run("-np", "1", "--network-interface", "nowhere0", "true")
+    assert code == 0
+    assert "--network-interface: no interface here is or lies in nowhere0; there are: lo" in err
+    assert "--network-interface" not in run("-np", "1", "--network-interface", "lo", "true")[2]
+
+
 def test_the_log_directory_keeps_the_bytes(tmp_path):
     program = "import sys; sys.stdout.buffer.write(b'\\xff 1/2\\r2/2'); sys.stderr.write('e')"
     code, _, _ = run("-np", "2", "--log-dir", str(tmp_path / "logs"), *python(program))

@@ -16,10 +16,11 @@ from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
+from tfcollective.launch.plan.options import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.log import LEVELS
 from tfcollective.machine.network import is_this_machine
-from tfcollective.settings import ENGINES, TRANSPORTS, Settings, variable
+from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
@@ -29,7 +30,6 @@ _Value = TypeVar("_Value")
 
 # horovodrun has six levels of logging, we have four.
 _LEVELS = {"trace": "debug", "fatal": "error"}
-_MEBIBYTE = 1 << 20
 # What horovodrun's users may have in their scripts, and what is different here by nature: (flags, takes a value).
 _IGNORED: tuple[tuple[str, bool], ...] = (
     ("--gloo", False),
@@ -266,8 +266,8 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         max_restarts=options["max_restarts"],
         evaluator_grace=_given(options["evaluator_grace"], JobSpec.evaluator_grace),
         env={
-            **_bucket_bytes(options["bucket_mb"]),
-            **_gpus(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
+            **bucket_variables(options["bucket_mb"]),
+            **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
             **_parse_env(options["env"]),
         },
         start_timeout=_given(options["start_timeout"], settings.start_timeout),
@@ -352,23 +352,6 @@ def _words(option: str, text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigError(f"{option} {text!r}: {error}") from error
-
-
-def _bucket_bytes(text: str | None) -> dict[str, str]:
-    if text is None or text.lower() == "auto":
-        return {} if text is None else {variable("bucket_bytes"): "auto"}
-    try:
-        mebibytes = float(text)
-    except ValueError:
-        raise ConfigError(f"--bucket-mb is a number of MiB or auto, not {text!r}") from None
-    if not 0 < mebibytes < _MEBIBYTE:
-        raise ConfigError(f"--bucket-mb is above 0, not {text}")
-    return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
-
-
-def _gpus(each: int | None, *, shared: bool) -> dict[str, str]:
-    wish = {} if each is None else {variable("gpus_per_proc"): str(each)}
-    return {**wish, variable("share_gpus"): "1"} if shared else wish
 
 
 def _given(option: _Value | None, default: _Value) -> _Value:

@@ -19,6 +19,7 @@ from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.outcome.report import render
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
+from tfcollective.launch.plan.options import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.running.function import make_call
@@ -31,7 +32,8 @@ __all__ = ["Results", "function_job", "results_of", "run", "run_function_job"]
 
 _PATHS = {"cwd", "log_dir", "timeline"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
-_OPTIONS = tuple(sorted(field.name for field in fields(JobSpec) if field.name not in _NOT_OPTIONS))
+_FOR_RANKS = ("bucket_mb", "gpus_per_proc", "oversubscribe_gpus")  # reach the ranks as variables
+_OPTIONS = tuple(sorted({*_FOR_RANKS, *(field.name for field in fields(JobSpec))} - _NOT_OPTIONS))
 _FROM_SETTINGS = (
     "start_timeout",
     "op_timeout",
@@ -98,7 +100,8 @@ def run(
             ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
             ``emit_tf_config``,
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
-            (seconds), ``max_restarts``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
+            (seconds), ``max_restarts``; ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
+            ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
             from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
             ``func``, ``num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``, ``ssh_identity_file``,
@@ -156,6 +159,7 @@ def function_job(
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
+    options["env"] = {**_for_ranks(options), **(options.get("env") or {})}
     for name in _PATHS & set(options):
         options[name] = _as_path(name, options[name])
     hosts = options.pop("hosts", ())
@@ -171,6 +175,12 @@ def function_job(
         hosts=hosts,
         **{**_defaults(loaded), **options},
     )
+
+
+def _for_ranks(options: dict[str, Any]) -> dict[str, str]:
+    """The variables for the options that are none of a job's own, which it takes out."""
+    bucket_mb, gpus, shared = (options.pop(name, None) for name in _FOR_RANKS)
+    return {**bucket_variables(bucket_mb), **gpu_options(gpus, shared=bool(shared))}
 
 
 def _launcher_for(spec: JobSpec) -> str:

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import tfcollective
+from tfcollective.launch import api
 from tfcollective.launch.providers.local import LocalLauncher
 from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.running import function
@@ -45,10 +46,34 @@ def test_what_are_no_arguments_is_refused(call, message):
         tfcollective.run(print, np=2, **call)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpus_per_proc": 0}, "--gpus-per-proc is 1 or more, not 0"),
+        ({"bucket_mb": "many"}, "--bucket-mb is a number of MiB or auto, not 'many'"),
+        ({"bucket_mb": -1}, "--bucket-mb is above 0, not -1"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(options, message):
+    with pytest.raises(tfcollective.ConfigError, match=message):
+        tfcollective.run(print, np=2, **options)
+
+
+def test_options_of_the_ranks_reach_them_as_variables():
+    spec = api.function_job(print, np=2, gpus_per_proc=2, oversubscribe_gpus=True, bucket_mb=0.5, env={"DATA": "/d"})
+    assert spec.env == {
+        "TFCOLLECTIVE_BUCKET_BYTES": "524288",
+        "TFCOLLECTIVE_GPUS_PER_PROC": "2",
+        "TFCOLLECTIVE_SHARE_GPUS": "1",
+        "DATA": "/d",
+    }
+    assert api.function_job(print, np=2).env == {}
+
+
 def test_an_unknown_option_is_named():
     with pytest.raises(
         tfcollective.ConfigError,
-        match=r"unknown option 'queue'; known: cwd, emit_tf_config, engine, env",
+        match=r"unknown option 'queue'; known: bucket_mb, cwd, emit_tf_config, engine, env",
     ):
         tfcollective.run(print, np=2, queue="a")
 

@@ -11,9 +11,10 @@ from tfcollective.launch.plan.planner import Plan, plan_local
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers.commands import CommandProvider, own_agent
 from tfcollective.launch.run import run_job_on
+from tfcollective.log import get_logger
 from tfcollective.machine.cores import available_cores
 from tfcollective.machine.gpus import visible_gpus
-from tfcollective.machine.network import is_this_machine
+from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine
 from tfcollective.machine.ports import choose_endpoints
 from tfcollective.settings import environ_snapshot
 from tfcollective.timeline import check_writable
@@ -21,6 +22,7 @@ from tfcollective.timeline import check_writable
 __all__ = ["LocalLauncher"]
 
 _HOST = "127.0.0.1"
+_LOG = get_logger(__name__)
 
 
 class LocalLauncher(Launcher):
@@ -43,6 +45,7 @@ class LocalLauncher(Launcher):
         plan = self.plan(spec)
         if spec.timeline is not None:  # rank 0 would find out only when the job has begun
             check_writable(Path(spec.cwd or "", spec.timeline))
+        _note_interfaces(spec)
         commands = {host: own_agent() for host in plan.hosts}
         return run_job_on(
             lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
@@ -52,3 +55,13 @@ class LocalLauncher(Launcher):
             observer=self.observer,
             stop_signals=stop_signals,
         )
+
+
+def _note_interfaces(spec: JobSpec) -> None:
+    """A job on this machine needs no interface; one that does not exist is a mistake all the same."""
+    if not spec.network_interfaces:
+        return
+    try:
+        choose_address(interface_addresses(), spec.network_interfaces)
+    except ConfigError as error:
+        _LOG.warning("--network-interface: %s. All ranks are on this machine and do not need one", error)
