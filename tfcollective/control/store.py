@@ -33,7 +33,7 @@ class Store:
         """Sets the value and returns its version; raises Refusal when the store is full."""
         if not key or len(key) > _MAX_KEY_LENGTH:
             raise Refusal(f"a key has 1 to {_MAX_KEY_LENGTH} characters")
-        size = len(key) + len(json.dumps(value))
+        size = len(key) + _size(value)
         used = self._used - self._sizes.get(key, 0) + size
         if used > self._max_bytes:
             raise Refusal(f"the store is full: {used} bytes wanted, {self._max_bytes} allowed")
@@ -57,3 +57,8 @@ class Store:
         """The newest value if its version is above ``version``, else None."""
         entry = self._entries.get(key)
         return entry if entry is not None and entry.version > version else None
+
+
+def _size(value: object) -> int:
+    """How much room a value takes. A segment of a blob, which is a long text, is not encoded again to find that out."""
+    return len(value) if isinstance(value, str) and value.isascii() else len(json.dumps(value))

@@ -24,6 +24,13 @@ def test_the_size_is_bounded_and_replacing_frees():
     store.put("b", "y" * 20)
 
 
+def test_a_text_takes_as_much_room_as_it_is_long():
+    Store(31).put("a", "x" * 30)
+    for value in ("x" * 31, "é" * 10):  # the second: as JSON
+        with pytest.raises(Refusal, match="full"):
+            Store(31).put("a", value)
+
+
 @pytest.mark.parametrize("key", ["", "k" * 513])
 def test_keys_are_bounded(key):
     with pytest.raises(Refusal, match="characters"):
