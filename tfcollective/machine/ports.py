@@ -1,7 +1,7 @@
 """Ports of this machine for servers that take a port and no socket, as TensorFlow's do.
 
-They cannot be held for them: they are chosen below the range from which Linux gives out ports by itself, where nobody
-gets one by accident between our choice and the server's start.
+They cannot be held for them: they are chosen below the range from which Linux gives out ports by itself, where no
+process gets one by accident between our choice and the server's start.
 """
 
 from __future__ import annotations

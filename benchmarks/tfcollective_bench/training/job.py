@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -55,10 +55,10 @@ class JobError(Exception):
 def main() -> int:
     """Runs the job that the arguments describe; returns the exit code."""
     case, site = Case.from_text(sys.argv[1]), Site.from_text(sys.argv[2])
-    with tempfile.TemporaryDirectory(dir=site.results or None) as directory, _ended_by_sigterm():
+    with tempfile.TemporaryDirectory(dir=site.results or None) as directory, _ended_by_sigterm() as check:
         try:
             complete = _complete(site, case, directory)
-            results, reading = run_job(case, complete)
+            results, reading = run_job(case, complete, check)
             timeline = _timeline(complete) if case.timeline else None
         except JobError as error:
             sys.stderr.write(f"{error}\n")
@@ -70,10 +70,13 @@ def main() -> int:
     return 0
 
 
-def run_job(case: Case, site: Site) -> tuple[list[ProcessResult], Reading]:
-    """Starts the processes of ``case``, waits for their end and leaves none; JobError when one failed."""
+def run_job(case: Case, site: Site, check: Callable[[], None] = lambda: None) -> tuple[list[ProcessResult], Reading]:
+    """Starts the processes of ``case``, waits for their end and leaves none; JobError when one failed.
+
+    What ``check`` raises, which is called at least once a second, ends them.
+    """
     plan = plan_job(case, site)
-    job = _Job(plan, Path(site.results), Meter(watched_interfaces(site.interfaces)))
+    job = _Job(plan, Path(site.results), Meter(watched_interfaces(site.interfaces)), check)
     try:
         job.start()
         job.wait(Deadline.never())
@@ -83,16 +86,20 @@ def run_job(case: Case, site: Site) -> tuple[list[ProcessResult], Reading]:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that processes and files are cleared away."""
+def _ended_by_sigterm() -> Iterator[Callable[[], None]]:
+    """Yields what ends this process, with processes and files cleared away, once SIGTERM has come.
 
-    def stop(number: int, frame: object) -> None:
-        del frame
-        raise SystemExit(128 + number)
+    The handler only notes the signal: what it raised in a hook of os.fork would be lost.
+    """
+    came: list[int] = []
 
-    earlier = signal.signal(signal.SIGTERM, stop)
+    def end() -> None:
+        if came:
+            raise SystemExit(128 + came[0])
+
+    earlier = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     try:
-        yield
+        yield end
     finally:
         signal.signal(signal.SIGTERM, earlier)
 
@@ -135,8 +142,9 @@ class _Running:
 class _Job:
     """The processes of one job, watched by one thread."""
 
-    def __init__(self, plan: JobPlan, results: Path, meter: Meter) -> None:
+    def __init__(self, plan: JobPlan, results: Path, meter: Meter, check: Callable[[], None]) -> None:
         self._plan = plan
+        self._check = check
         self._results = results
         self.meter = meter
         self._selector = selectors.DefaultSelector()
@@ -198,6 +206,7 @@ class _Job:
                 raise JobError(f"the {one.planned.name} was not ready after {_READY_S:g} s{_last_line(one)}")
 
     def _step(self, deadline: Deadline) -> None:
+        self._check()
         for key, _ in self._selector.select(min(deadline.remaining(), 1.0)):
             one: _Running = key.data
             if isinstance(key.fileobj, int):
