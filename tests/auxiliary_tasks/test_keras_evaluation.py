@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,19 @@ def test_every_kind_is_evaluated_and_reported(tmp_path: Path, kind: str) -> None
     events = scalars(tmp_path / "eval")
     assert events["loss", 3] == pytest.approx(36.0)
     assert set(events) == {(name, step) for name in result.metrics for step in (1, 2, 3)}
+
+
+def test_the_state_of_the_optimizer_is_not_missed(tmp_path: Path) -> None:
+    """Keras 3 warns that a model which has not trained skips it."""
+    trained, fresh = new_model(), new_model()
+    for model in (trained, fresh):
+        model.compile(keras.optimizers.Adam(0.0), "mse")
+    trained.fit(X, Y, verbose=0)
+    save(trained, tmp_path, "weights", 1.0, 1)
+    (checkpoint,) = find_checkpoints(tmp_path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Skipping")
+        assert KerasEvaluation((X, Y), fresh)(checkpoint).metrics["loss"] == pytest.approx(9.0)
 
 
 def test_weights_without_a_model_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -57,7 +58,9 @@ class KerasEvaluation:
         if self._model is None:
             raise InvalidArgumentError(f"{checkpoint.path} holds weights only: give a compiled and built model")
         if checkpoint.kind != TENSORFLOW:
-            with _metrics_set_aside(self._model):
+            with _metrics_set_aside(self._model), warnings.catch_warnings():
+                # The model need not have trained; an evaluation needs no state of its optimizer.
+                warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
                 self._model.load_weights(checkpoint.path)
             return self._model
         names = [name for name, _ in tf.train.list_variables(checkpoint.path)]
