@@ -45,7 +45,14 @@ def address(array: Array) -> int:
 
 
 def as_input(value: npt.ArrayLike, argument: str) -> Array:
-    """`value` as a C-contiguous array in native byte order; copied only when it is not one already."""
+    """`value` as a C-contiguous array in native byte order; copied only when it is not one already.
+
+    Raises:
+        InvalidArgumentError: a masked array.
+        UnsupportedError: of a dtype that no collective takes.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidArgumentError(f"{argument}: a masked array, whose mask would be lost: pass array.filled(...)")
     array = np.asarray(value, order="C")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["ArgumentError", "collective", "opaque"]
+__all__ = ["ArgumentError", "collective", "collective_of_objects", "opaque"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -30,8 +30,19 @@ class ArgumentError(InvalidArgumentError, tf.errors.InvalidArgumentError):  # ty
 
 
 def collective(function: _Function) -> _Function:
-    """The function, whose InvalidArgumentError is TensorFlow's, too, and which AutoGraph leaves as it is."""
+    """The function, whose InvalidArgumentError is TensorFlow's, too, and which AutoGraph leaves as it is.
 
+    Where TensorFlow refuses an argument that is no dense tensor of numbers, the error says so.
+    """
+    return _at_border(function, _unsuitable)
+
+
+def collective_of_objects(function: _Function) -> _Function:
+    """As :func:`collective`, for a function that takes any value."""
+    return _at_border(function, lambda arguments: None)
+
+
+def _at_border(function: _Function, wrong_with: Callable[[Any], str | None]) -> _Function:
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -40,8 +51,26 @@ def collective(function: _Function) -> _Function:
             if isinstance(error, ArgumentError):
                 raise
             raise ArgumentError(None, None, str(error)) from error
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            found = wrong_with([args, kwargs])
+            if found is None:
+                raise
+            raise ArgumentError(None, None, found) from error
 
     return opaque(cast(_Function, called))
+
+
+def _unsuitable(arguments: Any) -> str | None:
+    """What is wrong with the first argument that no collective can take; None if none is known to be so."""
+    for value in tf.nest.flatten(arguments):
+        if isinstance(value, tf.RaggedTensor):
+            return "tensor: a RaggedTensor: pass its flat_values and row_splits, or to_tensor()"
+        if isinstance(value, tf.SparseTensor):
+            return "tensor: a SparseTensor: pass tf.sparse.to_dense(tensor), or its indices and values to allgather"
+        dtype = getattr(value, "dtype", None)
+        if tf.is_tensor(value) and dtype in (tf.string, tf.variant, tf.resource):
+            return f"tensor: the type {dtype.name} has no numbers: allgather_object and broadcast_object take any value"
+    return None
 
 
 def opaque(function: _Function) -> _Function:

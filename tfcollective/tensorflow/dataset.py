@@ -29,9 +29,14 @@ def shard(dataset: Any, even: bool = True) -> Any:
         A dataset of the same element type.
 
     Raises:
-        InvalidArgumentError: known to have fewer elements than there are ranks, or an order that is another one on each
-            rank.
+        InvalidArgumentError: no dataset, known to have fewer elements than there are ranks, or an order that is another
+            one on each rank.
     """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise InvalidArgumentError(
+            f"dataset: expected a tf.data.Dataset, got {type(dataset).__name__}: "
+            "tf.data.Dataset.from_tensor_slices makes one of arrays"
+        )
     size = runtime.size()
     if size == 1 or not runtime.task().is_trainer:
         return dataset

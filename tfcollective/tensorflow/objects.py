@@ -7,12 +7,12 @@ from typing import Any
 
 from tfcollective import payload, runtime
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.border import collective
+from tfcollective.tensorflow.border import collective_of_objects
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn"]
 
 
-@collective
+@collective_of_objects
 def broadcast_object(
     obj: Any, root_rank: int = 0, session: None = None, name: str | None = None, process_set: ProcessSet | None = None
 ) -> Any:
@@ -55,7 +55,7 @@ def broadcast_object_fn(
     return broadcast
 
 
-@collective
+@collective_of_objects
 def allgather_object(
     obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet | None = None
 ) -> list[Any]:

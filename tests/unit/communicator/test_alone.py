@@ -82,6 +82,7 @@ def test_what_is_not_contiguous_or_native_is_copied(world: NativeCommunicator) -
     [
         (lambda w: w.allreduce(["text"]), "array: dtype"),
         (lambda w: w.allreduce([1j]), "array: dtype"),
+        (lambda w: w.allreduce(np.ma.masked_array([1.0, 2.0], [True, False])), "array: a masked array"),
         (lambda w: w.allreduce([1.0], op=2), "op: expected one of Average"),
         (lambda w: w.allreduce([1.0], out=np.zeros(2)), "out: expected dtype float64 and shape"),
         (lambda w: w.allreduce([1.0], out=np.zeros(1, np.float32)), "out: expected"),

@@ -15,6 +15,7 @@ import tfcollective.tensorflow as tfc
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
 from tfcollective.runtime.process_sets import Members, ProcessSet, _Registered
+from tfcollective.tensorflow import ops
 
 pytestmark = pytest.mark.tensorflow
 
@@ -106,6 +107,40 @@ def test_bad_arguments_are_named() -> None:
             tfc.allgather(tf.ones(3), process_set=1.5)
         with pytest.raises(InvalidArgumentError, match="op"):
             tfc.allreduce(1.0, op=6)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: tf.constant(["a"]), "string has no numbers: allgather_object"),
+        (lambda: tf.ragged.constant([[1.0], [2.0, 3.0]]), "RaggedTensor: pass its flat_values"),
+        (lambda: tf.sparse.from_dense([1.0, 0.0]), "SparseTensor: pass tf.sparse.to_dense"),
+    ],
+    ids=["string", "ragged", "sparse"],
+)
+def test_what_is_no_dense_tensor_of_numbers_is_named(make: object, named: str, traced: bool) -> None:
+    """By the native ops, which refuse the type before they run."""
+    calls = [
+        lambda: tfc.allreduce(make()),
+        lambda: tfc.grouped_allreduce([make(), make()]),
+        lambda: tfc.broadcast(make(), root_rank=0),
+        lambda: tfc.allgather(make()),
+    ]
+    with fake_world():
+        ops._module = None
+        for call in calls:
+            with pytest.raises(InvalidArgumentError, match=named):
+                (tf.function(call) if traced else call)()
+
+
+def test_objects_may_hold_what_is_no_dense_tensor() -> None:
+    class Bad:
+        def __reduce__(self) -> tuple:
+            return int, ("no number",)
+
+    with fake_world(), pytest.raises(ValueError, match="no number"):
+        tfc.allgather_object([tf.ragged.constant([[1.0]]), Bad()])
 
 
 @pytest.mark.parametrize("traced", [False, True])

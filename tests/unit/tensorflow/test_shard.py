@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
@@ -91,6 +92,12 @@ def pattern(tmp_path: Path) -> str:
     for name in "abcd":
         (tmp_path / f"{name}.txt").write_text(name)
     return str(tmp_path / "*.txt")
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_arrays_are_no_datasets(size: int) -> None:
+    with fake_world(size=size), pytest.raises(InvalidArgumentError, match=r"got ndarray: .*from_tensor_slices"):
+        tfc.shard(np.arange(4))
 
 
 def interleaved(kind: Any = tf.data.Dataset, **options: Any) -> Any:
