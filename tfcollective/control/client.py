@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tfcollective.clock import Deadline
 from tfcollective.codec import decode, encode, from_document
-from tfcollective.control import blobs
+from tfcollective.control import blobs, messages
 from tfcollective.control.connection import (
     Access,
     Connection,
@@ -21,33 +21,6 @@ from tfcollective.control.connection import (
     InterceptedError,
     OtherJobError,
     UnprovenReplyError,
-)
-from tfcollective.control.messages import (
-    Alive,
-    Beat,
-    Enroll,
-    Enrolled,
-    Exited,
-    FindLost,
-    Found,
-    Get,
-    Join,
-    Joined,
-    Leave,
-    Lost,
-    Nothing,
-    Presence,
-    Put,
-    ReadClock,
-    ReadOutput,
-    Refused,
-    Remove,
-    Show,
-    Started,
-    Status,
-    Stored,
-    Time,
-    path_of,
 )
 from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.protocol import MAX_BODY_BYTES
@@ -135,7 +108,7 @@ class CoordinatorClient:
         deadline = Deadline.after(timeout + TIMING.join_margin)
         while True:
             wait = min(TIMING.poll, deadline.remaining())
-            reply = self._call(Join(request, wait), Joined, wait=wait)
+            reply = self._call(messages.Join(request, wait), messages.Joined, wait=wait)
             if reply.world is not None:
                 return reply.world
             if reply.failure is not None:
@@ -146,45 +119,45 @@ class CoordinatorClient:
 
     def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
         """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
-        self._call(Beat(task, activity, info), Nothing)
+        self._call(messages.Beat(task, activity, info), messages.Nothing)
 
     def alive(self, name: str) -> None:
         """Says that the process of this name lives: for those that are no task."""
-        self._call(Alive(name), Nothing)
+        self._call(messages.Alive(name), messages.Nothing)
 
     def leave(self, task: TaskKey) -> None:
         """Says that the task leaves the world in order."""
-        self._call(Leave(task), Nothing)
+        self._call(messages.Leave(task), messages.Nothing)
 
     def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
         is none within ``timeout`` seconds (20 at most)."""
         wait = min(TIMING.poll, timeout)
-        lost = self._call(FindLost(generation, wait), Lost, wait=wait)
+        lost = self._call(messages.FindLost(generation, wait), messages.Lost, wait=wait)
         return None if lost.rank is None else (lost.rank, lost.message)
 
     def started(self, task: TaskKey, *, node: str, pid: int) -> None:
         """Says that the task's process runs: for agents."""
-        self._call(Started(task, node, pid), Nothing)
+        self._call(messages.Started(task, node, pid), messages.Nothing)
 
     def exited(self, record: ExitRecord) -> None:
         """Says how a task's process ended: for agents."""
-        self._call(Exited(record), Nothing)
+        self._call(messages.Exited(record), messages.Nothing)
 
     def enroll(self, token: str, facts: Mapping[str, object]) -> int:
         """Says that a node is ready for its part of the job, and what it is like; returns its number.
 
         ``token`` is random: the same one is the same node.
         """
-        return self._call(Enroll(token, facts), Enrolled).number
+        return self._call(messages.Enroll(token, facts), messages.Enrolled).number
 
     def status(self) -> Mapping[str, object]:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
-        return self._call(Status(), dict[str, object])
+        return self._call(messages.Status(), dict[str, object])
 
     def ping(self) -> None:
         """Nothing when the coordinator answers."""
-        self._call(ReadClock(), Time)
+        self._call(messages.ReadClock(), messages.Time)
 
     def clock_offset(self, samples: int) -> int:
         """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.
@@ -195,7 +168,7 @@ class CoordinatorClient:
         best: tuple[int, int] | None = None
         for _ in range(samples):
             sent = time.monotonic_ns()
-            there = self._call(ReadClock(), Time).monotonic_ns
+            there = self._call(messages.ReadClock(), messages.Time).monotonic_ns
             received = time.monotonic_ns()
             measured = (received - sent, there - (sent + received) // 2)
             best = measured if best is None else min(best, measured)
@@ -205,17 +178,17 @@ class CoordinatorClient:
 
     def put(self, key: str, value: object) -> int:
         """Sets a JSON value and returns its version."""
-        return self._call(Put(key, value), Stored).version
+        return self._call(messages.Put(key, value), messages.Stored).version
 
     def get(self, key: str) -> Entry | None:
         """The newest value of a key, or None."""
-        return self._entry(Get(key))
+        return self._entry(messages.Get(key))
 
     def wait(self, key: str, *, timeout: float, newer_than: int = 0) -> Entry | None:
         """The newest value of a key once its version is above ``newer_than``; None after ``timeout`` seconds."""
         deadline = Deadline.after(timeout)
         while True:
-            entry = self._entry(Get(key, newer_than, min(TIMING.poll, deadline.remaining())))
+            entry = self._entry(messages.Get(key, newer_than, min(TIMING.poll, deadline.remaining())))
             if entry is not None or deadline.expired():
                 return entry
 
@@ -224,20 +197,20 @@ class CoordinatorClient:
     ) -> Entry | None:
         """As :meth:`wait`, for as long as the process ``name`` says that it is :meth:`alive`; None once it has not done
         so for ``limit`` seconds, or for ``first`` seconds if it never has."""
-        presence = Presence(name, limit, limit if first is None else first)
-        request = Get(key, newer_than, TIMING.poll, presence)
+        presence = messages.Presence(name, limit, limit if first is None else first)
+        request = messages.Get(key, newer_than, TIMING.poll, presence)
         while True:
-            found = self._call(request, Found, wait=request.timeout)
+            found = self._call(request, messages.Found, wait=request.timeout)
             if found.entry is not None or found.silent:
                 return found.entry
 
     def has_gone(self, key: str, name: str, limit: float) -> bool:
         """Whether :meth:`wait_while` would return now."""
-        found = self._call(Get(key, 0, 0.0, Presence(name, limit, limit)), Found)
+        found = self._call(messages.Get(key, 0, 0.0, messages.Presence(name, limit, limit)), messages.Found)
         return found.entry is not None or found.silent
 
-    def _entry(self, request: Get) -> Entry | None:
-        return self._call(request, Found, wait=request.timeout).entry
+    def _entry(self, request: messages.Get) -> Entry | None:
+        return self._call(request, messages.Found, wait=request.timeout).entry
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes of any length under ``name``."""
@@ -255,35 +228,35 @@ class CoordinatorClient:
 
     def remove_blob(self, name: str) -> None:
         """Has the bytes under ``name`` forgotten; nothing if there are none."""
-        self._call(Remove(name), Nothing)
+        self._call(messages.Remove(name), messages.Nothing)
 
     # ---- output ----------------------------------------------------------------------------------------------------
 
     def show(self, piece: OutputPiece) -> None:
         """Hands on whole lines of a node's output to those who read along."""
-        self._call(Show(piece), Nothing)
+        self._call(messages.Show(piece), messages.Nothing)
 
     def read_output(self, position: int, *, timeout: float) -> OutputPage:
         """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
         (20 at most)."""
         wait = min(TIMING.poll, timeout)
-        return self._call(ReadOutput(position, wait), OutputPage, wait=wait)
+        return self._call(messages.ReadOutput(position, wait), OutputPage, wait=wait)
 
     # ---- transport -------------------------------------------------------------------------------------------------
 
     def _call(self, request: object, kind: type[_T], *, wait: float = 0.0) -> _T:
         """The ``kind`` that answers ``request``, which the coordinator may keep for ``wait`` seconds."""
-        path, data = path_of(type(request)), encode(request)
+        path, data = messages.path_of(type(request)), encode(request)
         if len(data) > MAX_BODY_BYTES:
             raise CoordinatorError(f"a message of {len(data)} bytes is too large; {MAX_BODY_BYTES} are allowed")
         status, reply = self._exchange(path, data, wait)
         try:
             if status == _OK:
                 return decode(reply, kind, "the coordinator's answer")
-            reason = decode(reply, Refused, "the coordinator's refusal").error
+            reason = decode(reply, messages.Refused, "the coordinator's refusal").error
         except ConfigError as error:
             raise CoordinatorError(str(error)) from error
-        if status == _CONFLICT and isinstance(request, Join):
+        if status == _CONFLICT and isinstance(request, messages.Join):
             raise RendezvousError(reason)
         raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
 

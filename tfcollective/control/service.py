@@ -11,34 +11,8 @@ from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.codec import decode, encode
-from tfcollective.control import blobs
+from tfcollective.control import blobs, messages
 from tfcollective.control.liveness import LivenessTracker
-from tfcollective.control.messages import (
-    Alive,
-    Beat,
-    Enroll,
-    Enrolled,
-    Exited,
-    FindLost,
-    Found,
-    Get,
-    Join,
-    Joined,
-    Leave,
-    Lost,
-    Nothing,
-    Presence,
-    Put,
-    ReadClock,
-    ReadOutput,
-    Remove,
-    Show,
-    Started,
-    Status,
-    Stored,
-    Time,
-    path_of,
-)
 from tfcollective.control.output_log import OutputLog, OutputPage
 from tfcollective.control.protocol import NODES, TRAINING_ENDED
 from tfcollective.control.state import Membership, RendezvousFailure, TaskView
@@ -106,7 +80,7 @@ class JobService:
         self._on_trained = on_trained
         self._wakeups = Wakeups()
         self._liveness = LivenessTracker[str](TIMING.longest_gap)  # of processes that are no tasks
-        self._awaited: Counter[Presence] = Counter()
+        self._awaited: Counter[messages.Presence] = Counter()
         self._never_heard: set[str] = set()
         self._closing = False
         self._told: tuple[World, bytes] | None = None
@@ -115,23 +89,23 @@ class JobService:
         self._nodes: dict[str, Mapping[str, object]] = {}
         self._output = OutputLog(_MAX_OUTPUT_BYTES)
         kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
-            Join: self._join,
-            Beat: self._beat,
-            Alive: self._alive,
-            Leave: self._leave,
-            FindLost: self._find_lost,
-            Started: self._started,
-            Exited: self._exited,
-            Status: self._status,
-            ReadClock: self._read_clock,
-            Enroll: self._enroll,
-            Put: self._put,
-            Get: self._get,
-            Remove: self._remove,
-            Show: self._show,
-            ReadOutput: self._read_output,
+            messages.Join: self._join,
+            messages.Beat: self._beat,
+            messages.Alive: self._alive,
+            messages.Leave: self._leave,
+            messages.FindLost: self._find_lost,
+            messages.Started: self._started,
+            messages.Exited: self._exited,
+            messages.Status: self._status,
+            messages.ReadClock: self._read_clock,
+            messages.Enroll: self._enroll,
+            messages.Put: self._put,
+            messages.Get: self._get,
+            messages.Remove: self._remove,
+            messages.Show: self._show,
+            messages.ReadOutput: self._read_output,
         }
-        self._handlers = {path_of(kind): (kind, handler) for kind, handler in kinds.items()}
+        self._handlers = {messages.path_of(kind): (kind, handler) for kind, handler in kinds.items()}
 
     def serves(self, path: str) -> bool:
         """Whether there are requests that go to ``path``."""
@@ -216,7 +190,7 @@ class JobService:
         if self._membership.failure is not before:
             self._wakeups.wake(_ROUND)
 
-    def _is_silent(self, presence: Presence | None) -> bool:
+    def _is_silent(self, presence: messages.Presence | None) -> bool:
         if presence is None:
             return False
         limit = presence.first if presence.name in self._never_heard else presence.limit
@@ -237,7 +211,7 @@ class JobService:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    async def _join(self, message: Join) -> object:
+    async def _join(self, message: messages.Join) -> object:
         request, round_ends = message.request, self._membership.deadline
         self._membership.join(request, self._clock.monotonic())
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
@@ -247,60 +221,60 @@ class JobService:
         if isinstance(outcome, World):
             return self._tell_world(outcome)
         if isinstance(outcome, RendezvousFailure):
-            return Joined(failure=outcome.message, missing=outcome.missing)
+            return messages.Joined(failure=outcome.message, missing=outcome.missing)
         if self._closing:
-            return Joined(failure="the job has ended")
-        return Joined(missing=tuple(str(task) for task in self._membership.missing))
+            return messages.Joined(failure="the job has ended")
+        return messages.Joined(missing=tuple(str(task) for task in self._membership.missing))
 
     def _tell_world(self, world: World) -> bytes:
         """The same reply for all its members, made once."""
         if self._told is None or self._told[0] is not world:
-            self._told = (world, encode(Joined(world)))
+            self._told = (world, encode(messages.Joined(world)))
         return self._told[1]
 
-    async def _beat(self, message: Beat) -> Nothing:
+    async def _beat(self, message: messages.Beat) -> messages.Nothing:
         self._membership.heartbeat(message.task, message.activity, message.info, self._clock.monotonic())
-        return Nothing()
+        return messages.Nothing()
 
-    async def _alive(self, message: Alive) -> Nothing:
+    async def _alive(self, message: messages.Alive) -> messages.Nothing:
         self._liveness.heard(message.name, self._clock.monotonic())
         self._never_heard.discard(message.name)
-        return Nothing()
+        return messages.Nothing()
 
-    async def _leave(self, message: Leave) -> Nothing:
+    async def _leave(self, message: messages.Leave) -> messages.Nothing:
         self._membership.leave(message.task, self._clock.monotonic())
-        return Nothing()
+        return messages.Nothing()
 
-    async def _find_lost(self, message: FindLost) -> Lost:
+    async def _find_lost(self, message: messages.FindLost) -> messages.Lost:
         lost = await self._until(lambda: self._membership.lost_member(message.generation), message.timeout, _ENDS)
-        return Lost() if lost is None else Lost(*lost)
+        return messages.Lost() if lost is None else messages.Lost(*lost)
 
-    async def _started(self, message: Started) -> Nothing:
+    async def _started(self, message: messages.Started) -> messages.Nothing:
         self._membership.started(message.task, message.node, message.pid)
         self._began.setdefault(message.task, self._clock.monotonic())
-        return Nothing()
+        return messages.Nothing()
 
-    async def _exited(self, message: Exited) -> Nothing:
+    async def _exited(self, message: messages.Exited) -> messages.Nothing:
         self.exited(message.record)
-        return Nothing()
+        return messages.Nothing()
 
-    async def _put(self, message: Put) -> Stored:
-        return Stored(self.put(message.key, message.value))
+    async def _put(self, message: messages.Put) -> messages.Stored:
+        return messages.Stored(self.put(message.key, message.value))
 
-    async def _get(self, message: Get) -> Found:
-        def found() -> Found | None:
+    async def _get(self, message: messages.Get) -> messages.Found:
+        def found() -> messages.Found | None:
             entry = self._store.newer(message.key, message.version)
             silent = entry is None and self._is_silent(message.presence)
-            return Found(entry, silent) if entry is not None or silent else None
+            return messages.Found(entry, silent) if entry is not None or silent else None
 
         with self._awaiting(message.presence):
             topics: list[Hashable] = [(_STORE, message.key)]
             if message.presence is not None:
                 topics.append(message.presence)
-            return await self._until(found, message.timeout, *topics) or Found()
+            return await self._until(found, message.timeout, *topics) or messages.Found()
 
     @contextlib.contextmanager
-    def _awaiting(self, presence: Presence | None) -> Iterator[None]:
+    def _awaiting(self, presence: messages.Presence | None) -> Iterator[None]:
         """While it is open, the silence of this process wakes those that wait for the topic ``presence``."""
         if presence is None:
             yield
@@ -317,35 +291,35 @@ class JobService:
             if not self._awaited[presence]:
                 del self._awaited[presence]
 
-    async def _remove(self, message: Remove) -> Nothing:
+    async def _remove(self, message: messages.Remove) -> messages.Nothing:
         """Forgets the bytes under a name: the number of their segments first, so that no reader finds half of them."""
         count = len(self.segments(message.name) or ())
         self._store.remove(blobs.count_key(message.name))
         for index in range(count):
             self._store.remove(blobs.segment_key(message.name, index))
-        return Nothing()
+        return messages.Nothing()
 
-    async def _enroll(self, message: Enroll) -> Enrolled:
+    async def _enroll(self, message: messages.Enroll) -> messages.Enrolled:
         if message.token not in self._nodes:
             self._nodes[message.token] = message.facts
             self.put(NODES, list(self._nodes.values()))
-        return Enrolled(list(self._nodes).index(message.token))
+        return messages.Enrolled(list(self._nodes).index(message.token))
 
-    async def _show(self, message: Show) -> Nothing:
+    async def _show(self, message: messages.Show) -> messages.Nothing:
         self._output.add(message.piece)
         self._wakeups.wake(_OUTPUT)
-        return Nothing()
+        return messages.Nothing()
 
-    async def _read_output(self, message: ReadOutput) -> OutputPage:
+    async def _read_output(self, message: messages.ReadOutput) -> OutputPage:
         position = message.position
         page = await self._until(lambda: self._output.since(position), message.timeout, _OUTPUT)
         return page or OutputPage((), position, 0)
 
-    async def _read_clock(self, message: ReadClock) -> Time:
+    async def _read_clock(self, message: messages.ReadClock) -> messages.Time:
         del message
-        return Time(int(self._clock.monotonic() * 1e9))
+        return messages.Time(int(self._clock.monotonic() * 1e9))
 
-    async def _status(self, message: Status) -> object:
+    async def _status(self, message: messages.Status) -> object:
         del message
         membership, now = self._membership, self._clock.monotonic()
         return {
