@@ -42,7 +42,6 @@ from tfcollective.private_directory import runtime_directory
 from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
 
 __all__ = ["Supervision", "main", "serve"]
 
@@ -180,7 +179,7 @@ def _run(config: AgentConfig, settings: NodeSettings, number: int, orders: Order
     become_subreaper()
     with _scratch_directory(config, number) as scratch:
         config = replace(config, scratch_dir=scratch)
-        reporter = Reporter(_reporting_client(config, settings))
+        reporter = Reporter(CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key), config.job_id))
         supervisor = Supervisor(config, _worker_environ(config, settings), current_node_id(), reporter)
         supervisor.start()
         reporter.start()
@@ -201,15 +200,6 @@ def _scratch_directory(config: AgentConfig, number: int) -> Iterator[str]:
     parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
     with JobDirectory.create(parent, f"{config.job_id}-node-{number}") as directory:
         yield str(directory.path)
-
-
-def _reporting_client(config: AgentConfig, settings: NodeSettings) -> CoordinatorClient:
-    return CoordinatorClient(
-        Endpoint.parse(settings.coordinator),
-        bytes.fromhex(settings.key),
-        config.job_id,
-        encryption=Settings.load().encryption,
-    )
 
 
 def _worker_environ(config: AgentConfig, settings: NodeSettings) -> dict[str, str]:

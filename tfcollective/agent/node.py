@@ -51,12 +51,7 @@ def wait_for_key(path: Path, patience: float) -> bytes:
 
 def node_client(settings: NodeSettings) -> CoordinatorClient:
     """A client that learns soon that the coordinator does not answer."""
-    return CoordinatorClient(
-        Endpoint.parse(settings.coordinator),
-        bytes.fromhex(settings.key),
-        encryption=Settings.load().encryption,
-        reply_timeout=TIMING.short_reply,
-    )
+    return CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key), reply_timeout=TIMING.short_reply)
 
 
 def own_address(settings: NodeSettings) -> str:

@@ -28,6 +28,7 @@ from tfcollective.control.state import JoinRequest
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
+from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint, World
@@ -74,6 +75,20 @@ class CoordinatorClient:
         self._idle: list[Connection] = []
         self._lock = threading.Lock()  # over the idle connections
         self._closed = False
+
+    @classmethod
+    def to(
+        cls,
+        coordinator: str,
+        key: bytes,
+        job_id: str | None = None,
+        *,
+        reply_timeout: float = TIMING.reply,
+        connections: int = _CONNECTIONS,
+    ) -> CoordinatorClient:
+        """The same for ``coordinator``, a HOST:PORT, with the encryption that this process's settings ask for."""
+        at, encryption = Endpoint.parse(coordinator), Settings.load().encryption
+        return cls(at, key, job_id, encryption=encryption, reply_timeout=reply_timeout, connections=connections)
 
     def __enter__(self) -> CoordinatorClient:
         return self
@@ -154,10 +169,6 @@ class CoordinatorClient:
     def status(self) -> Mapping[str, object]:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
         return self._call(messages.Status(), dict[str, object])
-
-    def ping(self) -> None:
-        """Nothing when the coordinator answers."""
-        self._call(messages.ReadClock(), messages.Time)
 
     def clock_offset(self, samples: int) -> int:
         """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.

@@ -33,9 +33,7 @@ from tfcollective.launch.run import by_name, client_of, run_on_nodes
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
-from tfcollective.settings import Settings
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
 
 __all__ = ["ContainerProvider", "serve_container", "serve_job"]
 
@@ -68,9 +66,7 @@ class ContainerProvider(NodeProvider):
 
 def serve_container(settings: NodeSettings) -> int:
     """What runs in every other container: an agent, whose output the submitter sees."""
-    client = CoordinatorClient(
-        Endpoint.parse(settings.coordinator), bytes.fromhex(settings.key), encryption=Settings.load().encryption
-    )
+    client = CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key))
     with OutputRelay(client, settings.name):
         return serve(settings)
 

@@ -25,9 +25,7 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.running.function import fetch_results
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
-from tfcollective.settings import Settings
 from tfcollective.timing import TIMING, Timing
-from tfcollective.topology import Endpoint
 
 __all__ = ["HostedClient", "ask_status"]
 
@@ -39,8 +37,7 @@ _DONE_TRIES = 3
 
 def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
     """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached."""
-    client = CoordinatorClient(Endpoint.parse(coordinator), key, encryption=Settings.load().encryption)
-    with client, suppress(CoordinatorError):
+    with CoordinatorClient.to(coordinator, key) as client, suppress(CoordinatorError):
         return client.status()
     return None
 
@@ -56,13 +53,7 @@ class HostedClient:
 
     def __init__(self, coordinator: str, key: bytes, timing: Timing = TIMING) -> None:
         self._timing = timing
-        self._client = CoordinatorClient(
-            Endpoint.parse(coordinator),
-            key,
-            encryption=Settings.load().encryption,
-            reply_timeout=timing.long_reply,
-            connections=_CONNECTIONS,
-        )
+        self._client = CoordinatorClient.to(coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS)
         self._ended = threading.Event()
         self._channel = Channel(self._client, cancelled=self._ended.is_set)
         self._lost: str | None = None
