@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock", "on_thread"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock", "every", "on_thread"]
 
 _Result = TypeVar("_Result")
 
@@ -101,3 +102,24 @@ def on_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+@contextmanager
+def every(seconds: float, call: Callable[[], object], name: str) -> Iterator[None]:
+    """While it is open, ``call`` is made every so many seconds on a daemon thread named ``name``.
+
+    A call that hangs is left behind at the end. ``call`` handles its own errors.
+    """
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(seconds)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tfcollective.agent.protocol import Facts, NodeSettings, refusal_line
+from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.service import JobView
 from tfcollective.launch.gather import gather, orders_to
@@ -21,9 +21,7 @@ from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.launch.system.sweep import end_processes_of
-from tfcollective.settings import Settings
 from tfcollective.tasks import NO_RANK
-from tfcollective.topology import Endpoint
 
 __all__ = ["Assignment", "NodesRun", "by_name", "client_of", "run_job_on", "run_on_nodes", "start_patience"]
 
@@ -54,13 +52,7 @@ def by_name(plan: Plan) -> Callable[[Sequence[Facts]], Assignment]:
 
 def client_of(job: Job, nodes: int) -> CoordinatorClient:
     """For the launcher's own waits: one for each node, and its orders."""
-    return CoordinatorClient(
-        Endpoint.parse(job.coordinator),
-        job.key,
-        job.job_id,
-        encryption=Settings.load().encryption,
-        connections=2 * nodes + 1,
-    )
+    return CoordinatorClient.to(job.coordinator, job.key, job.job_id, connections=2 * nodes + 1)
 
 
 def start_patience(spec: JobSpec) -> float:
@@ -167,7 +159,7 @@ def run_on_nodes(
                 _dismiss(facts, client, provider, "there are fewer ranks than agents: this one is not needed")
         for node, workers in parts:
             node.begin(job, workers, python)
-        with _events(provider, nodes):
+        with every(_LOOK_S, partial(_look, provider, nodes), "tfc-events"):
             stop.open()
             failure = agents.wait(lambda: job.failed)
     if failure is not None:
@@ -184,24 +176,11 @@ def _dismiss(facts: Facts, client: CoordinatorClient, provider: NodeProvider, wh
         orders_to(facts, client, provider)(refusal_line(why))
 
 
-@contextlib.contextmanager
-def _events(provider: NodeProvider, nodes: Sequence[Node]) -> Iterator[None]:
-    """While it is open, the nodes hear what the provider knows of them."""
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(_LOOK_S):
-            for event in provider.events():
-                for node in nodes:
-                    if event.name in ("", node.facts.name):
-                        node.went(event)
-            for node in nodes:
-                node.look()
-
-    thread = threading.Thread(target=look, name="tfc-events", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(_LOOK_S)
+def _look(provider: NodeProvider, nodes: Sequence[Node]) -> None:
+    """Gives the nodes what the provider knows of them."""
+    for event in provider.events():
+        for node in nodes:
+            if event.name in ("", node.facts.name):
+                node.went(event)
+    for node in nodes:
+        node.look()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 
 import psutil
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
+from tfcollective.clock import every
 from tfcollective.control.auth import new_key
 from tfcollective.control.gloo_store import GlooStoreServer
 from tfcollective.control.published import read_published
@@ -121,7 +122,8 @@ class Job:
                 function.publish(self._spec.call, self._coordinator)
             self._directory.publish(_record(self._options, self._coordinator, self._spec))
             if self._observer is not None:
-                opened.enter_context(_observed(self._coordinator, self._observer))
+                show = partial(_show, self._coordinator, self._observer)
+                opened.enter_context(every(_LOOK_S, show, "tfc-observer"))
             self._open = opened.pop_all()
         _LOG.info("%s: coordinator at %s, records in %s", self.job_id, self.coordinator, self._directory.path)
         return self
@@ -249,25 +251,11 @@ class Job:
         )
 
 
-@contextlib.contextmanager
-def _observed(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -> Iterator[None]:
-    """While it is open, the observer sees the job every few seconds."""
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(_LOOK_S):
-            try:
-                observer(coordinator.view())
-            except CoordinatorError as error:
-                _LOG.debug("nobody can be shown how the job stands: %s", error)
-
-    thread = threading.Thread(target=look, name="tfc-observer", daemon=True)
-    thread.start()
+def _show(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -> None:
     try:
-        yield
-    finally:
-        ended.set()
-        thread.join(_LOOK_S)
+        observer(coordinator.view())
+    except CoordinatorError as error:
+        _LOG.debug("the observer cannot be shown the state of the job: %s", error)
 
 
 class _Killer:
