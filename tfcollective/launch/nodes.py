@@ -15,8 +15,8 @@ from tfcollective.codec import encode_line, from_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import orders_to
-from tfcollective.launch.plan.horovod_compat import PYTHONPATH
 from tfcollective.launch.plan.planner import WorkerPlan
+from tfcollective.launch.plan.rank_variables import PYTHONPATH
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.launch.running.job import Job

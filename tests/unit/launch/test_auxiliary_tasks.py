@@ -9,8 +9,8 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.auxiliary_tasks import side_limit
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
+from tfcollective.launch.plan.rank_variables import tf_config
 from tfcollective.launch.plan.spec import FunctionCall, JobSpec
-from tfcollective.launch.plan.tf_config import tf_config
 from tfcollective.launch.running.agents import AgentFailure, Agents
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings

@@ -4,9 +4,9 @@ import pytest
 
 from tfcollective.cli.command import check_engine
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts, plan_local
+from tfcollective.launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.machine.network import interface_of, with_interface
 from tfcollective.topology import Endpoint
@@ -44,7 +44,7 @@ def test_scopes_have_as_many_ranks_as_meet_there():
 
 
 def test_the_store_and_the_interface():
-    assert meeting_variables(Endpoint("10.0.0.7", 99)) == {
+    assert rendezvous_variables(Endpoint("10.0.0.7", 99)) == {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.7",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "99",
     }

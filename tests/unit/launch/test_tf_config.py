@@ -8,8 +8,8 @@ from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective.identity import discover
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts, plan_local, with_tf_config
+from tfcollective.launch.plan.rank_variables import tf_config
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.plan.tf_config import tf_config
 from tfcollective.launch.providers.join import JoinedLauncher
 from tfcollective.machine import ports
 from tfcollective.machine.ports import choose_endpoints

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfcollective.launch.plan.auxiliary_tasks import side_command
-from tfcollective.launch.plan.horovod_compat import PYTHONPATH, compat_variables
-from tfcollective.launch.plan.horovod_engine import engine_variables
 from tfcollective.launch.plan.hosts import Share
-from tfcollective.launch.plan.rank_variables import rank_variables
+from tfcollective.launch.plan.rank_variables import (
+    PYTHONPATH,
+    compat_variables,
+    engine_variables,
+    rank_variables,
+    tf_config,
+)
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.plan.tf_config import tf_config
 from tfcollective.machine.cores import thread_variables
 from tfcollective.machine.gpus import gpu_variables
 from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variables, variable

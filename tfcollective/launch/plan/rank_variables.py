@@ -1,12 +1,27 @@
-"""The ranks and sizes in a rank's environment, under the names that torchrun gave the field: pure."""
+"""What ranks find in their environment for scripts that expect another launcher: torchrun's names for ranks, Horovod's,
+``TF_CONFIG``, and what Horovod's own engine needs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterable, Mapping
 
-from tfcollective.topology import Placement
+from tfcollective.agent.protocol import HOROVOD_PACKAGES
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint, Placement
 
-__all__ = ["rank_variables"]
+__all__ = [
+    "PYTHONPATH",
+    "compat_variables",
+    "engine_variables",
+    "rank_variables",
+    "rendezvous_variables",
+    "scopes_of",
+    "tf_config",
+]
+
+PYTHONPATH = "PYTHONPATH"
 
 
 def rank_variables(place: Placement, given: Mapping[str, str]) -> dict[str, str]:
@@ -20,3 +35,75 @@ def rank_variables(place: Placement, given: Mapping[str, str]) -> dict[str, str]
         "LOCAL_WORLD_SIZE": place.local_size,
     }
     return {word: str(value) for word, value in words.items() if word not in given}
+
+
+def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
+    """``TF_CONFIG`` of ``task``, for scripts that use ``tf.distribute``: the trainers among these tasks, given in rank
+    order, and the task itself, whose TensorFlow server listens on the port that is given for it.
+
+    Other auxiliary tasks are left out, as TensorFlow's server would wait for them.
+    """
+    cluster: dict[str, list[str]] = {}
+    for member, endpoint in endpoints.items():
+        if member.is_trainer or member == task:
+            cluster.setdefault(member.type, []).append(str(endpoint))
+    return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
+
+
+def _horovod_place(place: Placement) -> dict[str, str]:
+    """The ranks and sizes under the names that Horovod's launcher gives them."""
+    return {
+        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_SIZE": str(place.size),
+        "HOROVOD_LOCAL_RANK": str(place.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(place.local_size),
+        "HOROVOD_CROSS_RANK": str(place.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(place.cross_size),
+    }
+
+
+def compat_variables(place: Placement, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a script written for Horovod needs to run unchanged: where ``import horovod`` leads, and its place.
+
+    Args:
+        place: the rank's.
+        environ: what it inherits; modules that its PYTHONPATH leads to stay reachable.
+    """
+    inherited = environ.get(PYTHONPATH, "")
+    path = str(HOROVOD_PACKAGES) + (os.pathsep + inherited if inherited else "")
+    return {PYTHONPATH: path, **_horovod_place(place)}
+
+
+def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str, str]:
+    """What a rank needs to run on Horovod's own engine, with our coordinator in the place of horovodrun.
+
+    Args:
+        place: the rank's.
+        node: the number of its node. Horovod tells nodes apart by a name, and two containers may have the same one.
+        op_timeout: how long (s) Horovod may wait for a peer.
+    """
+    return {
+        **_horovod_place(place),
+        "HOROVOD_HOSTNAME": f"node-{node}",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, int(op_timeout))),
+        # Without it Horovod waits for ever for a rank that does not come; it must be later than the warning.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(min(60.0, op_timeout / 2)))),
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(max(2, int(op_timeout))),
+    }
+
+
+def rendezvous_variables(store: Endpoint) -> dict[str, str]:
+    """Where Horovod's ranks find each other."""
+    return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": store.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port)}
+
+
+def scopes_of(ranks: Iterable[Mapping[str, str]]) -> dict[str, int]:
+    """The scopes in which ranks with these variables find each other, and how many ranks each has."""
+    scopes: dict[str, int] = {}
+    for env in ranks:
+        scopes["global"] = int(env["HOROVOD_SIZE"])
+        scopes[f"local_{env['HOROVOD_HOSTNAME']}"] = int(env["HOROVOD_LOCAL_SIZE"])
+        scopes[f"cross_{env['HOROVOD_LOCAL_RANK']}"] = int(env["HOROVOD_CROSS_SIZE"])
+    return scopes

@@ -27,8 +27,8 @@ from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.auxiliary_tasks import side_limit
-from tfcollective.launch.plan.horovod_engine import meeting_variables, scopes_of
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
 from tfcollective.launch.running.agents import AgentFailure
@@ -201,7 +201,7 @@ class Job:
         if self._store is None:  # not before the hosts are known, of which the plan speaks
             scopes = scopes_of(one.env for one in self._plan.workers)
             self._store = self._open.enter_context(GlooStoreServer(scopes, self._options.bind_host))
-        env = {**meeting_variables(self._store.endpoint), **worker.env}
+        env = {**rendezvous_variables(self._store.endpoint), **worker.env}
         return with_interface(env, env.get(variable("bind_host")), interface_addresses())
 
     def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
