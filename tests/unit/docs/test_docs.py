@@ -64,3 +64,18 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+def test_every_place_in_the_tree_that_the_docs_name_exists():
+    places = re.compile(r"`((?:tfcollective|native|launchers|benchmarks|tests|tools)/[\w/.]*)`")
+    # The history of releases and the records of decisions keep the names of their time.
+    now = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "adr"]
+    named = {(page.name, place) for page in now for place in places.findall(page.read_text()) if "ROOM" not in place}
+    named.discard(("mlflow.md", "tfcollective/report.json"))
+    assert len(named) > 50
+    assert not [(page, place) for page, place in named if not (ROOT / place).exists()]
+
+
+def test_the_list_of_decisions_is_whole_and_in_order():
+    records = sorted(path.name for path in (ROOT / "docs" / "adr").glob("0*.md"))
+    assert re.findall(r"\]\((0[^)]+)\)", (ROOT / "docs" / "adr" / "README.md").read_text()) == records
