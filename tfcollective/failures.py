@@ -6,7 +6,6 @@ system knows and sends the record to the coordinator.
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tfcollective.errors import (
     UnsupportedError,
 )
 from tfcollective.exit_codes import SIGNAL_BASE, signal_name
+from tfcollective.private_directory import write_private
 
 __all__ = [
     "ExceptionRecord",
@@ -212,10 +212,7 @@ def write_exception(
     if Path(path).exists():
         return
     document = encode(describe_exception(error, now, consequence, blames))
-    partial = Path(f"{path}.{os.getpid()}")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(document)
-    partial.replace(path)
+    write_private(Path(path), document)
 
 
 def read_exception(path: str) -> ExceptionRecord | None:

@@ -1,5 +1,5 @@
-"""Directories that only this user can look into: for records of running jobs and this user's key, and for
-what was compiled here."""
+"""Directories and files that only this user can look into: for records of running jobs, keys, and what was compiled
+here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["cache_directory", "runtime_directory", "unusable", "user_key"]
+__all__ = ["cache_directory", "runtime_directory", "unusable", "user_key", "write_private"]
 
 _KEY_FILE = "user.key"
 _KEY_BYTES = 32
@@ -68,6 +68,17 @@ def user_key(directory: Path) -> bytes:
         raise unusable(path, error) from error
     except ValueError as error:
         raise ConfigError(f"{path} holds no key: remove it, a new one is made") from error
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Makes a file that only this user can read, with mode 0600, whole or not at all; OSError if it cannot.
+
+    A file that is there already is replaced, not written into: others may have it open.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+    partial.replace(path)
 
 
 def _make_key(path: Path) -> None:

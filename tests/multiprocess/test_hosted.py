@@ -29,7 +29,6 @@ import json, sys
 from pathlib import Path
 from tfcollective.launch.hosted.messages import HostedJob
 from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
-from tfcollective.launch.plan.spec import FunctionCall
 from tfcollective.launch.provider import Went
 
 folder = Path(sys.argv[1])
@@ -47,8 +46,8 @@ class Platform(ContainerProvider):
     def places(self):
         return {"one": ("host-of-one", "its log")}
 
-call = FunctionCall((folder / "call").read_bytes(), ())
-serve_job(HostedJob.from_bytes((folder / "job").read_bytes(), call), "127.0.0.1", Platform())
+function = (folder / "call").read_bytes()
+serve_job(HostedJob.from_bytes((folder / "job").read_bytes(), function), "127.0.0.1", Platform())
 """
 CONTAINER = """
 import sys
@@ -197,4 +196,4 @@ def test_a_container_that_never_will_come_is_reported_at_once(tmp_path):
 
 def test_a_description_that_is_something_else_is_refused():
     with pytest.raises(ConfigError, match="the description of the job cannot be read"):
-        HostedJob.from_bytes(b'{"job": {"job_id": "a"}}', None)
+        HostedJob.from_bytes(b'{"job": {"job_id": "a"}}', b"")

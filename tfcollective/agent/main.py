@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import selectors
 import signal
 import socket
@@ -38,7 +37,7 @@ from tfcollective.control.records import JobDirectory
 from tfcollective.errors import ConfigError, CoordinatorError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
-from tfcollective.private_directory import runtime_directory
+from tfcollective.private_directory import runtime_directory, write_private
 from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
@@ -205,11 +204,8 @@ def _scratch_directory(config: AgentConfig, number: int) -> Iterator[str]:
 def _worker_environ(config: AgentConfig, settings: NodeSettings) -> dict[str, str]:
     """Our environment, without an outer job's identity, with what all workers of this node share."""
     key_file = Path(config.scratch_dir) / "key"
-    partial = Path(config.scratch_dir) / f"key.{os.getpid()}"  # another agent may have the same directory
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(settings.key)
-        partial.replace(key_file)
+        write_private(key_file, settings.key.encode())  # another agent may have the same directory
     except OSError as error:
         raise ConfigError(f"the agent cannot keep the job key where the ranks find it: {error}") from error
     environ = environ_snapshot()

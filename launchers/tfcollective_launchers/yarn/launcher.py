@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
 from tfcollective.launch.checks import CheckedLauncher, Finding
-from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome, call_of
+from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
 from tfcollective.launch.launcher import JobDescription, JobManager, JobOutcome, Launcher
 from tfcollective.launch.plan.planner import Plan
@@ -25,13 +24,13 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running.job import new_job_id, new_job_key
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
 from tfcollective_launchers.yarn import records
 from tfcollective_launchers.yarn.application import (
     CALL_FILE,
     JOB_FILE,
     KEY_FILE,
-    PATHS_FILE,
     application,
     plan_containers,
     requests,
@@ -159,7 +158,7 @@ def _checked(spec: JobSpec) -> JobSpec:
     if spec.emit_tf_config:
         raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found: not on YARN")
     if spec.max_restarts and spec.platform.get("detach"):
-        raise ConfigError("detach: nobody stays who could start the job again: leave out max_restarts, or stay")
+        raise ConfigError("detach cannot be combined with max_restarts: no process stays to start the job again")
     return spec
 
 
@@ -184,18 +183,15 @@ def _with_script(spec: JobSpec, options: YarnOptions) -> tuple[JobSpec, YarnOpti
 
 
 def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
-    """The files of this job alone; nobody else can read them, here and there."""
+    """The files of this job alone; only its user can read them, here and there."""
     contents = {
         JOB_FILE: hosted.to_bytes(requests=requests(hosted.spec)),
         KEY_FILE: hosted.key.hex().encode(),
     }
-    call = call_of(hosted.spec)
-    if call is not None:
-        contents[CALL_FILE], contents[PATHS_FILE] = call
+    if hosted.spec.call is not None:
+        contents[CALL_FILE] = hosted.spec.call.payload
     for name, data in contents.items():
-        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        write_private(folder / name, data)
     return {name: str(folder / name) for name in contents}
 
 
@@ -238,7 +234,7 @@ class _Submitted:
         """It has been asked to stop before it was followed."""
         records.forget(self._app_id)
         self._yarn.kill(self._app_id)
-        # YARN has been told: whoever presses Ctrl-C again need not see it end.
+        # YARN knows: a second Ctrl-C ends the wait.
         state = self._yarn.wait_for_end(self._app_id, _END_S, lambda: len(received) > 1)
         return Submission(self._app_id, HostedOutcome(_stopped_by(received), ()), state)
 
@@ -273,7 +269,7 @@ class _Submitted:
         return None
 
     def _kill(self) -> bool:
-        """Whether YARN has heard that it is to be killed; if not, whoever reads this has to see to it."""
+        """Whether YARN has heard that it is to be killed; if not, the user is asked to do it."""
         try:
             self._yarn.kill(self._app_id)
         except LaunchError as error:
@@ -289,7 +285,7 @@ class _Submitted:
         while not received:
             state = self._state_by(deadline)
             if state is None:
-                time.sleep(_POLL_S)  # nobody tells when the ResourceManager is back
+                time.sleep(_POLL_S)  # no notice comes when the ResourceManager is back
                 continue
             if state.state != said:
                 said = state.state
@@ -329,7 +325,7 @@ class _Submitted:
         text = f"{self._app_id} has ended ({state.final_status.lower()}) without its coordinator's report{why}"
         if state.state == "KILLED":
             return text
-        if _TOO_LARGE in state.why:  # the limits of a queue are told when containers are asked for, without their names
+        if _TOO_LARGE in state.why:  # YARN names a queue's limits when containers are asked for, without their names
             return f"{text}; this job asks for {', '.join(map(str, requests(self._hosted.spec)))}"
         lines = end_of_log(self._app_id, _MASTER_LOG)
         return "\n    ".join([f"{text}\n  the end of the coordinator's log:", *lines]) if lines else text
@@ -368,7 +364,7 @@ class _Submitted:
 
 def _with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppState], str]) -> HostedOutcome:
     """YARN ends all containers of an application that is killed or whose master is gone: those are not the cause. One
-    that somebody has killed stays so."""
+    that a person has killed stays so."""
     outcome = ended.outcome
     failed = [record for record in outcome.exits if record.failed]
     theirs = outcome.stopped_by is not None or not all(record.consequence for record in failed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import socket
 import sys
@@ -20,13 +19,12 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
 from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
 from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.plan.spec import FunctionCall
 from tfcollective.launch.provider import Facts, NodeSettings, Went
 from tfcollective.log import get_logger
 from tfcollective.machine.network import choose_address, interface_addresses
 from tfcollective.settings import environ_snapshot
 from tfcollective_launchers.yarn import node_web
-from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, PATHS_FILE, Request
+from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, Request
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 
 __all__ = ["SkeinPlatform", "main"]
@@ -63,10 +61,8 @@ class _Wanted:
 
 
 def _read(folder: Path) -> HostedJob:
-    call, paths = folder / CALL_FILE, folder / PATHS_FILE
-    function = None
-    if call.exists():
-        function = FunctionCall(call.read_bytes(), tuple(json.loads(paths.read_text())))
+    call = folder / CALL_FILE
+    function = call.read_bytes() if call.exists() else b""
     return HostedJob.from_bytes((folder / JOB_FILE).read_bytes(), function)
 
 

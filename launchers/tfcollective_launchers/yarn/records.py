@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from tfcollective.codec import decode, encode
 from tfcollective.errors import ConfigError
-from tfcollective.private_directory import runtime_directory
+from tfcollective.private_directory import runtime_directory, write_private
 from tfcollective.settings import Settings, environ_snapshot
 
 __all__ = ["forget", "recall", "remember"]
@@ -30,9 +29,7 @@ def remember(app_id: str, coordinator: str, key: bytes) -> None:
     with suppress(OSError, ValueError):
         folder = _folder(app_id)
         folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(encode(_Record(coordinator, key)))
+        write_private(folder / _FILE, encode(_Record(coordinator, key)))
 
 
 def recall(app_id: str) -> tuple[str, bytes] | None:

@@ -8,7 +8,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings
 from tfcollective.launch.providers.join import JoinProvider, deal_to
-from tfcollective.launch.system.secret_file import write_secret
 
 
 def dealt(num_proc, *slots):
@@ -45,13 +44,15 @@ def test_the_line_that_starts_agents_names_no_key(tmp_path, capsys):
     assert "abab" not in said
 
 
-def test_a_secret_is_ones_own_and_goes_away(tmp_path):
+def test_the_key_is_private_and_goes_away(tmp_path):
     path = tmp_path / "key"
     path.write_text("old")
     os.chmod(path, 0o644)
-    with write_secret(str(path), "new"):
-        assert path.read_text() == "new"
+    with JoinProvider(str(path)) as provider:
+        provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
+        assert path.read_text() == "ab" * 32
         assert path.stat().st_mode & 0o777 == 0o600
+        assert list(tmp_path.iterdir()) == [path]
     assert not path.exists()
-    with pytest.raises(ConfigError, match="cannot be put into"), write_secret(str(tmp_path / "no" / "key"), "x"):
-        pass
+    with JoinProvider(str(tmp_path / "no" / "key")) as provider, pytest.raises(ConfigError, match="cannot be put into"):
+        provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])

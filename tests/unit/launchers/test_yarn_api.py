@@ -79,7 +79,7 @@ def test_options_that_do_not_fit_together(arguments, said):
 @installed
 def test_who_leaves_cannot_start_again():
     arguments = ["--launcher", "yarn", "-np", "1", "--detach", "--max-restarts", "2", "--print-plan", "true"]
-    assert "detach: nobody stays who could start the job again" in str(CliRunner().invoke(run, arguments).exception)
+    assert "detach cannot be combined with max_restarts" in str(CliRunner().invoke(run, arguments).exception)
 
 
 @installed

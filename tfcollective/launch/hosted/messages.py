@@ -7,13 +7,12 @@ the ranks to the agents of the other containers and sees how they end.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 
 from tfcollective.codec import decode, encode
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.plan.planner import Plan
-from tfcollective.launch.plan.spec import FunctionCall, JobSpec
+from tfcollective.launch.plan.spec import JobSpec
 
 __all__ = [
     "DONE",
@@ -23,7 +22,6 @@ __all__ = [
     "ContainerRow",
     "HostedJob",
     "HostedOutcome",
-    "call_of",
 ]
 
 # Keys in the coordinator's store.
@@ -36,7 +34,7 @@ SUBMITTER = "submitter"  # its name among those that give signs of life: its job
 
 @dataclass(frozen=True)
 class HostedJob:
-    """What the platform's side is told: a value that travels as a file of JSON.
+    """What the platform's side gets: a value that travels as a file of JSON.
 
     Attributes:
         job_id: the name of the job.
@@ -59,30 +57,25 @@ class HostedJob:
     def to_bytes(self, **more: object) -> bytes:
         """The file for the platform's side, with ``more`` beside the job: :meth:`from_bytes` reads the job again.
 
-        The function is not in it (:func:`call_of`), nor what only the submitter needs.
+        The pickled function is not in it, nor what only the submitter needs.
         """
-        # That there is one is checked with the rest of the description.
-        call = None if self.spec.call is None else FunctionCall(b"", ())
+        call = None if self.spec.call is None else replace(self.spec.call, payload=b"")
         spec = replace(self.spec, call=call, platform={}, hosts=(), key=None)
         return encode({"job": replace(self, spec=spec), **more})
 
     @classmethod
-    def from_bytes(cls, data: bytes, call: FunctionCall | None) -> HostedJob:
-        """Reads what :meth:`to_bytes` wrote; ``call`` is the job's function. ConfigError when it is something else."""
+    def from_bytes(cls, data: bytes, function: bytes) -> HostedJob:
+        """Reads what :meth:`to_bytes` wrote; ``function`` is the job's, pickled, where it has one. ConfigError when it
+        is something else."""
         job = decode(data, _JobFile, "the description of the job").job
-        return replace(job, spec=replace(job.spec, call=call))
+        if job.spec.call is None:
+            return job
+        return replace(job, spec=replace(job.spec, call=replace(job.spec.call, payload=function)))
 
 
 @dataclass(frozen=True)
 class _JobFile:
     job: HostedJob
-
-
-def call_of(spec: JobSpec) -> tuple[bytes, bytes] | None:
-    """The function of a job as two files, pickled call and search path, or None when it has none."""
-    if spec.call is None:
-        return None
-    return spec.call.payload, json.dumps(list(spec.call.sys_path)).encode()
 
 
 @dataclass(frozen=True)

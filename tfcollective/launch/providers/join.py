@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings
 from tfcollective.launch.run import Assignment, run_job_on
-from tfcollective.launch.system.secret_file import write_secret
 from tfcollective.machine.network import own_address
+from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
 
 __all__ = ["JoinProvider", "JoinedLauncher", "deal_to"]
@@ -81,11 +81,15 @@ class JoinProvider(NodeProvider):
 
     def __init__(self, key_file: str) -> None:
         self._key_file = key_file
-        self._open = ExitStack()
+        self._written = False
 
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """Puts the key there, and says what to run on as many hosts."""
-        self._open.enter_context(write_secret(self._key_file, nodes[0].key))
+        try:
+            write_private(Path(self._key_file), nodes[0].key.encode())
+        except OSError as error:
+            raise ConfigError(f"the job key cannot be put into {self._key_file}: {error}") from error
+        self._written = True
         join = shlex.join(["tfcollective", "agent", "--join", nodes[0].coordinator, "--key-file", self._key_file])
         count = "one host" if len(nodes) == 1 else f"each of {len(nodes)} hosts"
         sys.stderr.write(f"tfcollective: run this on {count}, where {self._key_file} has to be readable:\n  {join}\n")
@@ -96,7 +100,9 @@ class JoinProvider(NodeProvider):
 
     def close(self) -> None:
         """See :class:`NodeProvider`."""
-        self._open.close()
+        if self._written:
+            with suppress(OSError):
+                Path(self._key_file).unlink()
 
 
 def _dealt(found: Sequence[Facts], spec: JobSpec) -> Assignment:

@@ -7,7 +7,6 @@ proved the job key for.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective import failures, payload
+from tfcollective.codec import decode, encode
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError, InvalidArgumentError
@@ -97,7 +97,7 @@ def get_safe_experiment_fn(full_fn_name: str, *args: Any) -> Callable[..., Any]:
 
 def publish(call: FunctionCall, coordinator: CoordinatorServer) -> None:
     """Makes the call available to the ranks."""
-    coordinator.put_blob(_SYS_PATH, json.dumps(list(call.sys_path)).encode())
+    coordinator.put_blob(_SYS_PATH, encode(call.sys_path))
     coordinator.put_blob(_FUNCTION, call.payload)
 
 
@@ -108,7 +108,7 @@ def collect(tasks: Sequence[TaskKey], coordinator: CoordinatorServer) -> dict[st
 
 
 def fetch_results(tasks: Sequence[TaskKey], client: CoordinatorClient) -> dict[str, bytes]:
-    """The same, for somebody who is not where the coordinator is."""
+    """The same for a process that is not the coordinator's."""
     found = ((str(task), client.get_blob(_result(task), timeout=0.0)) for task in tasks)
     return {task: data for task, data in found if data is not None}
 
@@ -127,7 +127,7 @@ def main() -> int:
 
 
 def _record_crash(failure_file: str) -> None:
-    """An exception that nobody catches leaves its record. A hook of the function's own (``init()`` sets one, which
+    """An exception that is not caught leaves its record. A hook of the function's own (``init()`` sets one, which
     knows more of the world) runs before this one, and the first record stays."""
     shown_by = sys.excepthook
 
@@ -145,7 +145,8 @@ def _call(settings: Settings) -> None:
     with CoordinatorClient(
         identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption
     ) as client:
-        sys.path[:0] = [entry for entry in json.loads(_fetch(client, _SYS_PATH)) if entry not in sys.path]
+        places = decode(_fetch(client, _SYS_PATH), tuple[str, ...], "the function's search path")
+        sys.path[:0] = [place for place in places if place not in sys.path]
         fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))
         result = _result_of(fn(*args, **kwargs), identity.task, client)
         if identity.task.is_trainer:
