@@ -95,7 +95,7 @@ class Console:
                     _LOG.info("the output is no longer shown: %s", error)
 
     def _wait_for_reader(self) -> None:
-        """Whoever shares a terminal or pipe with us can make it non-blocking. Waits as a blocking write does: the
+        """Waits as a blocking write does where another process has made a shared terminal or pipe non-blocking: the
         reader's pace is the processes' pace, and the agent ends without waiting for the thread that is here."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)

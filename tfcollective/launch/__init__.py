@@ -9,8 +9,8 @@ In the order in which a job goes through them:
   coordinator to its outcome.
 * ``running``: what a job has while it runs: its coordinator, its agents, the function that its ranks call.
 * ``hosted``: jobs whose launcher runs on the platform: what both sides do, and say to each other.
-* ``outcome``: how it ended: the report and exit code, whether it starts again, what MLflow is told.
-* ``system``: signals, secrets and processes of the machine of the launcher.
+* ``outcome``: how it ended: the report and exit code, whether it starts again, what MLflow gets.
+* ``system``: signals, ssh and processes of the machine of the launcher.
 
 ``launcher`` says what a launcher is, ``registry`` finds one by its name; ``api`` is ``tfcollective.run``. What imports
 what is in ``pyproject.toml``.

@@ -1,4 +1,4 @@
-"""The keyword names of ``horovod.run``, as options of ours: pure but for reading a hostfile."""
+"""The keyword names of ``horovod.run``, as our options: pure but for reading a hostfile."""
 
 from __future__ import annotations
 

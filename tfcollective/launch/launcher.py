@@ -28,10 +28,10 @@ class AuxiliaryTaskEnd:
 
     Attributes:
         task: its role, as text.
-        exit: the record of its end, or None when nobody has reported it.
+        exit: the record of its end, or None when no agent has reported it.
         info: what it has published: an evaluator its figures, TensorBoard its address.
         started: whether its process was started.
-        lost: what happened to its agent, where that is why nobody has reported its end or why it was ended; or an
+        lost: what happened to its agent, where that is why no agent has reported its end or why it was ended; or an
             empty text.
     """
 

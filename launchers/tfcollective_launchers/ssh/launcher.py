@@ -57,7 +57,7 @@ class SshLauncher(Launcher):
 def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
     """Where the coordinator listens: on the interface that is ``wanted``, else where the first host sees us.
 
-    Raises ConfigError when that is no address of ours: something on the way translates addresses.
+    Raises ConfigError when that is not one of our addresses: something on the way translates addresses.
     """
     if wanted:
         return choose_address(interfaces, wanted)
@@ -66,7 +66,7 @@ def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequen
     seen = visitors[0].our_address
     if not any(seen in addresses for addresses in interfaces.values()):
         raise ConfigError(
-            f"{visitors[0].host} sees this machine as {seen or 'nobody'}, which no interface here has: "
+            f"{visitors[0].host} sees this machine as {seen or 'no address'}, which no interface here has: "
             "say with --network-interface which one the hosts can reach"
         )
     return seen

@@ -153,7 +153,7 @@ def _hdfs() -> Finding:
     name, text = "HDFS", f"tfcollective {uuid.uuid4()}"
     if shutil.which("hdfs") is None:
         return Finding(name, True, "there is no command hdfs here: not looked at")
-    path = f"/tmp/tfcollective-check-{uuid.uuid4().hex}"  # noqa: S108  on HDFS, with a name that nobody guesses
+    path = f"/tmp/tfcollective-check-{uuid.uuid4().hex}"  # noqa: S108  on HDFS, with a name that cannot be guessed
     wrote = _run_command(["hdfs", "dfs", "-put", "-", path], text)
     read = _run_command(["hdfs", "dfs", "-cat", path])
     _run_command(["hdfs", "dfs", "-rm", "-skipTrash", path])

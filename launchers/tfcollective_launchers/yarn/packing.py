@@ -78,7 +78,7 @@ def _pack_environment(more: Mapping[str, Any]) -> str:
     try:
         # With its tools, a pex can make a virtual environment of itself, which containers ask it for.
         asked = {"package_path": str(_cache_file()), "include_pex_tools": True, **more}
-        with first_on_path(sysconfig.get_path("scripts")):  # it calls pex, and nobody need have activated this one
+        with first_on_path(sysconfig.get_path("scripts")):  # it calls pex, and this environment need not be activated
             place, _ = cluster_pack.upload_env(**asked)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -35,12 +35,9 @@ NAMES = {
 ELSEWHERE = re.compile(r"memory[_ ]growth")
 #: Not converted yet. A folder that needs no exception any longer must leave this list.
 EXCEPTIONS = (
-    "launchers",
     "native",
     "tests",
-    "tfcollective/agent",
     "tfcollective/control",
-    "tfcollective/launch",
 )
 # Records of decisions and the history of releases keep the words of their time.
 HISTORY = ("docs/adr", "CHANGELOG.md")

@@ -27,7 +27,7 @@ def test_a_rank_whose_end_nobody_has_reported_is_no_success():
     exits = tuple(task.exit for task in seen.tasks if task.exit is not None)
     outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen).message)
     assert exit_code(outcome) == 70
-    assert "nobody has reported how rank 1 (worker:1) ended" in render(outcome)
+    assert "no agent has reported how rank 1 (worker:1) ended" in render(outcome)
 
 
 def test_when_all_are_reported_there_is_nothing_to_say():

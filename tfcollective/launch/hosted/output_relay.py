@@ -59,7 +59,7 @@ class OutputRelay:
         for descriptor, kept in self._kept.items():
             os.dup2(kept, descriptor)
         deadline = time.monotonic() + timeout
-        for reader in self._readers:  # they end when nobody holds the other end any more
+        for reader in self._readers:  # they end when no process holds the other end any longer
             reader.join(max(0.0, min(2.0, deadline - time.monotonic())))
         self._outbox.close()
         self._sender.join(max(0.0, deadline - time.monotonic()))

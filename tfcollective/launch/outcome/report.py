@@ -33,7 +33,7 @@ def render(outcome: JobOutcome) -> str:
 
 
 def warning(outcome: JobOutcome) -> str | None:
-    """One line for a job in which nobody used tfcollective, else None."""
+    """One line for a job in which no process used tfcollective, else None."""
     if outcome.initialised or outcome.stopped_by is not None or outcome.agent_failure is not None:
         return None
     if exit_code(outcome) != 0:  # it is no cause, and may have been about to come
@@ -84,7 +84,7 @@ def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
 def _auxiliary_task_lines(end: AuxiliaryTaskEnd, outcome: JobOutcome) -> Iterator[str]:
     """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did.
 
-    One that was stopped although training did well was stopped by somebody else: by its platform, for example.
+    One that was stopped although training did well was stopped from outside: by its platform, for example.
     """
     record = end.exit
     if record is None:
@@ -103,7 +103,7 @@ def _auxiliary_task_lines(end: AuxiliaryTaskEnd, outcome: JobOutcome) -> Iterato
 def _unreported(end: AuxiliaryTaskEnd) -> str:
     if end.lost:
         return f"warning: {end.task}: {end.lost}; training did not need it"
-    return f"{end.task}: {'nobody has reported how it ended' if end.started else 'was not started'}"
+    return f"{end.task}: {'no agent has reported how it ended' if end.started else 'was not started'}"
 
 
 def describe_info(info: Mapping[str, object]) -> str:

@@ -100,7 +100,7 @@ def _find_tracker() -> MlflowTracker | None:
 
 
 class MlflowTracker:
-    """A run of MLflow's, in a thread of its own: whoever tells it something never waits for the server.
+    """A run of MLflow's, in a thread of its own: its callers never wait for the server.
 
     The run is the one that ``MLFLOW_RUN_ID`` or the program has opened, else a new one, which ends with the job.
     """
@@ -117,7 +117,7 @@ class MlflowTracker:
         self._work.put(lambda run: run.parameters(parameters))
 
     def observe(self, view: JobView) -> None:
-        """How the job stands; what has not changed since is not told again."""
+        """How the job stands; what has not changed since is not sent again."""
         self._note({str(task.task): task.info for task in (*view.tasks[:1], *view.auxiliary_tasks)})
 
     def end(self, outcome: JobOutcome) -> None:
@@ -132,7 +132,7 @@ class MlflowTracker:
         self._work.put(lambda run: run.end(status))
 
     def close(self) -> None:
-        """Waits until all is told, not longer than a few seconds."""
+        """Waits until all is sent, not longer than a few seconds."""
         self._work.put(None)
         self._thread.join(_FLUSH_S)
         if self._thread.is_alive():

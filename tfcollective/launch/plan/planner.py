@@ -154,12 +154,12 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
 def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:
     """The same processes, of which ranks and evaluators get a TF_CONFIG that says ``endpoints``."""
 
-    def told(worker: WorkerPlan) -> WorkerPlan:
+    def configured(worker: WorkerPlan) -> WorkerPlan:
         if worker.rank == NO_RANK and worker.task.type != EVALUATOR:
             return worker
         return replace(worker, env={**worker.env, TF_CONFIG: tf_config(worker.task, endpoints)})
 
-    return Plan(tuple(map(told, plan.workers)), tuple(map(told, plan.auxiliary_tasks)))
+    return Plan(tuple(map(configured, plan.workers)), tuple(map(configured, plan.auxiliary_tasks)))
 
 
 def _side_plans(

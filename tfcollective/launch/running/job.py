@@ -1,4 +1,4 @@
-"""A job while it runs, as its launcher holds it: coordinator, private directory, what agents are told, how it ended."""
+"""A job while it runs, as its launcher holds it: coordinator, private directory, orders of its agents, how it ended."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ class _AuxiliaryTaskWatch:
             timer.start()
 
     def close(self) -> None:
-        """Kills nobody any more."""
+        """From now on none is killed."""
         for timer in self._timers:
             timer.cancel()
 
@@ -313,5 +313,5 @@ def _unreported(view: JobView) -> AgentFailure | None:
     silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
     if not silent:
         return None
-    message = f"nobody has reported how {silent} ended: the launcher may have been stopped meanwhile"
+    message = f"no agent has reported how {silent} ended: the launcher may have been stopped meanwhile"
     return AgentFailure(message, time.monotonic())

@@ -23,12 +23,12 @@ class LineWriter:
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def start(self) -> LineWriter:
-        """Starts the thread; it ends with :meth:`close`, or when nobody can read any more."""
+        """Starts the thread; it ends with :meth:`close`, or when the reader is gone."""
         threading.Thread(target=self._run, name="tfc-writer", daemon=True).start()
         return self
 
     def write(self, line: bytes) -> None:
-        """Hands over a line; from any thread, and from signal handlers. One that is gone needs no telling."""
+        """Hands over a line; from any thread, and from signal handlers. One that is gone does not get it."""
         self._lines.put(line)
 
     def close(self) -> None:
