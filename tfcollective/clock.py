@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock", "every", "on_thread"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock", "every", "on_thread", "poll"]
 
 _Result = TypeVar("_Result")
 
@@ -102,6 +102,21 @@ def on_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def poll(look: Callable[[], _Result | None], seconds: float, pause: float) -> _Result | None:
+    """What ``look`` returns once that is not None, or None after so many seconds.
+
+    For what gives no notice: files of any file system, platforms without a call that waits. ``pause`` is the time
+    between two looks; the last look is at the end of the time.
+    """
+    deadline = Deadline.after(seconds)
+    while True:
+        last = deadline.expired()
+        found = look()
+        if found is not None or last:
+            return found
+        time.sleep(min(pause, deadline.remaining()))
 
 
 @contextmanager

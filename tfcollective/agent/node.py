@@ -7,7 +7,6 @@ import platform
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from tfcollective import log
 from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.agent.protocol import HOROVOD_PACKAGES, Facts, NodeSettings
-from tfcollective.clock import Deadline
+from tfcollective.clock import Deadline, poll
 from tfcollective.codec import to_document
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.errors import ConfigError, CoordinatorError
@@ -39,11 +38,9 @@ _LOG = log.get_logger(__name__)
 
 def wait_for_key(path: Path, patience: float) -> bytes:
     """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
-    deadline = Deadline.after(patience)
     if not path.exists():
         _LOG.warning("waiting for the key file %s, at most %g s", path, patience)
-    while not path.exists() and not deadline.expired():
-        time.sleep(TIMING.retry)  # some file systems give no notice of new files
+    poll(lambda: path.exists() or None, patience, TIMING.retry)
     key = read_key(Settings(key_file=str(path)))
     assert key is not None
     return key

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 
+from tfcollective.clock import poll
 from tfcollective.errors import LaunchError
 
 __all__ = ["end_of_log", "logs_command", "show_logs"]
@@ -38,8 +38,8 @@ def end_of_log(app_id: str, file: str) -> tuple[str, ...]:
 
     YARN collects the logs when an application has ended, which takes it a while.
     """
-    deadline = time.monotonic() + _COLLECTED_S
-    while shutil.which("yarn") is not None:
+
+    def look() -> tuple[str, ...] | None:
         try:
             done = subprocess.run(
                 logs_command(app_id, (file,)),
@@ -53,9 +53,6 @@ def end_of_log(app_id: str, file: str) -> tuple[str, ...]:
         except (OSError, subprocess.TimeoutExpired):
             return ()
         lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith(_MARKS)]
-        if done.returncode == 0 and lines:
-            return tuple(lines[-_LINES:])
-        if time.monotonic() > deadline:
-            return ()
-        time.sleep(1.0)  # nothing tells when it is done
-    return ()
+        return tuple(lines[-_LINES:]) if done.returncode == 0 and lines else None
+
+    return () if shutil.which("yarn") is None else poll(look, _COLLECTED_S, 1.0) or ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
+from tfcollective.clock import poll
 from tfcollective.codec import decode
 from tfcollective.control.channel import FOREVER, Channel, OrderQueue, Retry
 from tfcollective.control.client import CoordinatorClient
@@ -86,7 +86,7 @@ class HostedClient:
         results: bool,
         earlier: Sequence[int] = (),
     ) -> HostedOutcome:
-        """Blocks until the job has ended, or nobody can tell any more whether it has.
+        """Blocks until the job has ended, or there is no way left to find out.
 
         Args:
             plan: its processes.
@@ -182,8 +182,8 @@ def _next_page(position: int, timeout: float, client: CoordinatorClient) -> Outp
 
 
 def _show(stream: TextIO, text: str) -> None:
-    """Writes output of the job as well as it can be: a terminal that lacks a letter, or a pipe that nobody reads any
-    more, is no reason to follow the job no longer."""
+    """Writes output of the job as well as it can be: a terminal that lacks a letter, or a pipe without a
+    reader, is no reason to stop following the job."""
     with suppress(OSError, ValueError):
         try:
             stream.write(text)
@@ -195,7 +195,4 @@ def _show(stream: TextIO, text: str) -> None:
 
 def _wait_for(gone: Callable[[], str | None]) -> str:
     """Why the platform says that the job is no more; it takes it a while to know."""
-    deadline = time.monotonic() + TIMING.platform_knows
-    while (why := gone()) is None and time.monotonic() < deadline:
-        time.sleep(0.5)  # it has no call that waits
-    return why or "the platform has asked the coordinator to end"
+    return poll(gone, TIMING.platform_knows, TIMING.retry) or "the platform has asked the coordinator to end"

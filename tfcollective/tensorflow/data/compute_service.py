@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
-from tfcollective.clock import Deadline
+from tfcollective.clock import poll
 from tfcollective.codec import decode, encode, from_document, to_document
 from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
 from tfcollective.settings import Settings
@@ -97,11 +96,9 @@ class TfDataServiceConfig:
             RendezvousError: it has not come in time.
             ConfigError: it cannot be read, or says something else.
         """
-        path, deadline = Path(filename), Deadline.after(timeout)
-        while wait_for_file_creation and not path.exists():
-            if deadline.expired():
-                raise RendezvousError(f"no compute service has written {filename} within {timeout:g} s")
-            time.sleep(_LOOK_S)  # it may be on a file system without events for new files
+        path = Path(filename)
+        if wait_for_file_creation and poll(lambda: path.exists() or None, timeout, _LOOK_S) is None:
+            raise RendezvousError(f"no compute service has written {filename} within {timeout:g} s")
         try:
             data = path.read_bytes()
         except OSError as error:
