@@ -20,7 +20,7 @@ from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
 from tfcollective.launch.provider import NodeProvider
 from tfcollective.timing import TIMING
 
-__all__ = ["enrolled", "gather", "orders_to", "version_problem"]
+__all__ = ["enrolled", "gather", "orders_to", "refuse", "version_problem"]
 
 _POLL_S = 0.5
 _LOOK_S = 3.0
@@ -58,6 +58,11 @@ def orders_to(node: Facts, client: CoordinatorClient, provider: NodeProvider) ->
     return lambda line: queued.put(line.decode().rstrip("\n"))
 
 
+def refuse(node: Facts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
+    """Orders the agent of this node to end before it has begun."""
+    orders_to(node, client, provider)(refusal_line(why))
+
+
 def gather(
     client: CoordinatorClient,
     provider: NodeProvider,
@@ -88,7 +93,7 @@ def gather(
         here = gathering.wait(timeout, stopped)
     except (LaunchError, RendezvousError) as error:
         for arrival in gathering.arrivals:
-            gathering.refuse(arrival, str(error))
+            refuse(arrival, client, provider, str(error))
         raise
     if provider.others_may_come and not stopped():
         known = gathering.refused | {one.number for one in here}
@@ -126,11 +131,6 @@ class _Gathering:
                 sys.stderr.write(f"tfcollective: waiting for agents: {self._describe(here, 'are here')}\n")
                 tell_at = now + TIMING.remind
 
-    def refuse(self, arrival: Facts, why: str) -> None:
-        """Tells it to go away."""
-        self.refused.add(arrival.number)
-        orders_to(arrival, self.client, self.provider)(refusal_line(why))
-
     def _take_in(self, found: Sequence[Facts]) -> None:
         for arrival in found[self.seen :]:
             self.seen += 1
@@ -138,7 +138,8 @@ class _Gathering:
             if problem is None:
                 self.arrivals.append(arrival)
             elif self.provider.others_may_come or self._unwanted(arrival) is not None:
-                self.refuse(arrival, problem)
+                self.refused.add(arrival.number)
+                refuse(arrival, self.client, self.provider, problem)
                 sys.stderr.write(f"tfcollective: refused an agent on {arrival.host}: {problem}\n")
             else:
                 raise LaunchError(f"nothing was started, because not all hosts can take part:\n  {problem}")
@@ -180,4 +181,4 @@ def _turn_away(client: CoordinatorClient, provider: NodeProvider, known: Collect
             for one in enrolled(client, 0.0, 0):
                 if one.number not in known:
                     known.add(one.number)
-                    orders_to(one, client, provider)(refusal_line("the job has its agents: this one is not needed"))
+                    refuse(one, client, provider, "the job has its agents: this one is not needed")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tfcollective.agent.config import Command, Order, StopCommand
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import HOROVOD_PACKAGES, End, Facts, end_key, node_name, refusal_line
+from tfcollective.agent.protocol import HOROVOD_PACKAGES, End, Facts, end_key, node_name
 from tfcollective.codec import encode_line, from_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError, CoordinatorError
@@ -81,10 +81,6 @@ class Node:
             argv = (self.facts.executable, *argv[1:])
         path = worker.env.get(PYTHONPATH, "").replace(str(HOROVOD_PACKAGES), self.facts.packages)
         return replace(worker, argv=argv, env={**worker.env, PYTHONPATH: path} if path else worker.env)
-
-    def refuse(self, reason: str) -> None:
-        """Tells it to go away."""
-        self._write(refusal_line(reason))
 
     def send(self, command: Command) -> None:
         """See :class:`AgentHandle`."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tfcollective.agent.protocol import Facts, NodeSettings, refusal_line
+from tfcollective.agent.protocol import Facts, NodeSettings
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.service import JobView
-from tfcollective.launch.gather import gather, orders_to
+from tfcollective.launch.gather import gather, refuse
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes import Node
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
@@ -173,7 +173,7 @@ def run_on_nodes(
 def _dismiss(facts: Facts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
     """Tells an agent that it may go; one that the launcher holds a pipe to goes when that is closed."""
     if provider.orders(facts.name) is None:
-        orders_to(facts, client, provider)(refusal_line(why))
+        refuse(facts, client, provider, why)
 
 
 def _look(provider: NodeProvider, nodes: Sequence[Node]) -> None:

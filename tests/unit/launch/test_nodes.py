@@ -1,6 +1,5 @@
 """What a launcher makes of its nodes' signs of life, without nodes."""
 
-import json
 import platform
 import signal
 import threading
@@ -279,12 +278,6 @@ def test_a_lost_node_of_auxiliary_tasks_stops_nobody_and_is_named():
     assert other.lines == silent.lines == []
     assert list(agents.side_failures) == [1]
     assert "has not answered for 15 s" in agents.side_failures[1]
-
-
-def test_a_refusal_is_an_order():
-    one = node()
-    one.refuse("because")
-    assert json.loads(one.lines[0]) == {"refused": "because"}
 
 
 def test_another_version_is_named_with_the_remedy():
