@@ -29,7 +29,7 @@ SOURCES = FOLDER / "sources"
 FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64")
 _UNIT = Path("tf_gpu", "tf_gpu.cc")
 _COMPILERS = ("g++", "c++")
-_PATIENCE_S = 900.0
+_TIMEOUT_S = 900.0
 _REMEDY = (
     "Install g++ 9 or newer, or set TFCOLLECTIVE_GPU_KERNELS=0 on all ranks: then tensors travel through the host's "
     "memory, which is slow."
@@ -139,14 +139,14 @@ def _alone(output: Path, what: str) -> Iterator[None]:
 
 def _locked(lock: int, what: str) -> bool:
     """Waits for the lock. False where the file system has none: then several may compile, each to a file of its own."""
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _TIMEOUT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > end:
-                raise ConfigError(f"{what}: another process has not compiled them in {_PATIENCE_S:g} s") from None
+                raise ConfigError(f"{what}: another process has not compiled them in {_TIMEOUT_S:g} s") from None
             time.sleep(0.1)  # flock waits without a deadline or not at all
         except OSError:
             return False
@@ -154,7 +154,7 @@ def _locked(lock: int, what: str) -> bool:
 
 def _compile(line: Sequence[str], what: str) -> None:
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{what} could not be compiled: {error}. {_REMEDY}") from error
     if done.returncode != 0:

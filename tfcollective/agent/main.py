@@ -106,7 +106,7 @@ def _serve(settings: NodeSettings, orders: Orders, follow: _Follow | None, key_f
         with node_client(settings) as client:
             heartbeat = _heartbeat(client, number, interrupts)
             try:
-                config = _accepted(_first_order(orders, interrupts, settings.patience))
+                config = _accepted(_first_order(orders, interrupts, settings.timeout))
                 heartbeat.limit = math.inf if config.lost_after is None else config.lost_after
                 end = _run(placed(config, settings, address), settings, number, orders, interrupts)
             except _Stopped as stopped:
@@ -155,11 +155,11 @@ def _wait(orders: Orders, interrupts: Interrupts, seconds: float) -> None:
         raise _LauncherGoneError("the launcher is gone")
 
 
-def _first_order(orders: Orders, interrupts: Interrupts, patience: float) -> bytes:
-    deadline = Deadline.after(patience)
+def _first_order(orders: Orders, interrupts: Interrupts, timeout: float) -> bytes:
+    deadline = Deadline.after(timeout)
     while (line := orders.next()) is None:
         if deadline.expired():
-            raise CoordinatorError(f"the launcher has given no orders within {patience:g} s")
+            raise CoordinatorError(f"the launcher has given no orders within {timeout:g} s")
         _wait(orders, interrupts, deadline.remaining())
     return line
 

@@ -36,11 +36,11 @@ __all__ = ["enroll", "node_client", "own_address", "placed", "wait_for_key"]
 _LOG = log.get_logger(__name__)
 
 
-def wait_for_key(path: Path, patience: float) -> bytes:
+def wait_for_key(path: Path, timeout: float) -> bytes:
     """The job key, as soon as the launcher has put it there. Raises ConfigError when it cannot be used."""
     if not path.exists():
-        _LOG.warning("waiting for the key file %s, at most %g s", path, patience)
-    poll(lambda: path.exists() or None, patience, TIMING.retry)
+        _LOG.warning("waiting for the key file %s, at most %g s", path, timeout)
+    poll(lambda: path.exists() or None, timeout, TIMING.retry)
     key = read_key(Settings(key_file=str(path)))
     assert key is not None
     return key
@@ -89,7 +89,7 @@ def enroll(
         ports=tuple(free_ports(address, settings.ports)),
     )
     token = secrets.token_hex(16)
-    deadline = Deadline.after(settings.patience)
+    deadline = Deadline.after(settings.timeout)
     warned = False
     while True:
         try:

@@ -36,7 +36,7 @@ class NodeSettings:
         network_interfaces: names or networks of the interface that its ranks are to use; empty: what leads to the
             coordinator.
         slots: how many ranks it takes; None: the launcher decides.
-        patience: how long (s) to try to reach the coordinator, and then to wait for the first order.
+        timeout: how long (s) to try to reach the coordinator, and then to wait for the first order.
         executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
         ports: how many free ports it is to name, for a TF_CONFIG.
         mpi: where MPI has started one agent for each rank: the rank, its place on this host, and how many are here.
@@ -47,7 +47,7 @@ class NodeSettings:
     name: str
     network_interfaces: tuple[str, ...] = ()
     slots: int | None = None
-    patience: float = 120.0
+    timeout: float = 120.0
     executable: str | None = None
     ports: int = 0
     mpi: tuple[int, int, int] | None = None

@@ -57,8 +57,8 @@ def agent(
 
     coordinator = Endpoint.parse(join)  # before the wait for the key
     settings = Settings.load()
-    patience = settings.start_timeout if start_timeout is None else start_timeout
-    key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), patience)
+    timeout = settings.start_timeout if start_timeout is None else start_timeout
+    key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), timeout)
     if key is None:
         raise ConfigError(
             f"--join needs the job key: --key-file F, as the launcher says, or {variable('key')} in the environment"
@@ -70,7 +70,7 @@ def agent(
             name=name or socket.gethostname(),
             network_interfaces=network_interface,
             slots=slots,
-            patience=patience,
+            timeout=timeout,
             mpi=open_mpi_place(environ_snapshot()) if mpi else None,
         ),
         None if key_file is None else Path(key_file),

@@ -23,7 +23,7 @@ from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.launch.system.sweep import end_processes_of
 from tfcollective.tasks import NO_RANK
 
-__all__ = ["Assignment", "NodesRun", "by_name", "client_of", "run_job_on", "run_on_nodes", "start_patience"]
+__all__ = ["Assignment", "NodesRun", "by_name", "client_of", "run_job_on", "run_on_nodes"]
 
 _LOOK_S = 0.5
 _START_S = 60.0
@@ -55,12 +55,6 @@ def client_of(job: Job, nodes: int) -> CoordinatorClient:
     return CoordinatorClient.to(job.coordinator, job.key, job.job_id, connections=2 * nodes + 1)
 
 
-def start_patience(spec: JobSpec) -> float:
-    """How long (s) agents that a launcher starts may take to come: it takes a while to start Python, also where ranks
-    are to be fast."""
-    return max(_START_S, spec.start_timeout)
-
-
 def run_job_on(
     provide: Callable[[Job], NodeProvider],
     spec: JobSpec,
@@ -71,7 +65,7 @@ def run_job_on(
     observer: Callable[[JobView], None] | None = None,
     names: Sequence[str] | None = None,
     assign: Callable[[Sequence[Facts]], Assignment] | None = None,
-    patience: float | None = None,
+    timeout: float | None = None,
     stop_signals: Sequence[int] = (),
 ) -> JobOutcome:
     """Runs a job whose coordinator is in this process, to its end.
@@ -85,11 +79,12 @@ def run_job_on(
         observer: see :class:`Launcher`.
         names: the nodes to ask for; None: the hosts of the plan.
         assign: which node runs what, once they are there; None: what the plan says of the host with its name.
-        patience: how long (s) the nodes may take to come; None: :func:`start_patience`.
+        timeout: how long (s) the nodes may take to come; None: as long as the ranks' start may take, and
+            a minute at least: it takes a while to start Python.
         stop_signals: see :meth:`Launcher.run`.
     """
     names = plan.hosts if names is None else names
-    patience = start_patience(spec) if patience is None else patience
+    timeout = max(_START_S, spec.start_timeout) if timeout is None else timeout
     with (
         Job(spec, plan, bind_host=bind_host, bind_port=bind_port, observer=observer) as job,
         client_of(job, len(names)) as client,
@@ -101,7 +96,7 @@ def run_job_on(
                 job.key.hex(),
                 name,
                 spec.network_interfaces,
-                patience=patience,
+                timeout=timeout,
                 ports=len(plan.on(name)) if spec.emit_tf_config else 0,
             )
             for name in names
@@ -140,7 +135,7 @@ def run_on_nodes(
             client,
             provider,
             [one.name for one in requests],
-            timeout=requests[0].patience,
+            timeout=requests[0].timeout,
             host_timeout=job.host_timeout,
             stopped=lambda: bool(received or earlier),
         )

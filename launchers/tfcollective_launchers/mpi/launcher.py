@@ -70,7 +70,7 @@ class MpiLauncher(Launcher):
             observer=self.observer,
             names=[""] * spec.num_proc,
             assign=lambda found: _assigned(plan, found, spec),
-            patience=_ENROLL_S,
+            timeout=_ENROLL_S,
             stop_signals=stop_signals,
         )
 

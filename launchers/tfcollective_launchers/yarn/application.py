@@ -141,7 +141,7 @@ def _service(
 ) -> dict[str, Any]:
     environment = _environment(options, archives, request.label)
     resources = {"memory": request.memory, "vcores": request.vcores}
-    patience = f"{options.allocation_timeout:g}"
+    timeout = f"{options.allocation_timeout:g}"
     return {
         "instances": 1,
         # The master decides what a container's end means.
@@ -149,7 +149,7 @@ def _service(
         "max_restarts": 0,
         "node_label": request.label,
         "resources": {**resources, "gpus": request.gpus} if request.gpus else resources,
-        "script": _script(environment, options, (_CONTAINER, request.name, patience, environment.interpreter)),
+        "script": _script(environment, options, (_CONTAINER, request.name, timeout, environment.interpreter)),
         "files": _files(environment, options, {KEY_FILE: staged[KEY_FILE]}),
         "env": _env(spec),
     }

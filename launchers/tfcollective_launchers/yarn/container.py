@@ -26,19 +26,19 @@ _MARGIN_S = 60.0  # the master gives up first, and says why
 def main() -> int:
     """``container NAME SECONDS INTERPRETER``: what it is called, how long all containers may take to come, and what
     ranks are to run: inside a pex, ``sys.executable`` may be an interpreter that does not find the packages."""
-    name, patience, interpreter = sys.argv[1], float(sys.argv[2]) + _MARGIN_S, sys.argv[3]
+    name, timeout, interpreter = sys.argv[1], float(sys.argv[2]) + _MARGIN_S, sys.argv[3]
     try:
-        coordinator = _find_coordinator(application_client(import_skein()), patience)
+        coordinator = _find_coordinator(application_client(import_skein()), timeout)
         key = wait_for_key(Path(KEY_FILE), 0.0)
-        return serve_container(NodeSettings(coordinator, key.hex(), name, patience=patience, executable=interpreter))
+        return serve_container(NodeSettings(coordinator, key.hex(), name, timeout=timeout, executable=interpreter))
     except TfCollectiveError as error:
         sys.stderr.write(f"tfcollective: {error}\n")
         return ExitCode.INTERNAL
 
 
-def _find_coordinator(app: Any, patience: float) -> str:
+def _find_coordinator(app: Any, timeout: float) -> str:
     """Asks again and again: skein's own wait would hang for ever once the master is gone."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
             found = within(_CALL_S, "asking for the coordinator", lambda: app.kv.get(ENDPOINT_KEY))
@@ -47,7 +47,7 @@ def _find_coordinator(app: Any, patience: float) -> str:
         except Exception as error:  # noqa: BLE001  skein raises many kinds; the deadline ends it
             _LOG.info("yarn: %s", error)
         time.sleep(_POLL_S)  # skein's only call that waits has no deadline
-    raise LaunchError(f"the application's master has not started the coordinator within {patience:g} s")
+    raise LaunchError(f"the application's master has not started the coordinator within {timeout:g} s")
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ def import_skein() -> Any:
     return skein
 
 
-def within(seconds: float, what: str, work: Callable[[], _T], enough: Callable[[], bool] = lambda: False) -> _T:
-    """What ``work`` returns or raises; SkeinError when it takes too long, or it is ``enough()`` before. Calls of
+def within(seconds: float, what: str, work: Callable[[], _T], cancelled: Callable[[], bool] = lambda: False) -> _T:
+    """What ``work`` returns or raises; SkeinError when it takes too long, or it is ``cancelled()`` before. Calls of
     skein's have no deadline of their own: one that hangs is left to itself."""
     call, deadline = on_thread(work, "tfc-skein"), Deadline.after(seconds)
     while not wait([call], min(deadline.remaining(), _LOOK_S)).done:
-        if enough():
+        if cancelled():
             raise SkeinError(f"{what} was interrupted")
         if deadline.expired():
             raise SkeinError(f"{what} took more than {seconds:g} s")
@@ -155,9 +155,11 @@ class YarnClient:
         if str(queue.state) != "RUNNING":
             raise ConfigError(f"YARN's queue {name!r} is {str(queue.state).lower()}: it takes no applications")
 
-    def submit(self, document: Mapping[str, Any], enough: Callable[[], bool] = lambda: False) -> tuple[str, Any] | None:
+    def submit(
+        self, document: Mapping[str, Any], cancelled: Callable[[], bool] = lambda: False
+    ) -> tuple[str, Any] | None:
         """Submits an application with credentials of its own; its id and the credentials, or None when it was
-        ``enough()`` before. Its files that are here are copied to the cluster meanwhile, for which there is a second
+        ``cancelled()`` before. Its files that are here are copied to the cluster meanwhile, for which there is a second
         for every MiB."""
         try:
             spec = self._skein.ApplicationSpec.from_dict(dict(document))
@@ -165,15 +167,15 @@ class YarnClient:
         except (TypeError, ValueError) as error:
             raise LaunchError(f"the application cannot be described to YARN: {error}") from error
         spec.master.security = security
-        if enough():
+        if cancelled():
             return None
         submission = _Submission(self._client, spec)
         limit = _START_S + sum(map(_size, set(_sources(document)))) / _LEAST_BYTES_PER_S
         try:
-            return self._call("submitting the application", submission.make, limit, enough), security
+            return self._call("submitting the application", submission.make, limit, cancelled), security
         except SkeinError:
             submission.give_up(_LATE_S)
-            if enough():
+            if cancelled():
                 return None
             raise
 
@@ -212,28 +214,28 @@ class YarnClient:
             if not self.state(app_id).ended:
                 raise
 
-    def wait_for_end(self, app_id: str, seconds: float, enough: Callable[[], bool] = lambda: False) -> AppState:
-        """Its state once it has ended, or as it is after that time or as soon as it is ``enough()``. Raises SkeinError
-        when YARN does not say."""
+    def wait_for_end(self, app_id: str, seconds: float, cancelled: Callable[[], bool] = lambda: False) -> AppState:
+        """Its state once it has ended, or after that time or as soon as it is ``cancelled()``. Raises SkeinError when
+        YARN does not say."""
         deadline = time.monotonic() + seconds
         level = logging.WARNING
         while True:
             try:
                 state = self.state(app_id)
-                if state.ended or enough() or time.monotonic() > deadline:
+                if state.ended or cancelled() or time.monotonic() > deadline:
                     return state
             except SkeinError as error:
-                if enough() or time.monotonic() > deadline:
+                if cancelled() or time.monotonic() > deadline:
                     raise
                 _LOG.log(level, "yarn: %s", error)
                 level = logging.DEBUG
             time.sleep(0.25)  # YARN has no call that waits
 
     def _call(
-        self, what: str, work: Callable[[], _T], seconds: float = _CALL_S, enough: Callable[[], bool] = lambda: False
+        self, what: str, work: Callable[[], _T], seconds: float = _CALL_S, cancelled: Callable[[], bool] = lambda: False
     ) -> _T:
         try:
-            return within(seconds, what, work, enough)
+            return within(seconds, what, work, cancelled)
         except self._skein.exceptions.SkeinError as error:
             raise SkeinError(f"{what}: {_first_line(error)}") from error
         except (OSError, ValueError, KeyError) as error:

@@ -45,8 +45,8 @@ def client(server, key):
         yield client
 
 
-def settings(server, key, patience=60.0):
-    return NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",), patience=patience)
+def settings(server, key, timeout=60.0):
+    return NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",), timeout=timeout)
 
 
 def order(*argv, **options):
@@ -122,7 +122,7 @@ def test_a_key_that_stays_wrong_is_told(server, tmp_path):
     path.write_text(stale.hex())
     for key_file in (path, None):
         with pytest.raises(UnprovenReplyError, match="does not prove the job key"):
-            node.enroll(settings(server, stale, patience=0.0), "127.0.0.1", key_file, time.sleep)
+            node.enroll(settings(server, stale, timeout=0.0), "127.0.0.1", key_file, time.sleep)
 
 
 def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
@@ -133,7 +133,7 @@ def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
 
 def test_no_orders(server, key):
     with pytest.raises(CoordinatorError, match=r"given no orders within 0\.5 s"):
-        serve(settings(server, key, patience=0.5))
+        serve(settings(server, key, timeout=0.5))
 
 
 def test_a_signal_before_the_orders_ends_the_agent_in_order(server, client, key):

@@ -60,8 +60,8 @@ class Pipe:
             self.client.put(self.key, {"failure": None, "signal": None})
 
 
-def requests(job, *names, patience=60.0):
-    return [NodeSettings(job.coordinator, job.key.hex(), name, patience=patience) for name in names]
+def requests(job, *names, timeout=60.0):
+    return [NodeSettings(job.coordinator, job.key.hex(), name, timeout=timeout) for name in names]
 
 
 def test_every_node_gets_its_part(job, client):
@@ -124,4 +124,4 @@ def test_what_the_provider_says_of_a_node_ends_the_job(job, client):
 def test_nodes_that_do_not_come(job, client):
     provider = FakeProvider()
     with pytest.raises(RendezvousError, match=r"0 of 1 agents came within 0\.1 s; missing: a"):
-        run_on_nodes(job, client, provider, requests(job, "a", patience=0.1), by_name(PLAN))
+        run_on_nodes(job, client, provider, requests(job, "a", timeout=0.1), by_name(PLAN))

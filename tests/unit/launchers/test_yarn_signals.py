@@ -26,10 +26,10 @@ class Yarn:
     def __init__(self, when, *, again=False):
         self.when = when
         self.again = again
-        self.enough = None
+        self.cancelled = None
         self.killed = False
 
-    def submit(self, document, enough):
+    def submit(self, document, cancelled):
         self._at("submit")
         return "application_1_1", None
 
@@ -44,11 +44,11 @@ class Yarn:
     def kill(self, app_id):
         self.killed = True
 
-    def wait_for_end(self, app_id, seconds, enough=lambda: False):
+    def wait_for_end(self, app_id, seconds, cancelled=lambda: False):
         if self.again:
-            before = enough()
+            before = cancelled()
             interrupt()
-            self.enough = (before, enough())
+            self.cancelled = (before, cancelled())
         return AppState("FINISHED", "KILLED", "", "default", "", "h")
 
     def _at(self, call):
@@ -94,7 +94,7 @@ def test_nobody_waits_after_a_second_one(remembered):
     yarn = Yarn("state", again=True)
     assert submit(yarn, detach=False).ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed
-    assert yarn.enough == (False, True)
+    assert yarn.cancelled == (False, True)
 
 
 def test_when_it_is_about_to_be_left_to_itself(remembered):

@@ -118,11 +118,11 @@ def test_nobody_waits_for_files_to_be_sent_after_ctrl_c(monkeypatch):
     monkeypatch.setattr(skein_client, "_LATE_S", 0.01)
     looks, slow = [], Slow()
 
-    def enough():
+    def cancelled():
         looks.append(None)
         return len(looks) > 3
 
-    assert YarnClient(slow, Skein).submit({}, enough) is None
+    assert YarnClient(slow, Skein).submit({}, cancelled) is None
     slow.sent.set()
     assert slow.killed.get(timeout=within(20)) == "application_1_1"
 
@@ -153,12 +153,12 @@ def test_an_end_is_waited_for_until_it_is_enough(monkeypatch):
     running = yarn(0)
     looks = []
 
-    def enough():
+    def cancelled():
         looks.append(None)
         return len(looks) == 3
 
     monkeypatch.setattr(REPORT, "state", "RUNNING")
-    assert not running.wait_for_end("application_1_1", 40.0, enough).ended
+    assert not running.wait_for_end("application_1_1", 40.0, cancelled).ended
     assert len(looks) == 3
 
 

@@ -92,7 +92,7 @@ def _run(
     hosted: HostedJob, job: Job, client: CoordinatorClient, platform: ContainerProvider, received: Sequence[int]
 ) -> HostedOutcome:
     requests = [
-        NodeSettings(job.coordinator, job.key.hex(), name, patience=hosted.allocation_timeout)
+        NodeSettings(job.coordinator, job.key.hex(), name, timeout=hosted.allocation_timeout)
         for name in hosted.plan.hosts
     ]
     nodes: tuple[Node, ...] = ()

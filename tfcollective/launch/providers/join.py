@@ -67,7 +67,7 @@ class JoinedLauncher(Launcher):
             observer=self.observer,
             names=[""] * options.agents,
             assign=lambda found: _dealt(found, spec),
-            patience=spec.start_timeout,
+            timeout=spec.start_timeout,
             stop_signals=stop_signals,
         )
 

@@ -99,9 +99,9 @@ class Job:
             encryption=Settings.load().encryption,
         )
         self._killer = _Killer()
-        patience = {"evaluator_grace": spec.evaluator_grace, "start_timeout": spec.start_timeout}
+        limits = {"evaluator_grace": spec.evaluator_grace, "start_timeout": spec.start_timeout}
         self._auxiliary_tasks = _AuxiliaryTaskWatch(
-            {task: side_limit(task, spec.task_specs, **patience) for task in spec.auxiliary_tasks}, self._killer
+            {task: side_limit(task, spec.task_specs, **limits) for task in spec.auxiliary_tasks}, self._killer
         )
         self._store: GlooStoreServer | None = None
         self._open = ExitStack()
