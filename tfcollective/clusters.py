@@ -20,7 +20,6 @@ from typing import Any
 
 from tfcollective import payload
 from tfcollective.clock import Deadline
-from tfcollective.control.auth import new_key
 from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
@@ -28,7 +27,7 @@ from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, 
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
 from tfcollective.identity import current_node_id, discover
-from tfcollective.job_keys import CLUSTER, derived_key
+from tfcollective.job_keys import CLUSTER, derived_key, new_key
 from tfcollective.launch import api
 from tfcollective.launch.system.signals import StopSwitch
 from tfcollective.log import get_logger

@@ -1,4 +1,4 @@
-"""Keys derived from a job key: one for each purpose and name.
+"""Job keys, and the keys derived from one: one for each purpose and name.
 
 A job key itself is never sent and signs nothing. A proof made with one derived key is worth nothing where another is
 needed: two jobs that were given one key form two worlds, and a connection for data is not one for control.
@@ -9,14 +9,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import secrets
 
-__all__ = ["CLUSTER", "CONTROL", "HELLO", "JOB", "RANKS", "derived_key"]
+__all__ = ["CLUSTER", "CONTROL", "HELLO", "JOB", "RANKS", "derived_key", "new_key"]
 
 JOB = "job"  # the job key itself, where one secret serves several jobs
 HELLO = "hello"  # a client's first word to a coordinator, before it knows the name of the job
 CONTROL = "control"  # requests to the coordinator of the job with this name
 RANKS = "ranks"  # connections between the ranks of the job with this name
 CLUSTER = "cluster"  # the coordinator that hands the calls of the cluster with this name to its processes
+
+_KEY_BYTES = 32
+
+
+def new_key() -> bytes:
+    """A fresh random job key."""
+    return secrets.token_bytes(_KEY_BYTES)
 
 
 def derived_key(job_key: bytes, purpose: str, name: str = "") -> bytes:

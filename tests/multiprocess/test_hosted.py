@@ -14,12 +14,13 @@ from launching import JOIN, until
 from patience import within
 
 from tfcollective.errors import ConfigError
+from tfcollective.job_keys import new_key
 from tfcollective.launch.hosted.messages import HostedJob
 from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts
 from tfcollective.launch.plan.spec import FunctionCall, JobSpec
-from tfcollective.launch.running.job import new_job_id, new_job_key
+from tfcollective.launch.running.job import new_job_id
 from tfcollective.processes import program_of
 
 pytestmark = pytest.mark.multiprocess
@@ -76,7 +77,7 @@ class Platform:
             (sys.executable, *program_of("tfcollective.launch.running.function")), 3, call=call, env={"A": "b"}
         )
         plan = plan_hosts(spec, share_out(parse_hosts("one:2,two:1"), 3), {})
-        self.job = HostedJob(new_job_id(), new_job_key(), spec, plan, sys.executable, allocation_timeout, True)
+        self.job = HostedJob(new_job_id(), new_key(), spec, plan, sys.executable, allocation_timeout, True)
         self.folder = folder
         self.ended_by_platform = False
         (folder / "job").write_bytes(self.job.to_bytes())

@@ -13,8 +13,8 @@ from patience import within
 
 from tfcollective.agent.config import AgentConfig, WorkerConfig
 from tfcollective.codec import encode_line
-from tfcollective.control.auth import new_key
 from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.job_keys import new_key
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings
 from tfcollective.launch.providers.commands import own_agent

@@ -34,24 +34,17 @@ __all__ = [
     "check_body",
     "check_hello",
     "hello_headers",
-    "new_key",
 ]
 
 NONCE = "X-Tfcollective-Nonce"
 DIGEST = "X-Tfcollective-Digest"
 SIGNATURE = "X-Tfcollective-Signature"
 
-_KEY_BYTES = 32
 _NONCE_BYTES = 16
 
 
 class Unauthenticated(Exception):  # noqa: N818  an answer, not a fault of ours
     """The other end has not proved that it holds the key; the text says what was wrong."""
-
-
-def new_key() -> bytes:
-    """A fresh random job key."""
-    return secrets.token_bytes(_KEY_BYTES)
 
 
 # ---- the greeting ----------------------------------------------------------------------------------------------------

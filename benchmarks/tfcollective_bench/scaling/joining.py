@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import InternalError, LaunchError, ResourceExhaustedError
+from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint, World
 

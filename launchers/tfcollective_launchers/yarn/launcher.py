@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
+from tfcollective.job_keys import new_key
 from tfcollective.launch.checks import CheckedLauncher, Finding
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
 from tfcollective.launch.launcher import JobDescription, JobManager, JobOutcome, Launcher
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.job import new_job_id, new_job_key
+from tfcollective.launch.running.job import new_job_id
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.private_directory import write_private
@@ -138,7 +139,7 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
         archives = archives_of(options)
         hosted = HostedJob(
             job_id=new_job_id(),
-            key=spec.key or new_job_key(),
+            key=spec.key or new_key(),
             spec=spec,
             plan=plan_containers(spec, environ_snapshot()),
             python=sys.executable,

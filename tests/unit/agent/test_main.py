@@ -20,11 +20,11 @@ from tfcollective.agent.orders import Orders
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import End, NodeSettings, end_key, orders_key, refusal_line
 from tfcollective.codec import encode_line
-from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
 from tfcollective.control.protocol import NODES
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, CoordinatorError
+from tfcollective.job_keys import new_key
 from tfcollective.tasks import workers
 
 

@@ -14,12 +14,13 @@ from launching import until
 from patience import within
 
 from tfcollective.control import connection, server
-from tfcollective.control.auth import hello_headers, new_key
+from tfcollective.control.auth import hello_headers
 from tfcollective.control.certificate import Certificate
 from tfcollective.control.client import CoordinatorClient, InterceptedError, UnprovenReplyError
 from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, is_loopback
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import CoordinatorError
+from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint
 

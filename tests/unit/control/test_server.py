@@ -15,7 +15,7 @@ from launching import until
 from patience import within
 
 from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers, new_key
+from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
 from tfcollective.control.client import CoordinatorClient, OtherJobError
 from tfcollective.control.messages import Alive, Beat, Get
 from tfcollective.control.output_log import OutputPiece
@@ -26,6 +26,7 @@ from tfcollective.control.state import Membership, Refusal
 from tfcollective.control.store import Store
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
+from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.topology import Endpoint
 

@@ -6,10 +6,10 @@ import pytest
 from fake_nodes import FakeProvider, come, refusal
 
 from tfcollective.agent.protocol import end_key, orders_key
-from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import LaunchError, RendezvousError
+from tfcollective.job_keys import new_key
 from tfcollective.launch import gather as gathering
 from tfcollective.launch.gather import gather
 from tfcollective.launch.provider import Went

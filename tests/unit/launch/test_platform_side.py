@@ -13,12 +13,12 @@ import pytest
 from patience import within
 
 from tfcollective.codec import encode
-from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.failures import ExitRecord
+from tfcollective.job_keys import new_key
 from tfcollective.launch.hosted import platform_side, submitter_side
 from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient

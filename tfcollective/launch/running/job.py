@@ -16,7 +16,6 @@ import psutil
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.clock import every
-from tfcollective.control.auth import new_key
 from tfcollective.control.gloo_store import GlooStoreServer
 from tfcollective.control.published import read_published
 from tfcollective.control.records import JobDirectory, JobRecord
@@ -25,6 +24,7 @@ from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
+from tfcollective.job_keys import new_key
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.auxiliary_tasks import side_limit
 from tfcollective.launch.plan.planner import Plan, WorkerPlan
@@ -39,7 +39,7 @@ from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING
 
-__all__ = ["Job", "new_job_id", "new_job_key"]
+__all__ = ["Job", "new_job_id"]
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -49,11 +49,6 @@ _LOOK_S = 5.0
 def new_job_id() -> str:
     """A name that no other job has."""
     return f"job-{secrets.token_hex(4)}"
-
-
-def new_job_key() -> bytes:
-    """A fresh random job key."""
-    return new_key()
 
 
 class Job:

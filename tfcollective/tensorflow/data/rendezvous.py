@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcollective.clock import Deadline
-from tfcollective.control.auth import new_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective.job_keys import new_key
 from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
