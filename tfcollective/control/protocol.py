@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+from collections.abc import Mapping
+from typing import Any
 
 from tfcollective.tasks import TaskKey
 
-__all__ = ["ENCRYPTED_ONLY", "HELLO_PATH", "MAX_BODY_BYTES", "NODES", "TRAINING_ENDED", "experiment_key", "is_loopback"]
+__all__ = [
+    "ENCRYPTED_ONLY",
+    "HELLO_PATH",
+    "MAX_BODY_BYTES",
+    "NODES",
+    "TRAINING_ENDED",
+    "experiment_key",
+    "is_loopback",
+    "read_published",
+    "write_published",
+]
 
 MAX_BODY_BYTES = 4 << 20
 HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
 ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host
 NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves
 TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
+# JSON has no NaN and no infinity: in what tasks publish they travel as text, and become numbers again.
+_NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
 
 
 def experiment_key(task: TaskKey) -> str:
@@ -28,3 +43,18 @@ def is_loopback(address: str) -> bool:
         return False
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return (mapped or found).is_loopback
+
+
+def write_published(info: Mapping[str, object]) -> dict[str, object]:
+    """The same without numbers that JSON does not know. TypeError when it holds what JSON does not know otherwise."""
+    said: dict[str, object] = json.loads(json.dumps(dict(info)), parse_constant=str)
+    return said
+
+
+def read_published(value: Any) -> Any:
+    """What :func:`write_published` was given."""
+    if isinstance(value, Mapping):
+        return {name: read_published(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [read_published(one) for one in value]
+    return _NUMBERS.get(value, value) if isinstance(value, str) else value

@@ -102,7 +102,7 @@ class Session:
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Adds to what the coordinator knows of this task, at once and with every heartbeat from now on."""
-        from tfcollective.control.published import write_published
+        from tfcollective.control.protocol import write_published
 
         # A new one: the heartbeat may be reading the old.
         self._published = {**self._published, **write_published(info)}

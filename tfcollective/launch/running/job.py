@@ -17,7 +17,7 @@ import psutil
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
-from tfcollective.control.published import read_published
+from tfcollective.control.protocol import read_published
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.control.service import JobView
