@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "ManualClock", "SystemClock", "every", "on_thread", "poll"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "SystemClock", "every", "on_thread", "poll"]
 
 _Result = TypeVar("_Result")
 
@@ -36,27 +36,6 @@ class SystemClock:
     def wall(self) -> float:
         """See :class:`Clock`."""
         return time.time()
-
-
-class ManualClock:
-    """A clock that only :meth:`advance` moves: for tests."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self._now = now
-
-    def monotonic(self) -> float:
-        """See :class:`Clock`."""
-        return self._now
-
-    def wall(self) -> float:
-        """See :class:`Clock`."""
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        """Moves the time forward by ``seconds`` (>= 0)."""
-        if seconds < 0:
-            raise ValueError("time does not go back")
-        self._now += seconds
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -296,31 +296,6 @@ class Step(ctypes.Structure):
 StepFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Step))
 TimelineFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(TimelineEvent))
 
-STRUCTS: dict[str, type[ctypes.Structure]] = {
-    "tfc_error": Error,
-    "tfc_listener_options": ListenerOptions,
-    "tfc_communicator_options": CommunicatorOptions,
-    "tfc_communicator_info": CommunicatorInfo,
-    "tfc_span": Span,
-    "tfc_request": Request,
-    "tfc_plan_options": PlanOptions,
-    "tfc_timeline_event": TimelineEvent,
-    "tfc_step": Step,
-    "tfc_device_options": DeviceOptions,
-    "tfc_device_libraries": DeviceLibraries,
-    "tfc_device_info": DeviceInfo,
-    "tfc_device_call": DeviceCall,
-}
-
-ENUMS: dict[str, type[IntEnum]] = {
-    "tfc_dtype": DType,
-    "tfc_op": Op,
-    "tfc_collective": Collective,
-    "tfc_log_level": LogLevel,
-    "tfc_transport": Transport,
-    "tfc_step_kind": StepKind,
-}
-
 _code = c_int32
 _handle = c_void_p
 _handle_out = POINTER(c_void_p)

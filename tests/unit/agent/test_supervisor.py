@@ -7,12 +7,12 @@ import sys
 import time
 
 import pytest
+from manual_clock import ManualClock
 from patience import within
 
 from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.agent.policy import Limits, StopCause
 from tfcollective.agent.supervisor import Supervisor
-from tfcollective.clock import ManualClock
 from tfcollective.processes import state_of
 
 GRACE_S = 30.0

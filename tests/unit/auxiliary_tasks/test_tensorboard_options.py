@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from manual_clock import ManualClock
 
 from tfcollective.auxiliary_tasks import tensorboard
 from tfcollective.auxiliary_tasks.tensorboard import TensorBoardOptions, TensorBoardProcess, run_tensorboard
-from tfcollective.clock import Deadline, ManualClock
+from tfcollective.clock import Deadline
 from tfcollective.errors import ConfigError, LaunchError
 
 

@@ -8,9 +8,10 @@ import time
 import psutil
 import pytest
 from launching import until
+from manual_clock import ManualClock
 from patience import within
 
-from tfcollective.clock import Deadline, ManualClock
+from tfcollective.clock import Deadline
 from tfcollective_bench import interleave as interleave_module
 from tfcollective_bench.interleave import Failure, Record, Started, Variant, interleave, rotation
 from tfcollective_bench.interrupts import interrupts_deferred

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 from launching import until
+from manual_clock import ManualClock
 from patience import within
 
-from tfcollective.clock import ManualClock
 from tfcollective.control.liveness import Heartbeat, LivenessTracker
 from tfcollective.errors import CoordinatorError
 

@@ -14,6 +14,31 @@ from tfcollective import errors
 from tfcollective._native import abi, library
 from tfcollective.settings import TRANSPORTS
 
+STRUCTS = {
+    "tfc_error": abi.Error,
+    "tfc_listener_options": abi.ListenerOptions,
+    "tfc_communicator_options": abi.CommunicatorOptions,
+    "tfc_communicator_info": abi.CommunicatorInfo,
+    "tfc_span": abi.Span,
+    "tfc_request": abi.Request,
+    "tfc_plan_options": abi.PlanOptions,
+    "tfc_timeline_event": abi.TimelineEvent,
+    "tfc_step": abi.Step,
+    "tfc_device_options": abi.DeviceOptions,
+    "tfc_device_libraries": abi.DeviceLibraries,
+    "tfc_device_info": abi.DeviceInfo,
+    "tfc_device_call": abi.DeviceCall,
+}
+
+ENUMS = {
+    "tfc_dtype": abi.DType,
+    "tfc_op": abi.Op,
+    "tfc_collective": abi.Collective,
+    "tfc_log_level": abi.LogLevel,
+    "tfc_transport": abi.Transport,
+    "tfc_step_kind": abi.StepKind,
+}
+
 HEADER = Path(__file__).resolve().parents[3] / "native" / "include" / "tfcollective" / "tfcollective.h"
 
 
@@ -83,22 +108,22 @@ def _ctype(argument: str) -> object:
         "tfc_step_fn": abi.StepFn,
         **{f"tfc_{h}*": ctypes.c_void_p for h in ("listener", "communicator", "plan")},
         **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in ("listener", "communicator", "plan")},
-        **{f"{name}*": ctypes.POINTER(struct) for name, struct in abi.STRUCTS.items()},
+        **{f"{name}*": ctypes.POINTER(struct) for name, struct in STRUCTS.items()},
     }
     return table[kind]
 
 
 def test_every_struct_has_the_same_fields_in_order() -> None:
     declared = _declared_structs()
-    assert set(declared) == set(abi.STRUCTS)
-    for name, struct in abi.STRUCTS.items():
+    assert set(declared) == set(STRUCTS)
+    for name, struct in STRUCTS.items():
         assert [field[0] for field in struct._fields_] == declared[name], name
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to ask the C compiler for the layouts")
 def test_struct_layouts_are_those_of_the_compiler(tmp_path: Path) -> None:
     lines = ["#include <stdio.h>", '#include "tfcollective/tfcollective.h"', "int main(void) {"]
-    for name, struct in abi.STRUCTS.items():
+    for name, struct in STRUCTS.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         lines += [f'printf("{name}.{f[0]} %zu\\n", offsetof({name}, {f[0]}));' for f in struct._fields_]
     source = tmp_path / "layout.c"
@@ -108,7 +133,7 @@ def test_struct_layouts_are_those_of_the_compiler(tmp_path: Path) -> None:
     out = subprocess.run([str(binary)], check=True, capture_output=True, text=True).stdout
     compiled = {key: int(value) for key, value in (line.split() for line in out.splitlines())}
     ours = {}
-    for name, struct in abi.STRUCTS.items():
+    for name, struct in STRUCTS.items():
         ours[name] = ctypes.sizeof(struct)
         ours.update({f"{name}.{f[0]}": getattr(struct, f[0]).offset for f in struct._fields_})
     assert ours == compiled
@@ -119,10 +144,10 @@ def test_enums_are_equal() -> None:
     codes = declared.pop("tfc_code")
     assert codes == {code.name: code.value for code in errors.Code}
     prefixes = {"tfc_log_level": "LOG_", "tfc_transport": "TRANSPORT_"}
-    assert set(declared) == set(abi.ENUMS)
+    assert set(declared) == set(ENUMS)
     for name, members in declared.items():
         prefix = prefixes.get(name, "")
-        assert {k.removeprefix(prefix): v for k, v in members.items()} == {m.name: m.value for m in abi.ENUMS[name]}
+        assert {k.removeprefix(prefix): v for k, v in members.items()} == {m.name: m.value for m in ENUMS[name]}
 
 
 def test_constants_are_equal() -> None:

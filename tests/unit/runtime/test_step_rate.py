@@ -1,6 +1,7 @@
 """Steps a second, by a clock that moves by hand."""
 
-from tfcollective.clock import ManualClock
+from manual_clock import ManualClock
+
 from tfcollective.runtime.step_rate import StepRate
 
 

@@ -1,0 +1,22 @@
+"""A clock that stands still until a test moves it."""
+
+
+class ManualClock:
+    """A :class:`tfcollective.clock.Clock` that only :meth:`advance` moves."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def monotonic(self) -> float:
+        """See :class:`tfcollective.clock.Clock`."""
+        return self._now
+
+    def wall(self) -> float:
+        """See :class:`tfcollective.clock.Clock`."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Moves the time forward by ``seconds`` (>= 0)."""
+        if seconds < 0:
+            raise ValueError("time does not go back")
+        self._now += seconds
