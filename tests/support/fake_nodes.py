@@ -7,7 +7,7 @@ from patience import within
 from tfcollective._version import __version__
 from tfcollective.agent.protocol import orders_key
 from tfcollective.codec import to_document
-from tfcollective.launch.provider import Facts, NodeProvider
+from tfcollective.launch.provider import NodeFacts, NodeProvider
 
 
 class FakeProvider(NodeProvider):
@@ -45,7 +45,7 @@ class FakeProvider(NodeProvider):
 def come(client, *names, **facts):
     """Enrolls a node for each name; their numbers."""
     said = {"version": __version__, "python": platform.python_version(), **facts}
-    return [client.enroll((name * 32)[:32], to_document(Facts(name=name, host=name, **said))) for name in names]
+    return [client.enroll((name * 32)[:32], to_document(NodeFacts(name=name, host=name, **said))) for name in names]
 
 
 def refusal(client, number):

@@ -15,7 +15,7 @@ from pathlib import Path
 from tfcollective import log
 from tfcollective._version import __version__
 from tfcollective.agent.config import AgentConfig, WorkerConfig
-from tfcollective.agent.protocol import HOROVOD_PACKAGES, Facts, NodeSettings
+from tfcollective.agent.protocol import HOROVOD_PACKAGES, NodeFacts, NodeSettings
 from tfcollective.clock import Deadline, poll
 from tfcollective.codec import to_document
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
@@ -75,7 +75,7 @@ def enroll(
             be what a launcher has left that was killed, and the next launcher puts its own there.
         wait: waits so many seconds between two tries, or raises when to give up.
     """
-    facts = Facts(
+    facts = NodeFacts(
         name=settings.name,
         host=socket.gethostname(),
         address=address,

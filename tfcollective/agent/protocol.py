@@ -12,7 +12,7 @@ from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 __all__ = [
     "End",
     "HOROVOD_PACKAGES",
-    "Facts",
+    "NodeFacts",
     "FirstOrder",
     "NodeSettings",
     "end_key",
@@ -54,7 +54,7 @@ class NodeSettings:
 
 
 @dataclass(frozen=True)
-class Facts:
+class NodeFacts:
     """What a node says of itself when it enrolls. Whatever another version leaves out is empty.
 
     Attributes:

@@ -28,7 +28,7 @@ __all__ = [
     "DIGEST",
     "NONCE",
     "SIGNATURE",
-    "Session",
+    "ConnectionProof",
     "Unauthenticated",
     "Welcome",
     "check_body",
@@ -114,9 +114,9 @@ class Welcome:
         """The coordinator's signature."""
         return self._sign(job_key, "welcome")
 
-    def session(self, job_key: bytes) -> Session:
+    def session(self, job_key: bytes) -> ConnectionProof:
         """The session of the connection, at its beginning."""
-        return Session(bytes.fromhex(self._sign(job_key, "session")))
+        return ConnectionProof(bytes.fromhex(self._sign(job_key, "session")))
 
     def _sign(self, job_key: bytes, what: str) -> str:
         key = derived_key(job_key, CONTROL, self.job_id)
@@ -126,7 +126,7 @@ class Welcome:
 # ---- requests and replies --------------------------------------------------------------------------------------------
 
 
-class Session:
+class ConnectionProof:
     """The proofs of one connection, on which requests follow each other; either end has its own. Not thread-safe."""
 
     def __init__(self, key: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tfcollective.control.auth import (
     NONCE,
     SIGNATURE,
-    Session,
+    ConnectionProof,
     Unauthenticated,
     Welcome,
     hello_headers,
@@ -101,7 +101,7 @@ class Connection:
     the coordinator's.
     """
 
-    def __init__(self, http: _Http, session: Session, endpoint: Endpoint) -> None:
+    def __init__(self, http: _Http, session: ConnectionProof, endpoint: Endpoint) -> None:
         self._http = http
         self._session = session
         self._endpoint = endpoint
@@ -187,7 +187,7 @@ def _encrypt(connection: _Http, access: Access) -> str:
     return hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").hexdigest()
 
 
-def _greet(connection: _Http, access: Access, certificate: str) -> Session:
+def _greet(connection: _Http, access: Access, certificate: str) -> ConnectionProof:
     """The session, when the other end has proved that it is the coordinator and that ``certificate`` is its own."""
     headers = hello_headers(access.key)
     response = connection.post(HELLO_PATH, b"", headers)

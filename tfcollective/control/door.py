@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfcollective.control.auth import Session
+from tfcollective.control.auth import ConnectionProof
 
 __all__ = ["Door"]
 
@@ -48,7 +48,7 @@ class Door(asyncio.Protocol):
         """None before it is open and after its end."""
         self.encrypted = False
         """Whether it speaks TLS; known once HTTP has begun."""
-        self.session: Session | None = None
+        self.session: ConnectionProof | None = None
         """What its requests are proved with, after the greeting."""
         self._tls = tls
         self._tls_timeout = handshake_timeout

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tfcollective._version import __version__
-from tfcollective.agent.protocol import Facts, end_key, node_name, orders_key, refusal_line
+from tfcollective.agent.protocol import NodeFacts, end_key, node_name, orders_key, refusal_line
 from tfcollective.codec import from_document
 from tfcollective.control.channel import FOREVER, Channel, OrderQueue
 from tfcollective.control.client import CoordinatorClient
@@ -26,16 +26,16 @@ _POLL_S = 0.5
 _LOOK_S = 3.0
 
 
-def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[Facts, ...]:
+def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[NodeFacts, ...]:
     """All nodes that have enrolled, once there are more than ``have``, or after ``timeout`` seconds."""
     entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
     if entry is None:
         entry = client.get(NODES)
-    found = () if entry is None else from_document(entry.value, tuple[Facts, ...], "the list of nodes")
+    found = () if entry is None else from_document(entry.value, tuple[NodeFacts, ...], "the list of nodes")
     return tuple(replace(facts, number=number) for number, facts in enumerate(found))
 
 
-def version_problem(facts: Facts) -> str | None:
+def version_problem(facts: NodeFacts) -> str | None:
     """Why this node cannot take part, or None."""
     python, ours = facts.python.rpartition(".")[0], platform.python_version().rpartition(".")[0]
     if python != ours:
@@ -48,7 +48,7 @@ def version_problem(facts: Facts) -> str | None:
     )
 
 
-def orders_to(node: Facts, client: CoordinatorClient, provider: NodeProvider) -> Callable[[bytes], None]:
+def orders_to(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider) -> Callable[[bytes], None]:
     """What hands a line of orders to this node, also from signal handlers: the provider's pipe to it, or the
     coordinator, until ``client`` is closed."""
     pipe = provider.orders(node.name) if provider.named else None
@@ -58,7 +58,7 @@ def orders_to(node: Facts, client: CoordinatorClient, provider: NodeProvider) ->
     return lambda line: queued.put(line.decode().rstrip("\n"))
 
 
-def refuse(node: Facts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
+def refuse(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
     """Orders the agent of this node to end before it has begun."""
     orders_to(node, client, provider)(refusal_line(why))
 
@@ -71,7 +71,7 @@ def gather(
     timeout: float,
     host_timeout: float,
     stopped: Callable[[], bool] = lambda: False,
-) -> tuple[Facts, ...]:
+) -> tuple[NodeFacts, ...]:
     """The nodes of a job, in the order in which they came, once all are there, can take part and still live.
 
     Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``.
@@ -107,12 +107,12 @@ class _Gathering:
     provider: NodeProvider
     names: tuple[str, ...]
     host_timeout: float
-    arrivals: list[Facts] = field(default_factory=list)
+    arrivals: list[NodeFacts] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     seen: int = 0
 
-    def wait(self, timeout: float, stopped: Callable[[], bool]) -> tuple[Facts, ...]:
+    def wait(self, timeout: float, stopped: Callable[[], bool]) -> tuple[NodeFacts, ...]:
         began = looked = time.monotonic()
         tell_at = began + TIMING.remind
         while True:
@@ -131,7 +131,7 @@ class _Gathering:
                 sys.stderr.write(f"tfcollective: waiting for agents: {self._describe(here, 'are here')}\n")
                 tell_at = now + TIMING.remind
 
-    def _take_in(self, found: Sequence[Facts]) -> None:
+    def _take_in(self, found: Sequence[NodeFacts]) -> None:
         for arrival in found[self.seen :]:
             self.seen += 1
             problem = self._unwanted(arrival) or version_problem(arrival)
@@ -144,7 +144,7 @@ class _Gathering:
             else:
                 raise LaunchError(f"nothing was started, because not all hosts can take part:\n  {problem}")
 
-    def _unwanted(self, facts: Facts) -> str | None:
+    def _unwanted(self, facts: NodeFacts) -> str | None:
         """Why an agent that has enrolled is none that was asked for, or None."""
         if not self.provider.named:
             return None
@@ -159,10 +159,10 @@ class _Gathering:
 
     def _check_events(self) -> None:
         for event in self.provider.events():
-            head = f"{self.provider.subject(Facts(name=event.name))} {event.how} before the job had begun"
+            head = f"{self.provider.subject(NodeFacts(name=event.name))} {event.how} before the job had begun"
             raise LaunchError("; ".join(part for part in (head, event.detail) if part) + self.provider.advice)
 
-    def _describe(self, here: Sequence[Facts], what: str, advice: str = "") -> str:
+    def _describe(self, here: Sequence[NodeFacts], what: str, advice: str = "") -> str:
         came = {one.name for one in here}
         missing = [name for name in self.names if name not in came]
         hosts = ", ".join(one.host for one in here) or "none"

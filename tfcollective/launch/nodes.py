@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tfcollective.agent.config import Command, Order, StopCommand
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import HOROVOD_PACKAGES, End, Facts, end_key, node_name
+from tfcollective.agent.protocol import HOROVOD_PACKAGES, End, NodeFacts, end_key, node_name
 from tfcollective.codec import encode_line, from_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError, CoordinatorError
@@ -39,7 +39,7 @@ class Node:
         provider: where it comes from.
     """
 
-    def __init__(self, facts: Facts, client: CoordinatorClient, provider: NodeProvider) -> None:
+    def __init__(self, facts: NodeFacts, client: CoordinatorClient, provider: NodeProvider) -> None:
         self.facts = facts
         self._end_key = end_key(facts.number)
         self._client = client

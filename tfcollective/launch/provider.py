@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfcollective.agent.node import wait_for_key
-from tfcollective.agent.protocol import Facts, NodeSettings
+from tfcollective.agent.protocol import NodeFacts, NodeSettings
 
-__all__ = ["Facts", "NodeProvider", "NodeSettings", "Went", "wait_for_key"]
+__all__ = ["NodeFacts", "NodeProvider", "NodeSettings", "Went", "wait_for_key"]
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class NodeProvider(ABC):
         """What has happened to nodes since the last call; returns at once."""
         return ()
 
-    def subject(self, node: Facts) -> str:
+    def subject(self, node: NodeFacts) -> str:
         """What to call a node in a sentence; of one that has not come, the name alone is known."""
         return f"the agent on {node.name}" if not node.pid else f"{node.name}: the agent (pid {node.pid})"
 
-    def explain(self, node: Facts, silent: float) -> str | None:
+    def explain(self, node: NodeFacts, silent: float) -> str | None:
         """What became of a node that has come and has not answered for ``silent`` seconds, as :attr:`Went.how`; None:
         the platform does not know. May wait some seconds for the platform to know."""
         del node, silent

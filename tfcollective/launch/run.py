@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tfcollective.agent.protocol import Facts, NodeSettings
+from tfcollective.agent.protocol import NodeFacts, NodeSettings
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.service import JobView
@@ -34,7 +34,7 @@ class Assignment:
     """The processes of a job, and which node runs which of them. A node without any is not needed."""
 
     plan: Plan
-    parts: tuple[tuple[Facts, tuple[WorkerPlan, ...]], ...]
+    parts: tuple[tuple[NodeFacts, tuple[WorkerPlan, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class NodesRun:
     nodes: tuple[Node, ...]
 
 
-def by_name(plan: Plan) -> Callable[[Sequence[Facts]], Assignment]:
+def by_name(plan: Plan) -> Callable[[Sequence[NodeFacts]], Assignment]:
     """Every node runs what the plan says of the host with its name."""
     return lambda found: Assignment(plan, tuple((facts, plan.on(facts.name)) for facts in found))
 
@@ -64,7 +64,7 @@ def run_job_on(
     bind_port: int = 0,
     observer: Callable[[JobView], None] | None = None,
     names: Sequence[str] | None = None,
-    assign: Callable[[Sequence[Facts]], Assignment] | None = None,
+    assign: Callable[[Sequence[NodeFacts]], Assignment] | None = None,
     timeout: float | None = None,
     stop_signals: Sequence[int] = (),
 ) -> JobOutcome:
@@ -109,7 +109,7 @@ def run_on_nodes(
     client: CoordinatorClient,
     provider: NodeProvider,
     requests: Sequence[NodeSettings],
-    assign: Callable[[Sequence[Facts]], Assignment],
+    assign: Callable[[Sequence[NodeFacts]], Assignment],
     *,
     python: str = sys.executable,
     stop_signals: Sequence[int] = (),
@@ -165,7 +165,7 @@ def run_on_nodes(
     return NodesRun(outcome, nodes)
 
 
-def _dismiss(facts: Facts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
+def _dismiss(facts: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
     """Tells an agent that it may go; one that the launcher holds a pipe to goes when that is closed."""
     if provider.orders(facts.name) is None:
         refuse(facts, client, provider, why)

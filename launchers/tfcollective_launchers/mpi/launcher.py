@@ -19,7 +19,7 @@ from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings, Went
+from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.launch.run import Assignment, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, hosts_that_ask
 from tfcollective.machine.network import is_this_machine, own_address, route_address
@@ -120,18 +120,18 @@ class MpirunProvider(NodeProvider):
         self._reported = True
         return (Went("", f"has ended with code {code}", "what it said stands above"),)
 
-    def subject(self, node: Facts) -> str:
+    def subject(self, node: NodeFacts) -> str:
         """See :class:`NodeProvider`."""
         return f"mpirun (agent on {node.host})" if node.host else "mpirun"
 
 
-def _assigned(plan: Plan, found: Sequence[Facts], spec: JobSpec) -> Assignment:
+def _assigned(plan: Plan, found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
     by_rank = _in_rank_order(found)
     made = placed(plan, by_rank, spec.env, named=bool(spec.hosts))
     return Assignment(made, tuple((facts, (worker,)) for facts, worker in zip(by_rank, made.workers, strict=True)))
 
 
-def placed(plan: Plan, by_rank: Sequence[Facts], given: Mapping[str, str], *, named: bool) -> Plan:
+def placed(plan: Plan, by_rank: Sequence[NodeFacts], given: Mapping[str, str], *, named: bool) -> Plan:
     """The same processes where MPI has put them.
 
     Args:
@@ -162,7 +162,7 @@ def _bind_host(spec: JobSpec) -> str:
     return route_address(others[0].rpartition("@")[2]) or own_address(())
 
 
-def _in_rank_order(facts: Sequence[Facts]) -> list[Facts]:
+def _in_rank_order(facts: Sequence[NodeFacts]) -> list[NodeFacts]:
     """Raises LaunchError where MPI's ranks are not those of one world."""
     ordered = sorted(facts, key=lambda one: -1 if one.rank is None else one.rank)
     if [one.rank for one in ordered] != list(range(len(ordered))):

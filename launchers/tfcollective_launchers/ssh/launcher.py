@@ -11,7 +11,7 @@ from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.plan.hosts import share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import Facts
+from tfcollective.launch.provider import NodeFacts
 from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
 from tfcollective.launch.run import Assignment, by_name, run_job_on
 from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine, own_address
@@ -72,10 +72,10 @@ def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequen
     return seen
 
 
-def _with_ports(plan: Plan) -> Callable[[Sequence[Facts]], Assignment]:
+def _with_ports(plan: Plan) -> Callable[[Sequence[NodeFacts]], Assignment]:
     """Each process may listen on its host's address, at one of the ports that the host has named."""
 
-    def assign(found: Sequence[Facts]) -> Assignment:
+    def assign(found: Sequence[NodeFacts]) -> Assignment:
         addresses = {one.name: one.address for one in found}
         free = {one.name: iter(one.ports) for one in found}
         endpoints: dict[TaskKey, Endpoint] = {

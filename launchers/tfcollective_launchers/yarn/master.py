@@ -19,7 +19,7 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
 from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
 from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.provider import Facts, NodeSettings, Went
+from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
 from tfcollective.log import get_logger
 from tfcollective.machine.network import choose_address, interface_addresses
 from tfcollective.settings import environ_snapshot
@@ -121,7 +121,7 @@ class SkeinPlatform(ContainerProvider):
             parts.append(f"granted, but no agent has come from {', '.join(silent)}: see `tfcollective logs`")
         return "; ".join(parts)
 
-    def explain(self, node: Facts, silent: float) -> str | None:
+    def explain(self, node: NodeFacts, silent: float) -> str | None:
         """See :class:`ContainerProvider`."""
         deadline = time.monotonic() + _END_KNOWN_S
         while True:

@@ -10,11 +10,11 @@ from launching import until
 from patience import within
 
 from tfcollective.errors import LaunchError
-from tfcollective.launch.provider import Facts, NodeSettings
+from tfcollective.launch.provider import NodeFacts, NodeSettings
 from tfcollective.launch.providers.commands import AgentCommand, CommandProvider
 
 SETTINGS = NodeSettings("127.0.0.1:9", "ab" * 32, "h2")
-FACTS = Facts("h2", pid=77)
+FACTS = NodeFacts("h2", pid=77)
 DEAF = ("sleep", "100")  # reads as little as an agent that was stopped
 
 

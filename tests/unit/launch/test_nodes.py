@@ -20,11 +20,11 @@ from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch import nodes
 from tfcollective.launch.gather import version_problem
 from tfcollective.launch.nodes import Node
-from tfcollective.launch.provider import Facts, NodeSettings, Went
+from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
 from tfcollective.launch.running.agents import Agents
 from tfcollective.timing import TIMING
 
-FACTS = Facts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
+FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
 
 
 class Client:

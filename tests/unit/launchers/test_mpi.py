@@ -11,7 +11,7 @@ from tfcollective.launch.api import run
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import Facts, NodeSettings
+from tfcollective.launch.provider import NodeFacts, NodeSettings
 from tfcollective.launch.providers.local import LocalLauncher
 
 AGENT = ("python", "agent")
@@ -70,7 +70,7 @@ def test_another_mpirun_is_refused_with_the_way_by_hand():
 
 
 def facts(*hosts):
-    return [Facts(host, "same", host, "1", "3.11.2", "python", rank=n, number=n) for n, host in enumerate(hosts)]
+    return [NodeFacts(host, "same", host, "1", "3.11.2", "python", rank=n, number=n) for n, host in enumerate(hosts)]
 
 
 def test_ranks_are_where_mpi_has_put_them():
@@ -121,4 +121,4 @@ def test_the_end_of_mpirun_is_the_end_of_all_its_agents():
     assert asked == ["10.0.0.1:5"]
     (event,) = found
     assert (event.name, event.how) == ("", "has ended with code 3")
-    assert [provider.subject(Facts(host=host)) for host in ("", "h")] == ["mpirun", "mpirun (agent on h)"]
+    assert [provider.subject(NodeFacts(host=host)) for host in ("", "h")] == ["mpirun", "mpirun (agent on h)"]

@@ -7,7 +7,7 @@ from tfcollective_launchers.yarn.application import Request
 from tfcollective_launchers.yarn.master import SkeinPlatform
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY
 
-from tfcollective.launch.provider import Facts, NodeSettings
+from tfcollective.launch.provider import NodeFacts, NodeSettings
 
 WANTED = [Request(f"worker-{index}", "worker", 4096, 1, 0, "", 1) for index in range(3)]
 
@@ -48,7 +48,7 @@ def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom(monkeypatc
     app, made = platform(monkeypatch, FAILED=["worker-1"], RUNNING=["worker-0"])
     (event,) = made.events()
     assert (event.name, event.how, event.detail) == ("worker-1", "was ended (it took too much memory)", "")
-    assert made.subject(Facts(name="worker-1", host="h")) == "the container of worker-1 on h"
+    assert made.subject(NodeFacts(name="worker-1", host="h")) == "the container of worker-1 on h"
     assert made.events() == ()
     assert app.asked == 1
     monkeypatch.setattr(master, "_ASK_S", 0.0)
@@ -58,10 +58,10 @@ def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom(monkeypatc
 
 def test_a_container_that_is_over_is_explained_as_far_as_is_known(monkeypatch):
     _, made = platform(monkeypatch, FAILED=["worker-1"], KILLED=["worker-2"], RUNNING=["worker-0"])
-    assert made.explain(Facts(name="worker-1"), 15.0) == "was ended (it took too much memory)"
-    assert made.explain(Facts(name="worker-2"), 15.0) == "was ended"
-    assert made.explain(Facts(name="worker-2"), 0.0) is None  # its agent has said how
-    assert made.explain(Facts(name="worker-0"), 15.0) is None
+    assert made.explain(NodeFacts(name="worker-1"), 15.0) == "was ended (it took too much memory)"
+    assert made.explain(NodeFacts(name="worker-2"), 15.0) == "was ended"
+    assert made.explain(NodeFacts(name="worker-2"), 0.0) is None  # its agent has said how
+    assert made.explain(NodeFacts(name="worker-0"), 15.0) is None
 
 
 def test_containers_that_have_not_come_are_told_apart(monkeypatch):

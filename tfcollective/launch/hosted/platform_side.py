@@ -28,7 +28,7 @@ from tfcollective.launch.hosted.messages import (
 from tfcollective.launch.hosted.output_relay import OutputRelay
 from tfcollective.launch.launcher import JobOutcome, StartFailure
 from tfcollective.launch.nodes import Node
-from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings
+from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings
 from tfcollective.launch.run import by_name, client_of, run_on_nodes
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals
@@ -49,7 +49,7 @@ class ContainerProvider(NodeProvider):
     takes_nodes = True
     advice = ""
 
-    def subject(self, node: Facts) -> str:
+    def subject(self, node: NodeFacts) -> str:
         """See :class:`NodeProvider`."""
         return f"the container of {node.name}" + (f" on {node.host}" if node.host else "")
 

@@ -12,7 +12,7 @@ from tfcollective.codec import encode_line
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
-from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings, Went
+from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.launch.running.line_writer import LineWriter
 from tfcollective.processes import end_process
 from tfcollective.timing import TIMING
@@ -144,11 +144,11 @@ class CommandProvider(NodeProvider):
         self._reported.update(gone)
         return [Went(name, self._how(name), "what it said stands above") for name in gone]
 
-    def subject(self, node: Facts) -> str:
+    def subject(self, node: NodeFacts) -> str:
         """See :class:`NodeProvider`."""
         return f"the agent (pid {self._processes[node.name].pid})" if self.local else super().subject(node)
 
-    def explain(self, node: Facts, silent: float) -> str | None:
+    def explain(self, node: NodeFacts, silent: float) -> str | None:
         """See :class:`NodeProvider`."""
         if self._processes[node.name].exit_code is not None:
             return self._how(node.name)

@@ -14,7 +14,7 @@ from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.plan.hosts import Host, Share, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import Facts, NodeProvider, NodeSettings
+from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings
 from tfcollective.launch.run import Assignment, run_job_on
 from tfcollective.machine.network import own_address
 from tfcollective.private_directory import write_private
@@ -105,7 +105,7 @@ class JoinProvider(NodeProvider):
                 Path(self._key_file).unlink()
 
 
-def _dealt(found: Sequence[Facts], spec: JobSpec) -> Assignment:
+def _dealt(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
     """The ranks in the order of the hosts' names; reports name hosts, with a number where several agents share one."""
     ordered = sorted(found, key=lambda one: one.host)
     hosts = [one.host for one in ordered]
