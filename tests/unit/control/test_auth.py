@@ -11,9 +11,8 @@ from tfcollective.control.auth import (
     check_body,
     check_hello,
     hello_headers,
-    new_key,
 )
-from tfcollective.job_keys import CONTROL, RANKS, derived_key
+from tfcollective.job_keys import CONTROL, RANKS, derived_key, new_key
 
 KEY = new_key()
 WELCOME = Welcome("job", "c" * 32, "s" * 32, "f" * 64)
