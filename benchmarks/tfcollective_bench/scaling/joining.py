@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import resource
 import sys
 import threading
 import time
@@ -21,14 +20,12 @@ from multiprocessing.synchronize import Barrier
 from statistics import median
 from typing import Any, TypeAlias
 
-import psutil
-
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.server import CoordinatorServer, ServerOptions
-from tfcollective.errors import InternalError, LaunchError, ResourceExhaustedError
+from tfcollective.errors import InternalError, LaunchError
 from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey, workers
+from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, World
+from tfcollective_bench.scaling.coordinator import coordinator_of
 
 __all__ = ["join_together", "main"]
 
@@ -36,8 +33,6 @@ __all__ = ["join_together", "main"]
 _Span: TypeAlias = tuple[float, float]
 _CREW = 50
 _STACK_BYTES = 256 << 10
-_SPARE_FILES = 64
-_ENDS_S = 10.0
 
 
 def join_together(agents: int, timeout: float) -> dict[str, Any]:
@@ -51,51 +46,18 @@ def join_together(agents: int, timeout: float) -> dict[str, Any]:
         ResourceExhaustedError: this user may not open so many files.
         LaunchError: an agent could not join.
     """
-    _allow_files(2 * agents + _SPARE_FILES)
     key = new_key()
-    ours, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, key, agents, timeout))
-    server.start()
-    theirs.close()
-    try:
-        endpoint = ours.recv()
-        process = psutil.Process(server.pid)
+    with coordinator_of(key, agents, timeout, 2 * agents) as (endpoint, process):
         idle = process.memory_info().rss
         spans = _join_all(endpoint, key, agents, timeout)
         times = process.cpu_times()
-        found = {
+        return {
             "agents": agents,
             "seconds": max(end for _, end in spans) - min(begin for begin, _ in spans),
             "median_wait": median(end - begin for begin, end in spans),
             "server_cpu": times.user + times.system,
             "server_bytes": {"idle": idle, "full": process.memory_info().rss},
         }
-        ours.send(None)
-        return found
-    finally:
-        server.join(_ENDS_S)
-        if server.is_alive():
-            server.kill()
-            server.join()
-
-
-def _serve(connection: Connection, key: bytes, agents: int, timeout: float) -> None:
-    """The coordinator's process: serves until it is asked to end, or the other side has ended."""
-    _allow_files(2 * agents + _SPARE_FILES)
-    with CoordinatorServer(ServerOptions("scaling", key, workers(agents), timeout)) as server:
-        connection.send(server.endpoint)
-        try:
-            connection.recv()
-        except EOFError:
-            return
-
-
-def _allow_files(wanted: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard not in (resource.RLIM_INFINITY,) and hard < wanted:
-        raise ResourceExhaustedError(f"{wanted} open files are needed and {hard} are allowed: ulimit -Hn {wanted}")
-    if soft not in (resource.RLIM_INFINITY,) and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _join_all(endpoint: Endpoint, key: bytes, agents: int, timeout: float) -> list[_Span]:

@@ -12,6 +12,7 @@ from tfcollective_bench.options import check_above_zero
 __all__ = ["ScalingOptions"]
 
 _MOST_AGENTS = 4000
+_MOST_RANKS = 64000
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class ScalingOptions:
         tensors: numbers of gradients of a step.
         total_bytes: of all gradients of a step together, whatever their number.
         agents: how many agents join a coordinator at once; empty: none.
+        nodes: how many simulated nodes keep a coordinator busy; empty: none.
+        ranks_per_node: of each of them.
+        busy_s: for how long.
         runners: names; empty: all.
         rounds: turns of everybody.
         iterations: steps per turn.
@@ -35,6 +39,9 @@ class ScalingOptions:
     tensors: tuple[int, ...] = (10, 100, 1000)
     total_bytes: int = 4 << 20
     agents: tuple[int, ...] = (10, 100, 1000)
+    nodes: tuple[int, ...] = (100, 1000)
+    ranks_per_node: int = 8
+    busy_s: float = 60.0
     runners: tuple[str, ...] = ()
     rounds: int = 3
     iterations: int = 30
@@ -48,6 +55,9 @@ class ScalingOptions:
                 raise ConfigError(f"{name}: at least one number, each 1 or more")
         if self.agents and not 1 <= min(self.agents) <= max(self.agents) <= _MOST_AGENTS:
             raise ConfigError(f"--agents: numbers from 1 to {_MOST_AGENTS}")
+        if self.nodes and not 1 <= min(self.nodes) <= max(self.nodes) <= _MOST_RANKS // max(1, self.ranks_per_node):
+            raise ConfigError(f"--nodes: numbers from 1 on, with {_MOST_RANKS} ranks at most")
+        check_above_zero(ranks_per_node=self.ranks_per_node, busy=self.busy_s)
         check_above_zero(rounds=self.rounds, iterations=self.iterations, deadline=self.deadline_s)
         if self.total_bytes < 4 * max(self.tensors):
             raise ConfigError(f"--bytes: {max(self.tensors)} tensors need at least {4 * max(self.tensors)} bytes")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfcollective_bench.model import Cell, Report, select
 from tfcollective_bench.report import Plot, Section, Series, Table, draw_lines, plots_available
-from tfcollective_bench.scaling.runners import COORDINATOR, RUNNERS
+from tfcollective_bench.scaling.runners import COORDINATOR, NODES, RUNNERS
 from tfcollective_bench.statistics import Summary, summarise
 from tfcollective_bench.units import bytes_text, seconds_text
 
@@ -20,8 +20,16 @@ _EXPLANATION = (
     "communicating costs. cpu: processor time of all threads of all ranks for one step. Times are means over the "
     "ranks, medians over all steps of all rounds, with p10 and p90.\n\n"
     "joined: from the first agent's call to the last one's return, when all agents join at the same moment. wait: of "
-    "the median agent. cpu and memory: of the coordinator's process; the memory before the agents came and with them."
+    "the median agent. cpu and memory: of the coordinator's process; the memory before the agents came and with "
+    "them.\n\n"
+    "nodes: simulated ones keep a coordinator busy (--busy). arrived: how long they took to come. joined: from the "
+    "last rank's join to the last answer. load: processor seconds of the coordinator's process a second, in percent of a "
+    "core; it does not count the time that other processes take. beat: from a sign of life to its answer, which waits "
+    "for other processes, too. memory: the most of the coordinator's process."
 )
+
+#: The first column of a table -> the title of its section.
+_TITLES = {"ranks": "Steps", "agents": "A coordinator", "nodes": "A coordinator's nodes"}
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,12 @@ def _summary(report: Report, runner: str, metric: str, **row: Cell) -> Summary:
 
 
 def overview(report: Report) -> list[Table]:
-    """The tables: steps, and agents that join."""
+    """The tables: steps, agents that join, nodes that keep a coordinator busy."""
     costs = step_costs(report)
     tables = [_step_table(costs, report)] if costs else []
-    return [*tables, _join_table(report)] if _agents(report) else tables
+    tables += [_join_table(report)] if _agents(report) else []
+    nodes = sorted({(int(s.row["nodes"]), int(s.row["ranks"])) for s in report.samples if s.runner == NODES})
+    return [*tables, _nodes_table(nodes, report)] if nodes else tables
 
 
 def _step_table(costs: Sequence[StepCost], report: Report) -> Table:
@@ -108,15 +118,41 @@ def _join_table(report: Report) -> Table:
     return Table("agents that join one coordinator at once", columns, tuple(rows), frozenset(columns))
 
 
+def _nodes_table(nodes: Sequence[tuple[int, int]], report: Report) -> Table:
+    columns = ("nodes", "ranks each", "arrived", "joined", "load", "requests", "beat", "p99", "longest", "memory")
+    rows = []
+    for count, ranks in nodes:
+        arrived, joined, load, requests, memory = (
+            _summary(report, NODES, metric, nodes=count, ranks=ranks).median
+            for metric in ("arrived", "joined", "load", "requests", "memory")
+        )
+        beats = (
+            _summary(report, NODES, "beat", nodes=count, ranks=ranks, percentile=name).maximum
+            for name in ("median", "p99", "longest")
+        )
+        rows.append(
+            (
+                str(count),
+                str(ranks),
+                *map(seconds_text, (arrived, joined)),
+                f"{load:.0%}",
+                f"{requests:.0f}/s",
+                *map(seconds_text, beats),
+                f"{memory / (1 << 20):.0f} MiB",
+            )
+        )
+    return Table("a coordinator with so many nodes", columns, tuple(rows), frozenset(columns))
+
+
 def sections(report: Report) -> list[Section]:
     """The parts of the page."""
     result = [Section("How to read this", _EXPLANATION)]
-    plots = {"steps": _step_plots, "agents": _join_plots} if plots_available() else {}
+    plots = {"ranks": _step_plots, "agents": _join_plots} if plots_available() else {}
     if not plots:
         result.append(Section("Plots", "There are none: matplotlib is missing (pip install 'tfcollective[bench]')."))
     for table in overview(report):
-        draw = plots.get("agents" if table.columns[0] == "agents" else "steps")
-        title = "A coordinator" if table.columns[0] == "agents" else "Steps"
+        draw = plots.get(table.columns[0])
+        title = _TITLES[table.columns[0]]
         result.append(Section(title, tables=(table,), plots=tuple(draw(report)) if draw else ()))
     return result
 

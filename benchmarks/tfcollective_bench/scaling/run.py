@@ -14,7 +14,7 @@ from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Watch
 from tfcollective_bench.model import Cell, Report, Sample
 from tfcollective_bench.scaling.options import ScalingOptions
-from tfcollective_bench.scaling.runners import COORDINATOR, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
+from tfcollective_bench.scaling.runners import COORDINATOR, NODES, RUNNERS, Case, cases_of, chosen, hint_for, variant_of
 
 __all__ = ["run_scaling", "samples_of"]
 
@@ -60,7 +60,7 @@ def _experiment_case(case: Case, found: Baselines, options: ScalingOptions) -> e
 
 
 def samples_of(case: Case, options: ScalingOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
-    """The samples of one line: what steps.py or joining.py prints."""
+    """The samples of one line: what steps.py, joining.py or nodes.py prints."""
     if case.runner == COORDINATOR:
         agents: dict[str, Cell] = {"agents": case.count}
         yield Sample(case.runner, agents, "join", "s", (content["seconds"],), number)
@@ -68,6 +68,19 @@ def samples_of(case: Case, options: ScalingOptions, number: int, content: Mappin
         yield Sample(case.runner, agents, "cpu", "s", (content["server_cpu"],), number)
         for state, size in content["server_bytes"].items():
             yield Sample(case.runner, {**agents, "state": state}, "memory", "bytes", (float(size),), number)
+        return
+    if case.runner == NODES:
+        nodes: dict[str, Cell] = {"nodes": case.count, "ranks": content["ranks"]}
+        for metric, unit in (
+            ("arrived", "s"),
+            ("joined", "s"),
+            ("load", "cores"),
+            ("requests", "1/s"),
+            ("memory", "bytes"),
+        ):
+            yield Sample(case.runner, nodes, metric, unit, (float(content[metric]),), number)
+        for name, seconds in content["beat"].items():
+            yield Sample(case.runner, {**nodes, "percentile": name}, "beat", "s", (seconds,), number)
         return
     row: dict[str, Cell] = {
         "ranks": case.count,

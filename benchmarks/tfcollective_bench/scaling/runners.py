@@ -12,22 +12,27 @@ from tfcollective_bench.interleave import Variant
 from tfcollective_bench.ranks import EXTERNAL_VARIABLES, horovod_command, our_command, thread_variables, working_folder
 from tfcollective_bench.scaling.options import ScalingOptions
 
-__all__ = ["COORDINATOR", "RUNNERS", "Case", "cases_of", "chosen", "hint_for", "variant_of"]
+__all__ = ["COORDINATOR", "NODES", "RUNNERS", "Case", "cases_of", "chosen", "hint_for", "variant_of"]
 
 _STEPS = "tfcollective_bench.scaling.steps"
 _JOINING = "tfcollective_bench.scaling.joining"
+_NODES = "tfcollective_bench.scaling.nodes"
 COORDINATOR = "coordinator"
+NODES = "nodes"
 #: name -> what it is, for people.
 RUNNERS: Mapping[str, str] = {
     "ours": "tfcollective, DistributedGradientTape",
     "horovod": "Horovod-Gloo, DistributedGradientTape (TensorFlow 2.15)",
     COORDINATOR: "tfcollective, agents that join at once",
+    NODES: "tfcollective, simulated nodes with signs of life, orders and output",
 }
+#: What a runner that starts no ranks has so many of.
+_COUNTED = {COORDINATOR: "agents", NODES: "nodes"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One turn: a runner and how many ranks (of the coordinator: agents) it has."""
+    """One turn: a runner and how many it has of what :data:`_COUNTED` says."""
 
     runner: str
     count: int
@@ -35,7 +40,7 @@ class Case:
     @property
     def name(self) -> str:
         """For people; unique."""
-        return f"{self.runner}, {self.count} {'agents' if self.runner == COORDINATOR else 'ranks'}"
+        return f"{self.runner}, {self.count} {_COUNTED.get(self.runner, 'ranks')}"
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -57,13 +62,13 @@ def hint_for(runner: str, found: Baselines) -> str:
 
 def cases_of(runner: str, options: ScalingOptions) -> Iterator[Case]:
     """Its turns in one round."""
-    for count in options.agents if runner == COORDINATOR else options.ranks:
+    for count in {COORDINATOR: options.agents, NODES: options.nodes}.get(runner, options.ranks):
         yield Case(runner, count)
 
 
 def variant_of(case: Case, found: Baselines, options: ScalingOptions) -> Variant:
     """The command of a turn."""
-    threads = thread_variables(1 if case.runner == COORDINATOR else case.count)
+    threads = thread_variables(1 if case.runner in _COUNTED else case.count)
     return Variant(
         name=case.name,
         argv=tuple(_command(case, found, options)),
@@ -77,6 +82,9 @@ def variant_of(case: Case, found: Baselines, options: ScalingOptions) -> Variant
 def _command(case: Case, found: Baselines, options: ScalingOptions) -> Sequence[str]:
     if case.runner == COORDINATOR:
         return [sys.executable, "-m", _JOINING, str(case.count), f"{options.deadline_s:g}"]
+    if case.runner == NODES:
+        sizes = [str(case.count), str(options.ranks_per_node), f"{options.busy_s:g}", f"{options.deadline_s:g}"]
+        return [sys.executable, "-m", _NODES, *sizes]
     sizes = [str(options.iterations), str(options.total_bytes), *map(str, options.tensors)]
     if case.runner == "horovod":
         return horovod_command(str(found.horovod_python), case.count, _STEPS, ["horovod", *sizes])

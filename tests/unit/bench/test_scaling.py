@@ -21,19 +21,21 @@ from tfcollective_bench.scaling.runners import RUNNERS, Case, cases_of, chosen, 
 
 FOUND = Baselines(Path("/l.so"), None, None, None, None, "/h/python", True)
 NOTHING = Baselines(Path("/l.so"), None, None, None, None, None, False)
-OPTIONS = ScalingOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7))
+OPTIONS = ScalingOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7), nodes=(3,))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runners", "mpi"], "there is no runner 'mpi'; there are ours, horovod, coordinator"),
+        (["--runners", "mpi"], "there is no runner 'mpi'; there are ours, horovod, coordinator, nodes"),
         (["-np", "two"], "-np: expected numbers"),
         (["-np", "0"], "-np: at least one number, each 1 or more"),
         (["--tensors", "1,x"], "--tensors: expected numbers"),
         (["--tensors", "1000", "--bytes", "1K"], "--bytes: 1000 tensors need at least 4000 bytes"),
         (["--bytes", "much"], "not a size: 'much'"),
         (["--agents", "100000"], "--agents: numbers from 1 to 4000"),
+        (["--nodes", "9000"], "--nodes: numbers from 1 on, with 64000 ranks at most"),
+        (["--ranks-per-node", "0"], "--ranks-per-node: a number above 0, not 0"),
         (["--rounds", "0"], "--rounds: a number above 0, not 0"),
         (["--horovod-python", "/no/python"], "there is no /no/python"),
     ],
@@ -68,6 +70,8 @@ def test_every_case_has_its_command():
     assert horovod.argv[0] == "/h/python"
     assert horovod.argv[-5:-3] == ("horovod", "30")
     assert variant_of(Case("coordinator", 7), FOUND, OPTIONS).argv[-2:] == ("7", "300")
+    assert [case.name for case in cases_of("nodes", OPTIONS)] == ["nodes, 3 nodes"]
+    assert variant_of(Case("nodes", 3), FOUND, OPTIONS).argv[-4:] == ("3", "8", "60", "300")
 
 
 def steps_line(tensors, step, local):
@@ -84,6 +88,19 @@ def joining_line(agents, seconds):
     }
 
 
+def nodes_line(nodes, load):
+    return {
+        "nodes": nodes,
+        "ranks": 8,
+        "arrived": 4.0,
+        "joined": 0.25,
+        "load": load,
+        "requests": 100.0,
+        "beat": {"median": 0.001, "p99": 0.01, "longest": 0.1},
+        "memory": 64 << 20,
+    }
+
+
 def scaling_report():
     samples = [
         *samples_of(Case("ours", 2), OPTIONS, 0, steps_line(10, 1e-3, 5e-4)),
@@ -92,6 +109,7 @@ def scaling_report():
         *samples_of(Case("horovod", 2), OPTIONS, 0, steps_line(10, 2e-3, 5e-4)),
         *samples_of(Case("coordinator", 5), OPTIONS, 0, joining_line(5, 0.1)),
         *samples_of(Case("coordinator", 7), OPTIONS, 0, joining_line(7, 0.2)),
+        *samples_of(Case("nodes", 3), OPTIONS, 0, nodes_line(3, 0.25)),
     ]
     return replace(make_report(), samples=tuple(samples))
 
@@ -110,14 +128,15 @@ def test_costs_are_medians_and_ordered():
 
 def test_tables_and_page():
     report = scaling_report()
-    steps, agents = overview(report)
+    steps, agents, nodes = overview(report)
     assert steps.title == "cost of a step, 4M bytes of gradients"
     added = [row[steps.columns.index("added")] for row in steps.rows]
     assert added == ["1.50 ms", "3.50 ms", "7.50 ms", "-"]
     assert agents.rows[1] == ("7", "200 ms", "200 ms", "200 ms", "100 ms", "500 ms", "1.0 MiB", "3.0 MiB", "1")
+    assert nodes.rows == (("3", "8", "4.00 s", "250 ms", "25%", "100/s", "1.00 ms", "10.0 ms", "100 ms", "64 MiB"),)
     names = [section.title for section in sections(report)]
     assert names[0] == "How to read this"
-    assert names[-2:] == ["Steps", "A coordinator"]
+    assert names[-3:] == ["Steps", "A coordinator", "A coordinator's nodes"]
     only = replace(report, samples=tuple(s for s in report.samples if s.runner == "coordinator"))
     assert [table.columns[0] for table in overview(only)] == ["agents"]
 
@@ -138,6 +157,17 @@ def test_agents_join_and_tell_what_it_cost():
     assert found["agents"] == 60
     assert 0 < found["median_wait"] <= found["seconds"]
     assert found["server_bytes"]["full"] >= found["server_bytes"]["idle"] > 0
+
+
+def test_simulated_nodes_tell_what_they_cost():
+    command = [sys.executable, "-m", "tfcollective_bench.scaling.nodes", "20", "2", "2", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    found = json.loads(done.stdout)
+    assert (found["nodes"], found["ranks"]) == (20, 2)
+    assert found["load"] > 0
+    assert found["requests"] > 0
+    assert 0 < found["beat"]["median"] <= found["beat"]["p99"] <= found["beat"]["longest"]
+    assert found["memory"] > 0
 
 
 def test_too_few_files_say_what_is_needed(monkeypatch):
