@@ -20,9 +20,9 @@ from typing import Any
 
 import psutil
 
-from tfcollective.agent.protocol import Facts, end_key, node_name, orders_key
+from tfcollective.agent.protocol import NodeFacts, end_key, node_name, orders_key
 from tfcollective.codec import decode, encode, to_document
-from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers, new_key
+from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers
 from tfcollective.control.messages import (
     Alive,
     Beat,
@@ -41,6 +41,7 @@ from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.protocol import HELLO_PATH
 from tfcollective.control.state import JoinRequest
 from tfcollective.errors import InternalError
+from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
@@ -174,7 +175,7 @@ class _Job:
     async def _node(self, number: int, gate: asyncio.Semaphore, formed: asyncio.Event, others: _Background) -> None:
         async with gate:
             agent = await self._open()
-            facts = Facts(f"node-{number}", f"node-{number}", f"10.0.{number // 256}.{number % 256}", pid=number)
+            facts = NodeFacts(f"node-{number}", f"node-{number}", f"10.0.{number // 256}.{number % 256}", pid=number)
             await self._ask(agent, Enroll(f"{number:032x}", to_document(facts)))
             for index in range(self.ranks):
                 task = TaskKey("worker", number * self.ranks + index)

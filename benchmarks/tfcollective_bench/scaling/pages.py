@@ -23,9 +23,9 @@ _EXPLANATION = (
     "the median agent. cpu and memory: of the coordinator's process; the memory before the agents came and with "
     "them.\n\n"
     "nodes: simulated ones keep a coordinator busy (--busy). arrived: how long they took to come. joined: from the "
-    "last rank's join to the last answer. load: processor seconds of the coordinator's process a second, in percent of a "
-    "core; it does not count the time that other processes take. beat: from a sign of life to its answer, which waits "
-    "for other processes, too. memory: the most of the coordinator's process."
+    "last rank's join to the last answer. load: processor seconds of the coordinator's process a second, in percent of "
+    "a core; it does not count the time that other processes take. beat: from a sign of life to its answer, which "
+    "waits for other processes, too. memory: the most of the coordinator's process."
 )
 
 #: The first column of a table -> the title of its section.
