@@ -155,8 +155,8 @@ class Processes:
         self.stopped.append((cause, number))
         self.done = True
 
-    def kill(self, task, reason):
-        self.killed.append((task, reason))
+    def kill(self, command):
+        self.killed.append((command.task, command.reason))
 
     def reap(self):
         pass

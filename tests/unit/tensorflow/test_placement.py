@@ -28,4 +28,4 @@ def test_traced_steps_run_and_compare_replicas() -> None:
         timeout=within(120),
         check=False,
     )
-    assert done.stdout.splitlines() == ["fit 1", "tape 1", "spread 1"], done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["fit 2", "tape 2", "spread 2"], done.stdout + done.stderr

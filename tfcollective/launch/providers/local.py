@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
@@ -46,6 +47,7 @@ class LocalLauncher(Launcher):
         if spec.timeline is not None:  # rank 0 would find out only when the job has begun
             check_writable(Path(spec.cwd or "", spec.timeline))
         _note_interfaces(spec)
+        spec = replace(spec, network_interfaces=())  # or the agent would look for one
         commands = {host: own_agent() for host in plan.hosts}
         return run_job_on(
             lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
