@@ -45,8 +45,9 @@ def test_third_step_and_then_ever_more_rarely(traced: bool) -> None:
 def test_a_traced_step_holds_the_check_as_one_op() -> None:
     """Taken apart, a condition costs a switch for each variable in every step."""
     layer = keras.layers.Dense(1)  # its variables are of Keras, in Keras 3
-    layer.build((None, 1))
-    variables = [tf.Variable([1.0]), *layer.trainable_variables]
+    with tf.device("CPU:0"):
+        layer.build((None, 1))
+        variables = [tf.Variable([1.0]), *layer.trainable_variables]
     optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))
     step = tf.function(lambda: optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables]))
     with fake_world():
