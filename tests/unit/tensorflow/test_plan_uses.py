@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 
+import pytest
+
+pytest.importorskip("tensorflow")
+
 from tfcollective.tensorflow.plan_uses import PlanUses
 
 
