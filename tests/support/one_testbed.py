@@ -19,7 +19,7 @@ needs_root = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def the_testbed():
-    """While it is open, no other test has the test bed; skips the test when somebody else has one."""
+    """While it is open, no other test has the test bed; skips the test when another process has one."""
     with (Path(tempfile.gettempdir()) / "tfcollective-tests-testbed.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not testbed.current_state().empty:

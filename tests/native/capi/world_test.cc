@@ -310,7 +310,7 @@ TEST_P(WorldTest, AnAbortReachesEveryRank) {
 }
 
 TEST_P(WorldTest, ALateRankIsNamedAtTheDeadline) {
-  if (size() == 1) GTEST_SKIP() << "nobody to wait for";
+  if (size() == 1) GTEST_SKIP() << "no other rank to wait for";
   std::atomic<int> waiting{size() - 1};
   EveryRank([&](int rank, tfc_communicator* communicator) {
     if (rank == 1) {
@@ -351,7 +351,7 @@ struct Messages {
 };
 
 TEST_P(WorldTest, ALateRankIsNamedInTheWarningAndNothingFails) {
-  if (size() == 1) GTEST_SKIP() << "nobody to wait for";
+  if (size() == 1) GTEST_SKIP() << "no other rank to wait for";
   for (const int late : {0, size() - 1}) {
     Messages messages;
     WorldOptions options = GetParam().options;
@@ -369,7 +369,7 @@ TEST_P(WorldTest, ALateRankIsNamedInTheWarningAndNothingFails) {
 }
 
 TEST_P(WorldTest, WhatARankWaitsInInsteadIsNamedAtTheDeadline) {
-  if (size() == 1) GTEST_SKIP() << "nobody to wait for";
+  if (size() == 1) GTEST_SKIP() << "no other rank to wait for";
   EveryRank([&](int rank, tfc_communicator* communicator) {
     std::vector<float> values(10, 1);
     if (rank == 1) {  // has run out of steps and averages its metrics
@@ -392,7 +392,7 @@ TEST_P(WorldTest, WhatARankWaitsInInsteadIsNamedAtTheDeadline) {
 }
 
 TEST_P(WorldTest, ALateRankIsNamedForSubmittedOperations) {
-  if (size() == 1) GTEST_SKIP() << "nobody to wait for";
+  if (size() == 1) GTEST_SKIP() << "no other rank to wait for";
   std::atomic<int> waiting{size() - 1};
   EveryRank([&](int rank, tfc_communicator* communicator) {
     if (rank == 1) {

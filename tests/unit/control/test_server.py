@@ -121,7 +121,7 @@ def test_a_wait_goes_on_while_the_one_that_is_waited_for_is_heard(server, client
     begin = time.monotonic()
     while time.monotonic() - begin < 4.0:
         client.alive("node/1")
-        time.sleep(0.1)
+        time.sleep(0.1)  # the pace of the signs of life
     client.put("node/1/end", "well")
     thread.join(within(20))
     assert results[0].value == "well"
