@@ -16,25 +16,26 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"|<(?=tfcollective/))([^">]+)[">]', 
 BELOW: dict[str, tuple[str, ...]] = {
     "include": (),
     "base": (),
-    "reduce": ("base",),
-    "transport": ("base",),
-    "transport/tcp": ("transport",),
-    "transport/memory": ("transport",),
-    "transport/recording": ("transport",),
-    "shm": ("base",),
-    "control": ("base", "transport"),
-    "algorithms": ("transport", "shm", "reduce"),
-    "communicator": ("algorithms", "control"),
-    "engine": ("communicator",),
-    "nccl": ("engine",),
-    "capi": ("nccl",),
+    "backends/cpu/reduce": ("base",),
+    "backends/cpu/transport": ("base",),
+    "backends/cpu/transport/tcp": ("backends/cpu/transport",),
+    "backends/cpu/transport/memory": ("backends/cpu/transport",),
+    "backends/cpu/transport/recording": ("backends/cpu/transport",),
+    "backends/cpu/shm": ("base",),
+    "backends/cpu/algorithms": ("backends/cpu/transport", "backends/cpu/shm", "backends/cpu/reduce"),
+    "control": ("base", "backends/cpu/transport"),
+    "communicator": ("backends/cpu/algorithms", "control"),
+    "agreement": ("base",),
+    "executor": ("communicator", "agreement"),
+    "backends/nccl": ("executor",),
+    "capi": ("backends/nccl",),
     "tf_ops": (),
     "tf_gpu": ("tf_ops",),
 }
 RESERVED = {
-    "transport/tcp": ("control", "capi"),
-    "transport/memory": (),
-    "transport/recording": ("capi",),
+    "backends/cpu/transport/tcp": ("control", "capi"),
+    "backends/cpu/transport/memory": (),
+    "backends/cpu/transport/recording": ("capi",),
     "include": ("capi", "tf_ops", "tf_gpu"),
 }
 UNCHECKED = ("testing", "benchmarks")
@@ -55,8 +56,8 @@ def room_of(path: str) -> str | None:
     parts = path.split("/")
     if parts[0] == "tfcollective":  # <tfcollective/tfcollective.h>, found through native/include
         return "include"
-    nested = "/".join(parts[:2])
-    return nested if nested in BELOW else parts[0] if parts[0] in BELOW and len(parts) > 1 else None
+    folders = ("/".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+    return next((folder for folder in folders if folder in BELOW), None)
 
 
 def violations() -> list[str]:

@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "algorithms/arena_algorithms.h"
+#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "backends/cpu/shm/arena.h"
 #include "base/deadline.h"
-#include "shm/arena.h"
 
 namespace tfc {
 namespace {

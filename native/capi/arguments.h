@@ -11,7 +11,7 @@
 #include "capi/session.h"
 #include "communicator/operation.h"
 #include "communicator/topology.h"
-#include "engine/engine.h"
+#include "executor/engine.h"
 #include "tfcollective/tfcollective.h"
 
 namespace tfc {

@@ -12,7 +12,7 @@
 #include "capi/repeated_calls.h"
 #include "capi/session.h"
 #include "capi/worlds.h"
-#include "engine/plan.h"
+#include "executor/plan.h"
 #include "tfcollective/tfcollective.h"
 
 #ifndef TFC_VERSION

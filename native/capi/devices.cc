@@ -5,12 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "backends/nccl/device_communicator.h"
+#include "backends/nccl/gpu.h"
+#include "backends/nccl/libraries.h"
 #include "capi/arguments.h"
 #include "capi/errors.h"
 #include "capi/handles.h"
-#include "nccl/device_communicator.h"
-#include "nccl/gpu.h"
-#include "nccl/libraries.h"
 #include "tfcollective/tfcollective.h"
 
 namespace {

@@ -8,18 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "backends/cpu/shm/arena.h"
+#include "backends/cpu/shm/fd_exchange.h"
+#include "backends/cpu/transport/tcp/tcp_listener.h"
+#include "backends/cpu/transport/tcp/tcp_transport.h"
+#include "backends/nccl/device_communicator.h"
 #include "base/cpu_quota.h"
 #include "base/cpu_set.h"
 #include "base/event_fd.h"
 #include "base/log.h"
 #include "capi/world_ranks.h"
 #include "control/star.h"
-#include "engine/engine.h"
-#include "nccl/device_communicator.h"
-#include "shm/arena.h"
-#include "shm/fd_exchange.h"
-#include "transport/tcp/tcp_listener.h"
-#include "transport/tcp/tcp_transport.h"
+#include "executor/engine.h"
 
 namespace tfc {
 

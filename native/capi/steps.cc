@@ -4,11 +4,11 @@
 #include <numeric>
 #include <vector>
 
-#include "algorithms/transport_algorithms.h"
+#include "backends/cpu/algorithms/transport_algorithms.h"
+#include "backends/cpu/transport/recording/recording_transport.h"
 #include "base/dtype.h"
 #include "capi/errors.h"
 #include "tfcollective/tfcollective.h"
-#include "transport/recording/recording_transport.h"
 
 namespace {
 

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "algorithms/arena_algorithms.h"
-#include "algorithms/hierarchical.h"
-#include "algorithms/link_probe.h"
-#include "algorithms/pieces.h"
-#include "algorithms/select.h"
-#include "algorithms/transport_algorithms.h"
+#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "backends/cpu/algorithms/hierarchical.h"
+#include "backends/cpu/algorithms/link_probe.h"
+#include "backends/cpu/algorithms/pieces.h"
+#include "backends/cpu/algorithms/select.h"
+#include "backends/cpu/algorithms/transport_algorithms.h"
 
 namespace tfc {
 namespace {

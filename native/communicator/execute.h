@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
-#include "algorithms/link.h"
+#include "backends/cpu/algorithms/link.h"
+#include "backends/cpu/shm/arena.h"
+#include "backends/cpu/transport/transport.h"
 #include "base/deadline.h"
 #include "base/status.h"
 #include "communicator/operation.h"
 #include "communicator/topology.h"
-#include "shm/arena.h"
-#include "transport/transport.h"
 
 namespace tfc {
 

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "backends/cpu/transport/tcp/acceptor.h"
+#include "backends/cpu/transport/tcp/ack_watch.h"
+#include "backends/cpu/transport/tcp/dialer.h"
 #include "base/event_fd.h"
 #include "base/thread.h"
-#include "transport/tcp/acceptor.h"
-#include "transport/tcp/ack_watch.h"
-#include "transport/tcp/dialer.h"
 
 namespace tfc {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "transport/transport.h"
+#include "backends/cpu/transport/transport.h"
 
 namespace tfc {
 

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "backends/cpu/transport/tcp/acceptor.h"
+#include "backends/cpu/transport/tcp/tcp_transport.h"
 #include "base/event_fd.h"
 #include "testing/log_recorder.h"
 #include "testing/transport_world.h"
-#include "transport/tcp/acceptor.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace tfc {
 

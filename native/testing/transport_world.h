@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/memory/memory_transport.h"
-#include "transport/transport.h"
+#include "backends/cpu/transport/memory/memory_transport.h"
+#include "backends/cpu/transport/transport.h"
 
 namespace tfc {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "algorithms/arena_algorithms.h"
-#include "algorithms/arena_worlds.h"
-#include "algorithms/values.h"
+#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "backends/cpu/algorithms/arena_worlds.h"
+#include "backends/cpu/algorithms/values.h"
 
 namespace tfc {
 namespace {

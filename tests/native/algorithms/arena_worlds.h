@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "algorithms/arena_algorithms.h"
-#include "shm/arena.h"
+#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "backends/cpu/shm/arena.h"
 
 namespace tfc {
 

@@ -1,14 +1,14 @@
 // Worlds of several nodes: an arena for each node, the memory transport between them.
-#include "algorithms/hierarchical.h"
+#include "backends/cpu/algorithms/hierarchical.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <string>
 
-#include "algorithms/arena_worlds.h"
-#include "algorithms/values.h"
-#include "algorithms/worlds.h"
+#include "backends/cpu/algorithms/arena_worlds.h"
+#include "backends/cpu/algorithms/values.h"
+#include "backends/cpu/algorithms/worlds.h"
 
 namespace tfc {
 namespace {

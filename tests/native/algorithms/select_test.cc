@@ -1,9 +1,9 @@
-#include "algorithms/select.h"
+#include "backends/cpu/algorithms/select.h"
 
 #include <gtest/gtest.h>
 
-#include "algorithms/hierarchical.h"
-#include "algorithms/link_probe.h"
+#include "backends/cpu/algorithms/hierarchical.h"
+#include "backends/cpu/algorithms/link_probe.h"
 
 namespace tfc {
 namespace {

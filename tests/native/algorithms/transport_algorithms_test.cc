@@ -1,5 +1,5 @@
 // The matrix: collective x world x type x operation x odd sizes, compared bit by bit.
-#include "algorithms/transport_algorithms.h"
+#include "backends/cpu/algorithms/transport_algorithms.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "algorithms/pieces.h"
-#include "algorithms/values.h"
-#include "algorithms/worlds.h"
+#include "backends/cpu/algorithms/pieces.h"
+#include "backends/cpu/algorithms/values.h"
+#include "backends/cpu/algorithms/worlds.h"
 
 namespace tfc {
 namespace {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "algorithms/context.h"
-#include "transport/memory/memory_transport.h"
+#include "backends/cpu/algorithms/context.h"
+#include "backends/cpu/transport/memory/memory_transport.h"
 
 namespace tfc {
 

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "backends/cpu/reduce/reduce.h"
 #include "communicator/operation.h"
-#include "reduce/reduce.h"
 #include "testing/world.h"
 
 namespace tfc::testing {

@@ -1,4 +1,4 @@
-#include "nccl/launch.h"
+#include "backends/nccl/launch.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "reduce/reduce.h"
+#include "backends/cpu/reduce/reduce.h"
 
 namespace tfc {
 namespace {

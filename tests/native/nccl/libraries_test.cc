@@ -1,4 +1,4 @@
-#include "nccl/libraries.h"
+#include "backends/nccl/libraries.h"
 
 #include <gtest/gtest.h>
 

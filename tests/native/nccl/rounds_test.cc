@@ -1,4 +1,4 @@
-#include "nccl/rounds.h"
+#include "backends/nccl/rounds.h"
 
 #include <gtest/gtest.h>
 

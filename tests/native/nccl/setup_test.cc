@@ -1,4 +1,4 @@
-#include "nccl/setup.h"
+#include "backends/nccl/setup.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "shm/fd_exchange.h"
+#include "backends/cpu/shm/fd_exchange.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "transport/tcp/handshake.h"
+#include "backends/cpu/transport/tcp/handshake.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "backends/cpu/transport/tcp/acceptor.h"
+#include "backends/cpu/transport/tcp/dialer.h"
+#include "backends/cpu/transport/tcp/handshake_frames.h"
+#include "backends/cpu/transport/tcp/tcp_listener.h"
 #include "testing/crowd.h"
 #include "testing/log_recorder.h"
 #include "testing/own_network.h"
 #include "testing/tcp_world.h"
-#include "transport/tcp/acceptor.h"
-#include "transport/tcp/dialer.h"
-#include "transport/tcp/handshake_frames.h"
-#include "transport/tcp/tcp_listener.h"
 
 namespace tfc {
 namespace {

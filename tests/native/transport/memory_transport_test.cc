@@ -1,4 +1,4 @@
-#include "transport/memory/memory_transport.h"
+#include "backends/cpu/transport/memory/memory_transport.h"
 
 #include <gtest/gtest.h>
 

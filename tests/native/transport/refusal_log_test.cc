@@ -1,4 +1,4 @@
-#include "transport/tcp/refusal_log.h"
+#include "backends/cpu/transport/tcp/refusal_log.h"
 
 #include <gtest/gtest.h>
 

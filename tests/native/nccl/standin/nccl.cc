@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "nccl/nccl_api.h"
+#include "backends/nccl/nccl_api.h"
 #include "per_thread.h"
 #include "standin.h"
 

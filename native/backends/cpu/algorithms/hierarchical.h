@@ -1,0 +1,29 @@
+// All-reduce for several nodes with several ranks: shared memory inside a node, the transport between.
+#ifndef TFCOLLECTIVE_BACKENDS_CPU_ALGORITHMS_HIERARCHICAL_H_
+#define TFCOLLECTIVE_BACKENDS_CPU_ALGORITHMS_HIERARCHICAL_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "backends/cpu/algorithms/context.h"
+#include "backends/cpu/reduce/reduce.h"
+#include "base/span.h"
+#include "base/status.h"
+
+namespace tfc {
+
+// Reduce-scatter over the arena, all-reduce of `lanes` equal parts between the nodes, all-gather over
+// the arena. Lane i is made of the i-th local rank of every node; local ranks from `lanes` on only
+// take part inside their node. `lanes` is equal on all ranks and at most the smallest node's number
+// of ranks, so nodes of different sizes work. `lane.members` is this rank's lane and is not looked at
+// where the local rank has none. `reduction.divisor` counts the ranks of all nodes.
+Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& lane, int lanes,
+                             const Reduction& reduction, const ConstSpans& input, const MutableSpans& output);
+
+// Where the lanes' parts of `bytes` bytes lie: local_size + 1 entries. Pure.
+std::vector<size_t> LaneOffsets(size_t bytes, size_t element, int lanes, int local_size);
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_BACKENDS_CPU_ALGORITHMS_HIERARCHICAL_H_

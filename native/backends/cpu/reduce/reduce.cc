@@ -1,0 +1,84 @@
+#include "backends/cpu/reduce/reduce.h"
+
+#include <cmath>
+#include <string>
+
+#include "backends/cpu/reduce/block_reducer.h"
+#include "backends/cpu/reduce/kernels.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace tfc {
+namespace {
+
+const KernelTable& BestKernels() {
+  static const KernelTable* const best = UsableKernels().back();
+  return *best;
+}
+
+// TensorFlow lets its threads flush subnormals to zero, others do not: without one setting for all,
+// ranks that run on different kinds of threads would get different results.
+class DefaultFloatMode {
+ public:
+#if defined(__SSE2__)
+  DefaultFloatMode() : saved_(_mm_getcsr()), differs_((saved_ & ~kStickyFlags) != kDefault) {
+    if (differs_) _mm_setcsr(kDefault);
+  }
+  ~DefaultFloatMode() {
+    if (differs_) _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kStickyFlags = 0x3f;
+  static constexpr unsigned kDefault = 0x1f80;  // nearest, subnormals kept, all exceptions masked
+  const unsigned saved_;
+  const bool differs_;
+#else
+  DefaultFloatMode() {}
+  ~DefaultFloatMode() {}
+#endif
+
+ public:
+  DefaultFloatMode(const DefaultFloatMode&) = delete;
+  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+};
+
+Status CheckScaling(const Reduction& reduction) {
+  if (!std::isfinite(reduction.prescale) || !std::isfinite(reduction.postscale)) {
+    return Status(Code::kInvalidArgument, "the scale factors must be finite numbers");
+  }
+  if (reduction.divisor < 1) {
+    return Status(Code::kInvalidArgument, "the divisor must be positive, not " + std::to_string(reduction.divisor));
+  }
+  if (reduction.dtype == Dtype::kBool && (reduction.scales_input() || reduction.scales_output())) {
+    return Status(Code::kUnimplemented, "bool values cannot be scaled or averaged");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckReduction(const Reduction& reduction) {
+  if (!IsDtype(static_cast<int>(reduction.dtype))) {
+    return Status(Code::kInvalidArgument, "no such dtype: " + std::to_string(static_cast<int>(reduction.dtype)));
+  }
+  switch (reduction.op) {
+    case Op::kSum:
+    case Op::kMin:
+    case Op::kMax:
+    case Op::kProduct:
+      return CheckScaling(reduction);
+    default:
+      return Status(Code::kInvalidArgument, "no such reduction: " + std::to_string(static_cast<int>(reduction.op)));
+  }
+}
+
+void ReduceArrays(const Reduction& reduction, const std::byte* const* inputs, size_t num_inputs, std::byte* output,
+                  size_t count, bool stream) {
+  const DefaultFloatMode float_mode;
+  ReduceArraysWith(BestKernels(), reduction, inputs, num_inputs, output, count, stream);
+}
+
+}  // namespace tfc

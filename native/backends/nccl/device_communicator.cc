@@ -1,0 +1,643 @@
+// The half that callers and peers see; what the owner does is in device_owner.cc.
+#include "backends/nccl/device_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backends/nccl/device_task.h"
+#include "backends/nccl/host_detour.h"
+#include "base/thread.h"
+
+namespace tfc {
+namespace {
+
+// The owner ends what has taken too long; who waits for it does not give up before.
+constexpr double kOwnerGraceSeconds = 10.0;
+// In which the owner ends, after the deadline of a shutdown, unless it is stuck.
+constexpr double kEndSeconds = 5.0;
+// How the keys of rounds begin.
+constexpr char kDirectPrefix = '#';
+constexpr char kNamePrefix = '=';
+
+bool IsRagged(const Operation& operation) {
+  return operation.collective == Collective::kAllGather || operation.collective == Collective::kAllToAll;
+}
+
+// What the other ranks have to know to size their results: rows for each rank, or rows for all.
+std::string RowsBlob(const Operation& operation, int size) {
+  std::vector<int64_t> rows;
+  if (operation.collective == Collective::kAllGather) rows.push_back(operation.rows());
+  if (operation.collective == Collective::kAllToAll) {
+    rows = operation.splits;
+    if (rows.empty()) rows.assign(static_cast<size_t>(size), operation.rows() / size);
+  }
+  return std::string(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(int64_t));
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options)
+    : engine_(engine),
+      options_(std::move(options)),
+      rank_(engine->topology().rank),
+      size_(engine->topology().size),
+      table_(size_) {
+  lanes_[kDirect].setup_key = "set-up of direct calls";
+  lanes_[kByName].setup_key = "set-up of calls by name";
+  detour_ = std::make_unique<HostDetour>(engine_, options_.log, [this] { Signal(); });
+}
+
+DeviceCommunicator::~DeviceCommunicator() { Shutdown(0); }
+
+Status DeviceCommunicator::Configure(DeviceOptions options) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (used_) return Status(Code::kFailedPrecondition, "GPUs are in use already: configure them before the first use");
+  devices_ = std::move(options);
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::Admit() const {
+  if (engine_->failure().failed()) return engine_->failure().Get();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return leaving_ ? HasLeft() : Status::Ok();
+}
+
+Status DeviceCommunicator::MayWait() const {
+  if (!OnOwnThread()) return engine_->MayWait();
+  return Status(Code::kFailedPrecondition, "a callback must not wait for an operation on GPUs");
+}
+
+Status DeviceCommunicator::HasLeft() {
+  return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+}
+
+void DeviceCommunicator::Signal() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);  // nobody is between looking and sleeping
+    signals_.fetch_add(1, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+Status DeviceCommunicator::WaitUntil(Deadline deadline, const std::string& what,
+                                     const std::function<bool()>& predicate) {
+  using Clock = Deadline::Clock;
+  const auto spin_until = Clock::now() + std::chrono::microseconds(options_.spin_us);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!predicate()) {
+    if (engine_->failure().failed()) return engine_->failure().Get();
+    const uint64_t seen = signals_.load(std::memory_order_acquire);
+    if (options_.spin_us > 0 && Clock::now() < spin_until) {
+      lock.unlock();
+      while (signals_.load(std::memory_order_acquire) == seen && Clock::now() < spin_until) {
+      }
+      lock.lock();
+      continue;
+    }
+    if (deadline.Passed()) return Status(Code::kDeadlineExceeded, what);
+    changed_.wait_until(lock, deadline.when(), [&] { return signals_.load(std::memory_order_relaxed) != seen; });
+  }
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::LoadDriver() {
+  if (cuda_ != nullptr) return Status::Ok();
+  auto cuda = LoadCuda(devices_);
+  if (!cuda.ok()) return cuda.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  cuda_ = cuda.Take();
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::OpenGpu(int device) {
+  if (gpu_ != nullptr) {
+    if (device == gpu_->info().ordinal) return Status::Ok();
+    return Status(Code::kInvalidArgument, "it is on GPU " + std::to_string(device) + ", but rank " +
+                                              std::to_string(rank_) + " works on " + gpu_->Title());
+  }
+  auto gpu = Gpu::Open(cuda_, device);
+  if (!gpu.ok()) return gpu.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  gpu_ = gpu.Take();
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::FindNccl() {
+  if (nccl_ != nullptr) return Status::Ok();
+  auto nccl = LoadNccl(devices_);
+  if (!nccl.ok()) return nccl.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  nccl_ = nccl.Take();
+  return Status::Ok();
+}
+
+// The first piece says where; the others must be there too.
+Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const DeviceCall& call) const {
+  int device = call.device;
+  const auto look = [&](const void* memory, size_t bytes, const char* what) -> Status {
+    if (bytes == 0 || memory == nullptr) return Status::Ok();
+    auto found = GpuOfPointer(*cuda_, memory);
+    if (!found.ok()) return found.status().WithContext(operation.Title() + ": " + what);
+    if (device < 0) device = found.value();
+    if (found.value() == device) return Status::Ok();
+    return Status(Code::kInvalidArgument, operation.Title() + ": " + what + " is on GPU " +
+                                              std::to_string(found.value()) + ", not on GPU " + std::to_string(device));
+  };
+  for (const ConstSpan& piece : operation.input) TFC_RETURN_IF_ERROR(look(piece.data, piece.size, "an input"));
+  for (const MutableSpan& piece : operation.output) TFC_RETURN_IF_ERROR(look(piece.data, piece.size, "an output"));
+  if (device >= 0) return device;
+  return gpu_ == nullptr ? 0 : gpu_->info().ordinal;
+}
+
+Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, Lane* lane) {
+  const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
+  if (!opening.passed()) return AnotherOpens();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!lane->broken.ok()) return lane->broken;
+    if (root_left_ && !lane->setup) return RootLeft();
+    used_ = true;
+  }
+  const Status driver = LoadDriver();
+  if (!driver.ok()) return Unable(driver, lane);
+  const auto device = DeviceOf(operation, call);
+  if (!device.ok()) return Misplaced(device.status());
+  const Status found = FindNccl();
+  if (!found.ok()) return Unable(found, lane);
+  const bool first = gpu_ == nullptr;
+  const Status opened = OpenGpu(device.value());
+  if (!opened.ok()) return first ? Unable(opened, lane) : Misplaced(opened.WithContext(operation.Title()));
+  TFC_RETURN_IF_ERROR(StartOwner());
+  std::lock_guard<std::mutex> lock(mutex_);
+  lane->wanted = true;
+  return Status::Ok();
+}
+
+// The other ranks have launched the operation, or wait for this one: nothing but the end gets them out of it.
+Status DeviceCommunicator::Misplaced(const Status& why) {
+  if (size_ == 1) return why;
+  const Status status(why.code(), "rank " + std::to_string(rank_) + ": " + why.message(), rank_, why.sys_errno());
+  engine_->FailEverywhere(status);
+  return status;
+}
+
+Status DeviceCommunicator::StartOwner() {
+  if (engine_->failure().failed()) return engine_->failure().Get();
+  Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);  // Shutdown finds it here, or it is not started
+    if (owner_.joinable()) return Status::Ok();
+    if (leaving_) return HasLeft();
+    auto thread = StartThread("tfc-nccl", [this] { Own(); });
+    status = thread.status();
+    if (thread.ok()) owner_ = thread.Take();
+  }
+  if (!status.ok()) engine_->FailEverywhere(status);
+  return status;
+}
+
+Status DeviceCommunicator::AnotherOpens() {
+  return Status(Code::kDeadlineExceeded, "another call has not come back from opening the GPU: the CUDA driver hangs");
+}
+
+// The other ranks would wait for this one. They are told once.
+Status DeviceCommunicator::Unable(const Status& why, Lane* lane) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!lane->broken.ok()) return lane->broken;
+    lane->broken = Status(why.code(), "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message(), rank_,
+                          why.sys_errno());
+  }
+  SetupEntry entry;
+  entry.status = why;
+  Announce(RoundEntry{lane->setup_key, 0, lane->setup_key, Encode(entry)});
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lane->broken;
+}
+
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation& operation, const DeviceCall& call) {
+  const Gpu::Current current(*gpu_);
+  auto task = std::make_shared<Task>(gpu_);
+  for (CUevent* event : {&task->before, &task->after}) {
+    auto taken = gpu_->TakeEvent();
+    if (!taken.ok()) return taken.status();
+    *event = taken.Take();
+  }
+  TFC_RETURN_IF_ERROR(
+      gpu_->Check(gpu_->api().cuEventRecord(task->before, call.stream), operation.Title() + ": cuEventRecord"));
+  task->began = Deadline::Clock::now();
+  task->deadline = Deadline::After(operation.timeout_s, task->began);
+  task->launched = call.launched;
+  task->through_host = call.through_host;
+  return task;
+}
+
+// Takes the operation's memory over where it succeeds.
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const DeviceCall& call,
+                                                              size_t lane_number) {
+  Lane& lane = lanes_[lane_number];
+  TFC_RETURN_IF_ERROR(operation->Check(size_));
+  TFC_RETURN_IF_ERROR(Admit());
+  if (operation->collective == Collective::kAllReduce || operation->collective == Collective::kReduceScatter)
+    if (const auto possible = ReductionOf(*operation, size_); !possible.ok()) return possible.status();
+  TFC_RETURN_IF_ERROR(Open(*operation, call, &lane));
+  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  auto made = MakeTask(*operation, call);
+  if (!made.ok()) return made.status();
+  const TaskPtr task = made.Take();
+  task->key = call.by_name ? kNamePrefix + operation->name : kDirectPrefix + std::to_string(++direct_sequence_);
+  RoundEntry entry{task->key, operation->Signature() ^ call.agreement, operation->Describe(),
+                   RowsBlob(*operation, size_)};
+  if (!call.agreement_text.empty()) entry.view += " of\n" + call.agreement_text;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!lane.broken.ok()) return lane.broken;  // meanwhile, on all ranks
+    task->operation = std::move(*operation);
+    task->ticket = ++tickets_ << 1 | lane_number;
+    lane.open.emplace(task->ticket, task);
+    lane.unagreed[task->key].push_back(task);
+  }
+  Announce(entry);
+  return task;
+}
+
+Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
+  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kOwnerGraceSeconds),
+                                task->operation.Title() + ": the ranks have not come to it",
+                                [&] { return task->agreed; }));
+  Operation& operation = task->operation;
+  int64_t rows = 0;
+  for (const int64_t count : task->rows) rows += count;
+  const size_t bytes = static_cast<size_t>(rows) * operation.RowBytes();
+  std::byte* memory = operation.allocate(task->rows);
+  if (memory != nullptr || bytes == 0) {
+    operation.output.assign(1, MutableSpan{memory, bytes});
+    return Status::Ok();
+  }
+  const Status none(Code::kResourceExhausted, operation.Title() + ": rank " + std::to_string(rank_) + ", " +
+                                                  gpu_->Title() + " has no " + std::to_string(bytes) +
+                                                  " bytes for the result");
+  engine_->FailEverywhere(none);
+  return engine_->failure().Get();
+}
+
+Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& call) {
+  TFC_RETURN_IF_ERROR(MayWait());
+  std::lock_guard<OwnedMutex> direct(direct_mutex_);
+  auto begun = Begin(&operation, call, kDirect);
+  if (!begun.ok()) return begun.status();
+  const TaskPtr task = begun.Take();
+  if (IsRagged(task->operation)) TFC_RETURN_IF_ERROR(AllocateResult(task));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lanes_[kDirect].to_launch.push_back(task);
+  }
+  Signal();
+  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kOwnerGraceSeconds),
+                                task->operation.Title() + " was not launched", [&] { return task->ended; }));
+  if (!task->outcome.ok()) return task->outcome;
+  const Gpu::Current current(*gpu_);
+  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuStreamWaitEvent(call.stream, task->after, 0), "cuStreamWaitEvent"));
+  return task->ticket;
+}
+
+Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCall& call) {
+  if (operation.name.empty())
+    return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
+  if (IsRagged(operation))
+    return Status(Code::kUnimplemented, operation.Title() + " on GPUs cannot be matched by name");
+  auto begun = Begin(&operation, call, kByName);
+  if (begun.ok()) {
+    Signal();
+    return begun.value()->ticket;
+  }
+  if (call.through_host && WithoutNccl()) return Detour(std::move(operation), call, begun.status());
+  return begun.status();
+}
+
+// All ranks come to the same answer, if not at the same time.
+bool DeviceCommunicator::WithoutNccl() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lanes_[kByName].broken.code() == Code::kUnimplemented && cuda_ != nullptr;
+}
+
+Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCall& call, const Status& why) {
+  {
+    const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
+    if (!opening.passed()) return AnotherOpens();
+    const auto device = DeviceOf(operation, call);
+    if (!device.ok()) return Misplaced(device.status());
+    const Status opened = OpenGpu(device.value());
+    if (!opened.ok()) return Misplaced(opened.WithContext(operation.Title()));
+    TFC_RETURN_IF_ERROR(StartOwner());
+  }
+  if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
+  auto made = MakeTask(operation, call);
+  if (!made.ok()) return made.status();
+  const TaskPtr task = made.Take();
+  task->operation = std::move(operation);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    task->ticket = ++tickets_ << 1 | kByName;
+  }
+  detour_->Start(task, why);
+  return task->ticket;
+}
+
+DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto& open = lanes_[ticket & 1].open;
+  const auto found = open.find(ticket);
+  return found == open.end() ? nullptr : found->second;
+}
+
+Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
+  if (const auto joined = detour_->Join(ticket, stream)) return *joined;
+  const TaskPtr task = FindOpen(ticket);
+  if (task == nullptr) {  // complete, or lost
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Lane& lane = lanes_[ticket & 1];
+    return ticket >= lane.lost_from ? lane.lost : Status::Ok();
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!task->ended) return Status(Code::kFailedPrecondition, task->operation.Title() + " has not been launched yet");
+    if (!task->outcome.ok()) return task->outcome;
+  }
+  const Gpu::Current current(*gpu_);
+  return gpu_->Check(gpu_->api().cuStreamWaitEvent(stream, task->after, 0), "cuStreamWaitEvent");
+}
+
+Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
+  TFC_RETURN_IF_ERROR(MayWait());
+  const Lane& lane = lanes_[ticket & 1];
+  const double seconds = timeout_s > 0 ? timeout_s : options_.op_timeout_s;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++waiters_;
+  }
+  Signal();  // the owner looks more often while somebody waits
+  const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete", [&] {
+    const bool open = !lane.open.empty() && lane.open.begin()->first <= ticket;
+    return !open && detour_->Complete(ticket);
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  --waiters_;
+  return status.ok() && ticket >= lane.lost_from ? lane.lost : status;
+}
+
+Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
+  const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
+  if (!opening.passed()) return AnotherOpens();
+  const Status driver = LoadDriver();
+  if (!driver.ok()) return Unable(driver, &lanes_[kDirect]);
+  if (memory_gpu_ == nullptr) {
+    const auto place =
+        like == nullptr ? Result<int>(gpu_ == nullptr ? 0 : gpu_->info().ordinal) : GpuOfPointer(*cuda_, like);
+    if (!place.ok()) return place.status();
+    auto gpu = Gpu::Open(cuda_, place.value());
+    if (!gpu.ok()) return gpu.status();
+    std::lock_guard<std::mutex> lock(mutex_);
+    memory_gpu_ = gpu.Take();
+  }
+  const Gpu::Current current(*memory_gpu_);
+  auto memory = memory_gpu_->Allocate(std::max<size_t>(bytes, 1));
+  if (!memory.ok()) return memory.status();
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(memory.value()));
+}
+
+void DeviceCommunicator::Free(void* memory) {
+  std::shared_ptr<Gpu> gpu;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gpu = memory_gpu_;
+  }
+  if (memory == nullptr || gpu == nullptr) return;
+  const Gpu::Current current(*gpu);
+  gpu->Free(static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)));
+}
+
+// ---- rounds ----
+
+void DeviceCommunicator::Announce(const RoundEntry& entry) {
+  if (size_ > 1) return engine_->SendNote(EncodeEntry(entry));
+  OnVerdict(RoundVerdict{entry.key, Status::Ok(), {entry.blob}});
+}
+
+void DeviceCommunicator::OnNote(int from, const std::string& payload) {
+  Note note;
+  const Status decoded = DecodeNote(payload, size_, &note);
+  if (!decoded.ok())
+    return engine_->FailEverywhere(
+        Status(Code::kProtocol, "rank " + std::to_string(from) + ": " + decoded.message(), from));
+  switch (note.kind) {
+    case Note::Kind::kEntry:
+      return OnEntry(from, std::move(note.entry));
+    case Note::Kind::kVerdict:
+      return OnVerdict(std::move(note.verdict));
+    case Note::Kind::kLeave:
+      return OnLeave(from);
+    case Note::Kind::kOverdue:
+      return OnOverdue(note.entry.key, note.status);
+  }
+}
+
+void DeviceCommunicator::OnEntry(int from, RoundEntry entry) {
+  const std::string key = entry.key;
+  std::optional<RoundVerdict> verdict;
+  Status deserted;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    NoteDetours(entry);
+    verdict = table_.Arrive(from, std::move(entry));
+    if (verdict) CloseIfUnusable(*verdict);
+    if (!verdict) deserted = table_.Deserted(key);
+  }
+  if (!deserted.ok()) return engine_->FailEverywhere(deserted);
+  if (!verdict) return key[0] == kNamePrefix ? OnWait(key.substr(1)) : void();
+  // Ranks that make different direct calls are out of step for good.
+  if (!verdict->refusal.ok() && key[0] == kDirectPrefix) return engine_->FailEverywhere(verdict->refusal);
+  engine_->SendNoteToAll(EncodeVerdict(*verdict));
+}
+
+// With the mutex.
+void DeviceCommunicator::NoteDetours(const RoundEntry& entry) {
+  SetupEntry setup;
+  if (entry.key == lanes_[kByName].setup_key && Decode(entry.blob, &setup).ok() && !setup.status.ok()) detours_ = true;
+}
+
+// The same name, by some ranks on GPUs and by others in the host's memory: both would wait for ever. Who has asked for
+// both is not meant, nor are ranks whose calls go on from the GPU through the host's memory.
+void DeviceCommunicator::OnWait(const std::string& name) {
+  const NegotiationTable& on_host = engine_->negotiation();
+  std::map<int, std::string> on_gpu;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::string key = kNamePrefix + name;
+    if (detours_ || !table_.Waits(key) || !on_host.Waits(name)) return;
+    if (table_.AnyWaits(key, [&](int rank) { return on_host.Waits(name, rank); })) return;
+    on_gpu = table_.Views(key);
+  }
+  std::map<int, std::string> views = on_host.Views(name);
+  for (auto& [rank, view] : views) view += " in the host's memory";
+  for (const auto& [rank, view] : on_gpu) views.emplace(rank, view + " on a GPU");
+  engine_->FailEverywhere(
+      Status(Code::kMismatch, "the ranks do not agree on where '" + name + "' lies: " + CompareViews(views)));
+}
+
+// Ranks that had announced a call before they heard that the set-up has failed are not to be waited for.
+void DeviceCommunicator::CloseIfUnusable(const RoundVerdict& verdict) {
+  for (const size_t number : {kDirect, kByName}) {
+    if (lanes_[number].setup_key != verdict.key) continue;
+    std::vector<SetupEntry> entries(verdict.blobs.size());
+    bool usable = true;
+    for (size_t rank = 0; rank < entries.size(); ++rank)
+      usable = usable && Decode(verdict.blobs[rank], &entries[rank]).ok();
+    usable = usable && JudgeSetup(entries, engine_->topology(), devices_.share_gpus).ok();
+    if (!usable) table_.Close(number == kDirect ? kDirectPrefix : kNamePrefix);
+  }
+}
+
+std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, int rank,
+                                                  const std::vector<std::string>& blobs) {
+  std::vector<int64_t> rows;
+  for (const std::string& blob : blobs) {
+    const size_t at = operation.collective == Collective::kAllToAll ? static_cast<size_t>(rank) : 0;
+    int64_t count = 0;
+    if (blob.size() >= (at + 1) * sizeof(count)) std::memcpy(&count, blob.data() + at * sizeof(count), sizeof(count));
+    rows.push_back(std::max<int64_t>(count, 0));
+  }
+  return rows;
+}
+
+void DeviceCommunicator::OnVerdict(RoundVerdict verdict) {
+  Done refused;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Lane& lane : lanes_)
+      if (lane.setup_key == verdict.key) lane.setup = std::move(verdict.blobs);
+    for (size_t number : {kDirect, kByName}) {
+      Lane& lane = lanes_[number];
+      const auto found = lane.unagreed.find(verdict.key);
+      if (found == lane.unagreed.end()) continue;
+      const TaskPtr task = found->second.front();
+      found->second.pop_front();
+      if (found->second.empty()) lane.unagreed.erase(found);
+      if (verdict.refusal.ok()) {
+        task->agreed = true;
+        // The others may be with the owner already, who reads this without the mutex.
+        if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, verdict.blobs);
+        if (number == kByName) lane.to_launch.push_back(task);
+      } else {
+        refused = task->End(verdict.refusal);
+        lane.open.erase(task->ticket);
+      }
+      break;
+    }
+  }
+  Signal();
+  if (refused) refused(verdict.refusal);
+}
+
+void DeviceCommunicator::OnLeave(int from) {
+  Status deserted;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (rank_ != 0) {
+      root_left_ = Deadline::Clock::now();
+      return;
+    }
+    if (table_.HasLeft(from)) return;  // what rank 0 tells all, it hears, too
+    deserted = table_.Leave(from);
+  }
+  if (!deserted.ok()) engine_->FailEverywhere(deserted);
+  if (from == 0) engine_->SendNoteToAll(EncodeLeave());
+}
+
+Status DeviceCommunicator::RootLeft() {
+  return Status(Code::kPeerLost, "rank 0 has left: there are no more collectives on GPUs", 0);
+}
+
+void DeviceCommunicator::OnOverdue(const std::string& key, const Status& status) {
+  std::vector<int> missing;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    missing = table_.Missing(key);
+  }
+  if (missing.empty()) {
+    engine_->FailEverywhere(
+        Status(status.code(), status.message() + ": all ranks have come to it, but it is not complete"));
+  } else {
+    engine_->FailEverywhere(
+        Status(status.code(), status.message() + ": " + RankList(missing) + " did not come to it", missing.front()));
+  }
+}
+
+// ---- end ----
+
+void DeviceCommunicator::OnFailure() { Signal(); }
+
+bool DeviceCommunicator::OnOwnThread() const {
+  return owner_id_.load() == std::this_thread::get_id() || direct_mutex_.HeldByThisThread();
+}
+
+bool DeviceCommunicator::Shutdown(double timeout_s) {
+  const Deadline end = Deadline::After(timeout_s + kEndSeconds);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return !stuck_;
+    leaving_ = true;
+  }
+  // Who is opening the GPU now may still want to use it.
+  const Gate::Passage opening(&open_gate_, end);
+  std::thread owner;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    stop_deadline_ = Deadline::After(timeout_s);
+    owner = std::move(owner_);
+  }
+  Signal();
+  const bool ended = !owner.joinable() || OwnerEnds(end);
+  if (!owner.joinable()) SayGoodBye();
+  if (owner.joinable() && ended) owner.join();
+  if (opening.passed() && ended) return true;
+  if (owner.joinable()) owner.detach();
+  LeaveBehind();
+  return false;
+}
+
+bool DeviceCommunicator::OwnerEnds(Deadline end) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_until(lock, end.when(), [this] { return owner_ended_; });
+}
+
+// A thread sits in a call that does not return. Nothing can end it, and nobody can tell when it comes back.
+void DeviceCommunicator::LeaveBehind() {
+  std::vector<Done> waiting;
+  bool incomplete = false;
+  std::string text = "rank " + std::to_string(rank_) + ": a call of the CUDA driver or of NCCL";
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stuck_ = true;
+    if (gpu_ != nullptr) text += " on " + gpu_->Title();
+    text += " does not return; its thread is left behind";
+    for (const Lane& lane : lanes_) {
+      incomplete = incomplete || !lane.open.empty();
+      for (const auto& [ticket, task] : lane.open)  // the lists are the owner's, who may come back
+        if (Done done = task->End(Status(Code::kPeerLost, text, rank_))) waiting.push_back(std::move(done));
+    }
+  }
+  options_.log.Warning(text);
+  const Status stuck(Code::kPeerLost, text, rank_);
+  if (incomplete) engine_->FailEverywhere(stuck);
+  for (const Done& done : waiting) done(stuck);
+  SayGoodBye();
+}
+
+void DeviceCommunicator::SayGoodBye() {
+  if (size_ > 1 && !engine_->failure().failed()) engine_->SendNote(EncodeLeave());
+}
+
+}  // namespace tfc

@@ -1,0 +1,230 @@
+// Collectives on GPUs beside a connected communicator: what is called when, and what happens when it fails.
+//
+// Two lanes, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
+// order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the owner, makes
+// all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0013.
+#ifndef TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
+#define TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/nccl/gate.h"
+#include "backends/nccl/gpu.h"
+#include "backends/nccl/launch.h"
+#include "backends/nccl/libraries.h"
+#include "backends/nccl/rounds.h"
+#include "backends/nccl/setup.h"
+#include "base/deadline.h"
+#include "base/log.h"
+#include "base/owned_mutex.h"
+#include "base/status.h"
+#include "communicator/operation.h"
+#include "executor/engine.h"
+
+namespace tfc {
+
+struct DeviceCommunicatorOptions {
+  double op_timeout_s = 300;
+  double stall_warning_s = 60;
+  int spin_us = 0;  // how long the owner and its callers look before they sleep
+  Log log;
+};
+
+// Where the caller stands.
+struct DeviceCall {
+  int device = -1;            // ordinal; -1: that of the memory
+  CUstream stream = nullptr;  // the operation comes after what this stream has been given before
+  bool by_name = false;
+  // By name only:
+  Done launched;               // called once, when the operation is on the GPU or will never be
+  bool through_host = false;   // goes through the host's memory where a rank has no NCCL
+  uint64_t agreement = 0;      // what else the ranks must agree on; 0: nothing
+  std::string agreement_text;  // the same for people
+};
+
+class HostDetour;
+
+class DeviceCommunicator {
+ public:
+  struct Task;  // opaque outside this room
+  using TaskPtr = std::shared_ptr<Task>;
+
+  // `engine` must outlive the last call of Shutdown; its notes and its failure are to be passed on here.
+  DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options);
+  ~DeviceCommunicator();
+  DeviceCommunicator(const DeviceCommunicator&) = delete;
+  DeviceCommunicator& operator=(const DeviceCommunicator&) = delete;
+
+  // Before the first use.
+  Status Configure(DeviceOptions options);
+
+  // Puts the operation on the GPU and makes the caller's stream wait for it; the host waits only for ranks that have
+  // not come to the first operation, and where the size of the result depends on them. Gives a ticket.
+  Result<uint64_t> Run(Operation operation, const DeviceCall& call);
+  // Hands the operation over and returns at once. `stream` is joined later, with Join.
+  Result<uint64_t> Submit(Operation operation, const DeviceCall& call);
+  // Makes `stream` wait for the ticket's operation, which has been launched. Does not block.
+  Status Join(uint64_t ticket, CUstream stream);
+  // Blocks until that operation and those before it on its lane are complete here and all ranks have agreed on them.
+  Status Wait(uint64_t ticket, double timeout_s);
+
+  // Memory for results on the GPU where `like` lies; nullptr: on the one that this rank works on.
+  Result<void*> Allocate(const void* like, size_t bytes);
+  void Free(void* memory);
+
+  void OnNote(int from, const std::string& payload);  // monitor thread
+  // At rank 0, on the monitor thread: ranks wait for an operation of this name in the host's memory.
+  void OnWait(const std::string& name);
+  void OnFailure();  // any thread, never blocks
+  // Says good-bye, waits for what is under way, ends NCCL and the owner. Not on the owner's thread. False: a call of
+  // the driver or of NCCL does not return even then. Whoever sits in it may come back any time: neither this object nor
+  // the engine may be destroyed any more.
+  bool Shutdown(double timeout_s);
+  bool OnOwnThread() const;
+
+ private:
+  // How far the set-up of a lane has come. The owner never waits in it: the other lane's work goes on.
+  enum class Stage { kUnused, kAsking, kConnecting, kUsable };
+  struct Lane {
+    std::string setup_key;
+    bool wanted = false;
+    Status broken;  // why it cannot be set up; final
+    std::optional<std::vector<std::string>> setup;
+    // The owner's, until the map.
+    Stage stage = Stage::kUnused;
+    Deadline setup_deadline = Deadline::After(0);
+    bool setup_overdue = false;  // rank 0 has been asked who is missing
+    NcclChannel channel;
+    std::unique_ptr<PackedBuffer> packed;
+    TaskPtr launching;  // on its way to the stream
+    std::unique_ptr<StreamLaunch> launch;
+    std::map<std::string, std::deque<TaskPtr>> unagreed;  // by key
+    std::deque<TaskPtr> to_launch;
+    std::deque<TaskPtr> in_flight;
+    std::map<uint64_t, TaskPtr> open;  // by ticket: everything that is not complete
+    uint64_t lost_from = UINT64_MAX;   // tickets from here on were given up ...
+    Status lost;                       // ... for this reason
+  };
+  enum : size_t { kDirect = 0, kByName = 1 };
+
+  // Callers (any thread).
+  Status Admit() const;
+  Status MayWait() const;
+  void Signal();
+  // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
+  Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
+  Status Open(const Operation& operation, const DeviceCall& call, Lane* lane);
+  Status LoadDriver();
+  Status OpenGpu(int device);
+  Status FindNccl();
+  Status StartOwner();
+  static Status HasLeft();
+  static Status AnotherOpens();
+  bool OwnerEnds(Deadline end);
+  void LeaveBehind();
+  Status Unable(const Status& why, Lane* lane);
+  Status Misplaced(const Status& why);
+  Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
+  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t lane);
+  Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
+  bool WithoutNccl() const;
+  Result<uint64_t> Detour(Operation operation, const DeviceCall& call, const Status& why);
+  Status AllocateResult(const TaskPtr& task);
+  TaskPtr FindOpen(uint64_t ticket) const;
+
+  // Rounds.
+  void Announce(const RoundEntry& entry);
+  void OnEntry(int from, RoundEntry entry);
+  void CloseIfUnusable(const RoundVerdict& verdict);
+  void OnVerdict(RoundVerdict verdict);
+  void NoteDetours(const RoundEntry& entry);
+  void OnLeave(int from);
+  static Status RootLeft();
+  void SayGoodBye();
+  void OnOverdue(const std::string& key, const Status& status);
+  static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
+
+  // The owner.
+  void Own();
+  bool Step();
+  void Rest(bool busy, uint64_t seen);
+  void SetUp(Lane* lane);
+  bool Wanted(const Lane& lane) const;
+  void AskForSetup(Lane* lane);
+  Status ConnectWhenAnswered(Lane* lane);
+  Status CheckSetupDeadline(Lane* lane);
+  Status Connect(Lane* lane, const std::string& id);
+  Status FinishConnecting(Lane* lane);
+  std::optional<Status> Settled(const NcclChannel& channel, const std::string& what) const;
+  Status Settle(const NcclChannel& channel, Deadline deadline, const std::string& what);
+  bool LaunchNext(Lane* lane);
+  Status BeginLaunch(Lane* lane);
+  Result<bool> ContinueLaunch(Lane* lane);
+  static bool UnderWay(const Lane& lane);
+  void BreakLane(Lane* lane, const Status& status);
+  void Poll(Lane* lane);
+  void CheckDeadlines();
+  Status CheckDeadline(Task* task, std::vector<std::pair<std::string, Status>>* overdue);
+  std::string WhereOf(const Task& task) const;
+  void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const;
+  void ReportOverdue(const std::string& key, const Status& status);
+  void GiveUp(const Status& status);
+  void AbortLanes();
+  void CloseLanes();
+  void FinishFlights();
+  void Finish(Lane* lane);
+  static void LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting);
+
+  Engine* const engine_;
+  const DeviceCommunicatorOptions options_;
+  const int rank_;
+  const int size_;
+
+  OwnedMutex direct_mutex_;  // one direct call at a time
+  uint64_t direct_sequence_ = 0;
+
+  Gate open_gate_;  // one caller at a time finds libraries and opens the GPU; passed before mutex_ is taken
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  DeviceOptions devices_;
+  bool used_ = false;
+  bool leaving_ = false;
+  bool stop_ = false;
+  bool owner_ended_ = false;
+  bool stuck_ = false;
+  Deadline stop_deadline_ = Deadline::After(0);
+  std::atomic<uint64_t> signals_{0};  // counts what might interest somebody who spins
+  std::shared_ptr<const CudaApi> cuda_;
+  std::shared_ptr<const NcclApi> nccl_;
+  std::shared_ptr<Gpu> gpu_;
+  std::shared_ptr<Gpu> memory_gpu_;  // needs no NCCL
+  std::array<Lane, 2> lanes_;
+  std::unique_ptr<HostDetour> detour_;
+  uint64_t tickets_ = 0;
+  int waiters_ = 0;
+  std::optional<Deadline::Clock::time_point> root_left_;
+  RoundTable table_;                       // rank 0
+  bool detours_ = false;                   // rank 0: calls by name of some rank go through the host's memory
+  Deadline::Clock::time_point active_{};   // the owner's: when it last launched something
+  std::chrono::microseconds interval_{0};  // the owner's: until it looks again
+  std::thread owner_;
+  std::atomic<std::thread::id> owner_id_{};
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_

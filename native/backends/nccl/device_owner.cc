@@ -1,0 +1,443 @@
+// The half that runs on the owner's thread: set-up, launching, watching, abort.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "backends/nccl/device_communicator.h"
+#include "backends/nccl/device_task.h"
+#include "backends/nccl/host_detour.h"
+
+namespace tfc {
+namespace {
+
+using std::chrono::microseconds;
+
+// Neither the driver nor NCCL gives anything to sleep on, so the owner looks now and then while something is under
+// way: often at first or when somebody waits, rarely later. With nothing under way it sleeps.
+constexpr microseconds kShortestLook{20};
+constexpr microseconds kLongestLook{2000};
+constexpr microseconds kLookForWaiters{100};
+constexpr microseconds kTick{200000};  // for deadlines of what waits for peers
+constexpr double kCauseSeconds = 0.3;  // what the peers say explains what NCCL or CUDA says
+constexpr double kRootSeconds = 3.0;   // in which rank 0 answers who is missing
+constexpr double kCloseSeconds = 5.0;
+
+}  // namespace
+
+void DeviceCommunicator::Own() {
+  owner_id_.store(std::this_thread::get_id());
+  {
+    const Gpu::Current current(*gpu_);
+    while (true) {
+      const uint64_t seen = signals_.load(std::memory_order_acquire);
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (stop_) break;
+      }
+      Rest(Step(), seen);
+    }
+    CloseLanes();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  owner_ended_ = true;
+  changed_.notify_all();
+}
+
+// Does what there is to do now; true if something was given to NCCL or has come from it to the stream.
+bool DeviceCommunicator::Step() {
+  if (engine_->failure().failed()) {
+    AbortLanes();
+    return false;
+  }
+  bool launched = false;
+  for (Lane& lane : lanes_) {
+    const Stage before = lane.stage;
+    SetUp(&lane);
+    launched = launched || lane.stage != before;
+    while (LaunchNext(&lane)) launched = true;
+    Poll(&lane);
+  }
+  detour_->Poll();
+  CheckDeadlines();
+  return launched;
+}
+
+// Whether something of it is with NCCL or on the GPU, to be looked after often.
+bool DeviceCommunicator::UnderWay(const Lane& lane) {
+  return lane.stage == Stage::kConnecting || lane.launch != nullptr || !lane.in_flight.empty();
+}
+
+void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
+  const auto now = Deadline::Clock::now();
+  if (busy) {
+    active_ = now;
+    interval_ = kShortestLook;
+  }
+  if (now < active_ + microseconds(options_.spin_us)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_open = [](const Lane& lane) { return !lane.open.empty() || lane.stage == Stage::kAsking; };
+  const bool flying = std::any_of(lanes_.begin(), lanes_.end(), UnderWay) || detour_->busy();
+  const bool open = std::any_of(lanes_.begin(), lanes_.end(), is_open) || !detour_->empty();
+  const auto changed = [&] { return signals_.load(std::memory_order_relaxed) != seen; };
+  if (!flying && !open) return changed_.wait(lock, changed);
+  interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
+  changed_.wait_for(lock, interval_, changed);
+}
+
+// ---- set-up ----
+
+// As far as it goes now.
+void DeviceCommunicator::SetUp(Lane* lane) {
+  if (lane->stage == Stage::kUnused && Wanted(*lane)) AskForSetup(lane);
+  Status status;
+  if (lane->stage == Stage::kAsking) status = ConnectWhenAnswered(lane);
+  if (status.ok() && lane->stage == Stage::kConnecting) status = FinishConnecting(lane);
+  if (!status.ok()) GiveUp(status);
+}
+
+bool DeviceCommunicator::Wanted(const Lane& lane) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lane.wanted && lane.broken.ok();
+}
+
+void DeviceCommunicator::AskForSetup(Lane* lane) {
+  SetupEntry mine;
+  mine.nccl_version = nccl_->version;
+  mine.nccl_path = nccl_->path;
+  mine.gpu = gpu_->Title();
+  mine.uuid = gpu_->info().uuid;
+  if (rank_ == 0) {
+    ncclUniqueId id{};
+    mine.status = NcclStatus(*nccl_, nccl_->ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
+    mine.id.assign(id.internal, sizeof(id.internal));
+  }
+  lane->stage = Stage::kAsking;
+  lane->setup_deadline = Deadline::After(options_.op_timeout_s);
+  Announce(RoundEntry{lane->setup_key, 0, lane->setup_key, Encode(mine)});
+}
+
+Status DeviceCommunicator::ConnectWhenAnswered(Lane* lane) {
+  std::vector<std::string> answers;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (lane->setup) answers = *lane->setup;
+  }
+  if (answers.empty()) return CheckSetupDeadline(lane);
+  std::vector<SetupEntry> entries(answers.size());
+  for (size_t rank = 0; rank < entries.size(); ++rank) TFC_RETURN_IF_ERROR(Decode(answers[rank], &entries[rank]));
+  const Status judged = JudgeSetup(entries, engine_->topology(), devices_.share_gpus);
+  if (judged.ok()) return Connect(lane, entries[0].id);
+  lane->stage = Stage::kUnused;
+  BreakLane(lane, judged);
+  return Status::Ok();
+}
+
+// Rank 0 knows who is missing; if it does not say so, it is the culprit.
+Status DeviceCommunicator::CheckSetupDeadline(Lane* lane) {
+  if (!lane->setup_deadline.Passed()) return Status::Ok();
+  const Status late(Code::kDeadlineExceeded, "the " + lane->setup_key + " on GPUs timed out");
+  if (!std::exchange(lane->setup_overdue, true)) ReportOverdue(lane->setup_key, late);
+  const bool answered = Deadline::Clock::now() < lane->setup_deadline.when() + Deadline::Seconds(kRootSeconds);
+  return answered ? Status::Ok() : late;
+}
+
+Status DeviceCommunicator::Connect(Lane* lane, const std::string& id) {
+  ncclUniqueId unique{};
+  if (id.size() != sizeof(unique.internal)) return Status(Code::kProtocol, "rank 0 has sent no unique id of NCCL", 0);
+  std::copy(id.begin(), id.end(), unique.internal);
+  auto stream = gpu_->CreateUrgentStream();
+  if (!stream.ok()) return stream.status();
+  lane->channel = NcclChannel{nccl_.get(), nullptr, stream.Take(), rank_, size_};
+  auto packed = PackedBuffer::Make(gpu_);
+  if (!packed.ok()) return packed.status();
+  lane->packed = packed.Take();
+  ncclConfig_t config;
+  if (devices_.max_ctas > 0) config.max_ctas = devices_.max_ctas;
+  const ncclResult_t begun = nccl_->ncclCommInitRankConfig(&lane->channel.comm, size_, unique, rank_, &config);
+  TFC_RETURN_IF_ERROR(NcclStatus(*nccl_, begun, lane->channel.comm, "ncclCommInitRankConfig"));
+  lane->stage = Stage::kConnecting;
+  return Status::Ok();
+}
+
+Status DeviceCommunicator::FinishConnecting(Lane* lane) {
+  const std::string what = "ncclCommInitRankConfig";
+  const auto settled = Settled(lane->channel, what);
+  if (!settled && lane->setup_deadline.Passed())
+    return Status(Code::kDeadlineExceeded, what + ": NCCL does not come to an end");
+  if (!settled || !settled->ok()) return settled.value_or(Status::Ok());
+  lane->stage = Stage::kUsable;
+  return Status::Ok();
+}
+
+// NCCL works on in the background; until it is done nothing else may be asked of the communicator. Nothing: it is not.
+std::optional<Status> DeviceCommunicator::Settled(const NcclChannel& channel, const std::string& what) const {
+  ncclResult_t state = kNcclSuccess;
+  const ncclResult_t asked = nccl_->ncclCommGetAsyncError(channel.comm, &state);
+  if (asked != kNcclSuccess) state = asked;
+  if (state == kNcclInProgress) return std::nullopt;
+  return NcclStatus(*nccl_, state, channel.comm, what);
+}
+
+// At the end only: no other lane's work is held up any more.
+Status DeviceCommunicator::Settle(const NcclChannel& channel, Deadline deadline, const std::string& what) {
+  microseconds look = kShortestLook;
+  while (true) {
+    if (const auto settled = Settled(channel, what)) return *settled;
+    if (engine_->failure().failed()) return engine_->failure().Get();
+    if (deadline.Passed()) return Status(Code::kDeadlineExceeded, what + ": NCCL does not come to an end");
+    std::unique_lock<std::mutex> lock(mutex_);
+    // A failure signals, and ends this wait early.
+    changed_.wait_for(lock, look);
+    look = std::min(look * 2, kLongestLook);
+  }
+}
+
+// All ranks have come to the same end: the lane cannot be used, the communicator lives on.
+void DeviceCommunicator::BreakLane(Lane* lane, const Status& status) {
+  std::vector<Done> waiting;
+  std::vector<TaskPtr> detoured;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lane->broken = status;
+    for (auto one = lane->open.begin(); one != lane->open.end();) {
+      const bool detour = one->second->through_host && status.code() == Code::kUnimplemented;
+      if (detour) detoured.push_back(one->second);
+      one = detour ? lane->open.erase(one) : std::next(one);
+    }
+    LoseOpen(lane, status, &waiting);
+  }
+  Signal();
+  for (const TaskPtr& task : detoured) detour_->Start(task, status);
+  for (const Done& done : waiting) done(status);
+}
+
+// ---- work ----
+
+// Brings the lane's next operation to the GPU, or as far as NCCL has come with it. True if it has arrived there.
+bool DeviceCommunicator::LaunchNext(Lane* lane) {
+  if (lane->stage != Stage::kUsable) return false;
+  const Status begun = BeginLaunch(lane);
+  if (begun.ok() && lane->launch == nullptr) return false;
+  const auto arrived = begun.ok() ? ContinueLaunch(lane) : Result<bool>(begun);
+  if (!arrived.ok()) GiveUp(arrived.status());
+  if (!arrived.ok() || !arrived.value()) return false;
+  lane->launch.reset();
+  const TaskPtr task = std::exchange(lane->launching, nullptr);
+  Done done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lane->in_flight.push_back(task);
+    done = task->End(Status::Ok());
+  }
+  Signal();
+  if (done) done(Status::Ok());
+  return true;
+}
+
+// Takes the next task, if none is on its way.
+Status DeviceCommunicator::BeginLaunch(Lane* lane) {
+  if (lane->launch != nullptr) return Status::Ok();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (lane->to_launch.empty()) return Status::Ok();
+    lane->launching = lane->to_launch.front();
+    lane->to_launch.pop_front();
+  }
+  active_ = Deadline::Clock::now();
+  interval_ = kShortestLook;
+  const Task& task = *lane->launching;
+  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuStreamWaitEvent(lane->channel.stream, task.before, 0),
+                                  task.operation.Title() + ": cuStreamWaitEvent"));
+  lane->launch =
+      std::make_unique<StreamLaunch>(lane->channel, task.operation, task.rows, gpu_.get(), lane->packed.get());
+  return lane->launch->Begin();
+}
+
+// True when the stream holds all of the operation.
+Result<bool> DeviceCommunicator::ContinueLaunch(Lane* lane) {
+  const Task& task = *lane->launching;
+  for (bool more = true; more;) {
+    const auto settled = Settled(lane->channel, task.operation.Title());
+    if (!settled) return false;
+    TFC_RETURN_IF_ERROR(*settled);
+    const auto next = lane->launch->Continue();
+    if (!next.ok()) return next.status();
+    more = next.value();
+  }
+  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuEventRecord(task.after, lane->channel.stream),
+                                  task.operation.Title() + ": cuEventRecord"));
+  return true;
+}
+
+void DeviceCommunicator::Poll(Lane* lane) {
+  bool completed = false;
+  while (!lane->in_flight.empty()) {
+    const TaskPtr task = lane->in_flight.front();
+    const CUresult state = gpu_->api().cuEventQuery(task->after);
+    if (state == kCudaNotReady) break;
+    if (state != kCudaSuccess) return GiveUp(gpu_->Check(state, task->operation.Title()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!task->agreed) break;  // done here, but do the others do the same?
+    lane->in_flight.pop_front();
+    lane->open.erase(task->ticket);
+    completed = true;
+  }
+  if (completed) Signal();
+  if (lane->in_flight.empty()) return;
+  ncclResult_t state = kNcclSuccess;
+  const ncclResult_t asked = nccl_->ncclCommGetAsyncError(lane->channel.comm, &state);
+  const Status status = NcclStatus(*nccl_, asked == kNcclSuccess ? state : asked, lane->channel.comm,
+                                   lane->in_flight.front()->operation.Title());
+  if (!status.ok()) GiveUp(status);
+}
+
+// ---- failure ----
+
+// A peer's death shows here as an error of NCCL or CUDA; the peers' own account of it is better.
+void DeviceCommunicator::GiveUp(const Status& status) {
+  if (engine_->failure().failed()) return;
+  if (status.code() == Code::kPeerLost || status.code() == Code::kDevice) {
+    if (!engine_->failure().WaitFor(Deadline::After(kCauseSeconds)).ok()) return;
+  }
+  const int peer = status.peer() == kNoPeer ? rank_ : status.peer();
+  engine_->FailEverywhere(Status(status.code(),
+                                 "rank " + std::to_string(rank_) + ", " + gpu_->Title() + ": " + status.message(), peer,
+                                 status.sys_errno()));
+}
+
+void DeviceCommunicator::ReportOverdue(const std::string& key, const Status& status) {
+  if (rank_ == 0) {
+    OnOverdue(key, status);
+  } else {
+    engine_->SendNote(EncodeOverdue(key, status));
+  }
+}
+
+void DeviceCommunicator::CheckDeadlines() {
+  const auto now = Deadline::Clock::now();
+  std::vector<std::pair<std::string, Status>> overdue;
+  std::vector<std::string> stalled;
+  Status unanswered;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Lane& lane : lanes_) {
+      for (const auto& [ticket, task] : lane.open) {
+        if (root_left_ && !task->agreed && now >= std::max(*root_left_, task->began) + Deadline::Seconds(kRootSeconds))
+          unanswered = RootLeft();
+        if (now < task->deadline.when()) {
+          WarnOfStall(task.get(), now, &stalled);
+        } else if (const Status given_up = CheckDeadline(task.get(), &overdue); !given_up.ok()) {
+          unanswered = given_up;
+        }
+      }
+    }
+  }
+  for (const std::string& text : stalled) options_.log.Warning(text);
+  for (const auto& [key, status] : overdue) ReportOverdue(key, status);
+  if (!unanswered.ok()) engine_->FailEverywhere(unanswered);
+}
+
+// Of a task that has taken too long: asks rank 0 who is missing; an error if it has not said so in time. With the
+// mutex.
+Status DeviceCommunicator::CheckDeadline(Task* task, std::vector<std::pair<std::string, Status>>* overdue) {
+  const Status late(Code::kDeadlineExceeded,
+                    WhereOf(*task) + " timed out after " + std::to_string(task->operation.timeout_s) + " s");
+  if (!std::exchange(task->overdue, true)) overdue->emplace_back(task->key, late);
+  if (Deadline::Clock::now() < task->deadline.when() + Deadline::Seconds(kRootSeconds)) return Status::Ok();
+  return Status(late.code(), late.message() + "; and rank 0 does not answer", 0);
+}
+
+// With the mutex.
+void DeviceCommunicator::WarnOfStall(Task* task, Deadline::Clock::time_point now,
+                                     std::vector<std::string>* stalled) const {
+  if (rank_ != 0 || options_.stall_warning_s <= 0 || task->warned) return;
+  if (now < task->began + Deadline::Seconds(options_.stall_warning_s)) return;
+  task->warned = true;
+  const std::vector<int> missing = table_.Missing(task->key);
+  stalled->push_back(WhereOf(*task) + " has waited for " + std::to_string(options_.stall_warning_s) + " s" +
+                     (missing.empty() ? "" : ": " + RankList(missing) + " did not come to it"));
+}
+
+std::string DeviceCommunicator::WhereOf(const Task& task) const {
+  return task.operation.Title() + " on " + gpu_->Title() + " of rank " + std::to_string(rank_);
+}
+
+// Ends what the GPU does for us: kernels of NCCL that wait for a peer end here and nowhere else.
+void DeviceCommunicator::AbortLanes() {
+  Status failure = engine_->failure().Get();
+  if (failure.ok()) failure = Status(Code::kCancelled, "the communicator was shut down on this rank");
+  std::vector<Done> waiting;
+  for (Lane& lane : lanes_) {
+    lane.launch.reset();  // what it has made of NCCL's goes before the communicator
+    lane.launching.reset();
+    if (lane.channel.comm != nullptr) nccl_->ncclCommAbort(std::exchange(lane.channel.comm, nullptr));
+    Finish(&lane);
+    std::lock_guard<std::mutex> lock(mutex_);
+    LoseOpen(&lane, failure, &waiting);
+    lane.stage = Stage::kUnused;
+    lane.wanted = false;
+  }
+  if (!waiting.empty()) Signal();
+  for (const Done& done : waiting) done(failure);
+  detour_->Abort(failure);
+}
+
+void DeviceCommunicator::LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting) {
+  if (!lane->open.empty() && lane->lost.ok()) {
+    lane->lost_from = lane->open.begin()->first;
+    lane->lost = status;
+  }
+  for (const auto& [ticket, task] : lane->open)
+    if (Done done = task->End(status)) waiting->push_back(std::move(done));
+  lane->open.clear();
+  lane->unagreed.clear();
+  lane->to_launch.clear();
+  lane->in_flight.clear();
+}
+
+void DeviceCommunicator::Finish(Lane* lane) {
+  lane->packed.reset();
+  if (lane->channel.stream != nullptr) gpu_->api().cuStreamDestroy(std::exchange(lane->channel.stream, nullptr));
+}
+
+// What the GPU has been given is still brought to its end: the peers need this rank for it.
+void DeviceCommunicator::FinishFlights() {
+  while (!engine_->failure().failed() && !stop_deadline_.Passed()) {
+    bool flying = false;
+    for (Lane& lane : lanes_) {
+      if (lane.stage == Stage::kConnecting) SetUp(&lane);
+      while (LaunchNext(&lane)) {
+      }
+      Poll(&lane);
+      flying = flying || UnderWay(lane);
+    }
+    detour_->Poll();
+    if (!flying && detour_->empty()) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kLongestLook);
+  }
+}
+
+void DeviceCommunicator::CloseLanes() {
+  for (const Lane& lane : lanes_)  // the others would set NCCL up without this rank
+    if (lane.stage == Stage::kAsking) GiveUp(Status(Code::kPeerLost, "it left during the " + lane.setup_key, rank_));
+  FinishFlights();
+  SayGoodBye();
+  const Deadline deadline = Deadline::After(std::min(stop_deadline_.Left(), kCloseSeconds));
+  bool complete = true;
+  for (Lane& lane : lanes_) {
+    if (lane.channel.comm == nullptr || engine_->failure().failed()) continue;
+    complete = complete && !UnderWay(lane);
+    if (UnderWay(lane)) continue;
+    const std::string what = "ncclCommFinalize";
+    Status closed = NcclStatus(*nccl_, nccl_->ncclCommFinalize(lane.channel.comm), lane.channel.comm, what);
+    if (closed.ok()) closed = Settle(lane.channel, deadline, what);
+    if (closed.ok()) nccl_->ncclCommDestroy(std::exchange(lane.channel.comm, nullptr));
+  }
+  if (!complete && !engine_->failure().failed())
+    engine_->FailEverywhere(
+        Status(Code::kPeerLost, "rank " + std::to_string(rank_) + " left before its work on GPUs was complete", rank_));
+  AbortLanes();
+}
+
+}  // namespace tfc

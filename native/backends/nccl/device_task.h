@@ -1,0 +1,53 @@
+// One operation on its way through a DeviceCommunicator.
+#ifndef TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_TASK_H_
+#define TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_TASK_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/nccl/device_communicator.h"
+
+namespace tfc {
+
+// Guarded by the communicator's mutex, but for what is set before others see it.
+struct DeviceCommunicator::Task {
+  explicit Task(std::shared_ptr<Gpu> on) : gpu(std::move(on)) {}
+  // Whoever may still let a stream wait for the events holds the task.
+  ~Task() {
+    for (CUevent event : {before, after})
+      if (event != nullptr) gpu->GiveBack(event);
+  }
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  // Launched (Ok) or given up; what to call, once, without the mutex.
+  Done End(const Status& status) {
+    if (ended) return nullptr;
+    ended = true;
+    outcome = status;
+    return std::exchange(launched, nullptr);
+  }
+
+  const std::shared_ptr<Gpu> gpu;
+  CUevent before = nullptr;  // the caller's stream has come to the operation
+  CUevent after = nullptr;   // the operation is complete
+  Operation operation;
+  std::string key;
+  uint64_t ticket = 0;
+  Deadline::Clock::time_point began{};
+  Deadline deadline = Deadline::After(0);
+  Done launched;
+  std::vector<int64_t> rows;
+  bool through_host = false;  // rather than not at all
+  bool agreed = false;
+  bool ended = false;
+  Status outcome;
+  bool overdue = false;  // rank 0 has been asked who is missing
+  bool warned = false;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_TASK_H_

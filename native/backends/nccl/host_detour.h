@@ -1,0 +1,81 @@
+// Where a rank has no NCCL: operations on device memory that go through the host's memory and the engine. Correct and
+// slow. Nothing here waits; the owner of the DeviceCommunicator looks after what is under way.
+#ifndef TFCOLLECTIVE_BACKENDS_NCCL_HOST_DETOUR_H_
+#define TFCOLLECTIVE_BACKENDS_NCCL_HOST_DETOUR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/nccl/device_communicator.h"
+#include "backends/nccl/gpu.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "executor/engine.h"
+
+namespace tfc {
+
+class HostDetour {
+ public:
+  // `changed` is called, on any thread and without a lock, when an operation has come further.
+  HostDetour(Engine* engine, Log log, std::function<void()> changed)
+      : engine_(engine), log_(std::move(log)), changed_(std::move(changed)) {}
+  ~HostDetour();
+  HostDetour(const HostDetour&) = delete;
+  HostDetour& operator=(const HostDetour&) = delete;
+
+  // Takes an operation over: copies its inputs to the host after what the caller's stream held when it was begun.
+  // `why` is what keeps the ranks from NCCL; logged once. An error has been told to the task's callback.
+  void Start(const DeviceCommunicator::TaskPtr& task, const Status& why);
+  // Makes `stream` wait for the ticket's operation; nothing if that is complete or not here.
+  std::optional<Status> Join(uint64_t ticket, CUstream stream) const;
+  // Whether that operation and those before it are complete.
+  bool Complete(uint64_t ticket) const;
+  // Hands to the engine what has arrived on the host, forgets what is complete, gives up what takes too long.
+  void Poll();
+  // Whether Poll has something to look at.
+  bool busy() const;
+  bool empty() const;
+  // Gives up what is still on its way to the host.
+  void Abort(const Status& status);
+
+ private:
+  struct Flight;
+  using FlightPtr = std::shared_ptr<Flight>;
+  struct Block {
+    std::byte* memory = nullptr;
+    size_t size = 0;
+  };
+
+  bool CopiesEnd();
+  Status CopyToHost(Flight* flight);
+  Status Reserve(Flight* flight, size_t bytes);
+  void Submit(const FlightPtr& flight);
+  void OnReduced(const FlightPtr& flight, const Status& status);
+  Status CopyBack(Flight* flight);
+  void End(const FlightPtr& flight, const Status& status);
+  void Lose(Flight* flight);
+  void Forget(const FlightPtr& flight);
+  void Complain(const Flight& flight, const Status& status);
+
+  Engine* const engine_;
+  const Log log_;
+  const std::function<void()> changed_;
+  mutable std::mutex mutex_;
+  std::map<uint64_t, FlightPtr> flights_;  // by ticket
+  std::shared_ptr<Gpu> gpu_;
+  CUstream stream_ = nullptr;
+  std::vector<Block> free_;
+  std::vector<Block> lost_;  // of operations that failed: the GPU may still read or write it
+  bool told_ = false;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_BACKENDS_NCCL_HOST_DETOUR_H_

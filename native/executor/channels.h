@@ -1,0 +1,20 @@
+// Which channel carries what; equal on all ranks.
+#ifndef TFCOLLECTIVE_EXECUTOR_CHANNELS_H_
+#define TFCOLLECTIVE_EXECUTOR_CHANNELS_H_
+
+#include <cstdint>
+
+#include "backends/cpu/shm/arena.h"
+
+namespace tfc {
+
+inline constexpr uint32_t kInlineChannel = 0;      // direct calls on the caller's thread: see Arena::Sleeper
+inline constexpr uint32_t kNegotiatedChannel = 1;  // operations that are matched by name
+inline constexpr uint32_t kDirectChannel = 2;      // direct calls on the progress thread
+inline constexpr uint32_t kFirstPlanChannel = 3;   // from here on one for each bucket plan
+inline constexpr uint32_t kMaxPlans = ArenaShape{}.channels - kFirstPlanChannel;
+inline constexpr uint32_t kProbeChannel = kFirstPlanChannel + kMaxPlans;  // once, over the transport only
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_EXECUTOR_CHANNELS_H_

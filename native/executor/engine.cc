@@ -1,0 +1,594 @@
+// The half of the engine that callers see: operations, plans, shutdown. What the peers say is
+// handled in engine_messages.cc.
+#include "executor/engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "executor/channels.h"
+#include "executor/messages.h"
+#include "executor/plan.h"
+
+namespace tfc {
+namespace {
+
+// A broken connection is often the consequence of a failure that is on its way to us: its cause is
+// worth a short wait.
+constexpr double kCauseSeconds = 0.3;
+// After a failure nobody has a reason to stay.
+constexpr double kFailedLingerSeconds = 1.0;
+
+Status CheckSame(const PlanSpec& known, const PlanSpec& spec) {
+  if (known.signature == spec.signature && known.num_buckets == spec.num_buckets) return Status::Ok();
+  return Status(Code::kInvalidArgument, "there is another bucket plan named '" + spec.name + "' in this process");
+}
+
+uint64_t HashText(const std::string& text) {
+  Operation operation;  // a barrier's signature is its name's
+  operation.name = text;
+  return operation.Signature();
+}
+
+}  // namespace
+
+// The waiter of an operation on a caller's thread. Most of these are over before anybody could ask for them, so
+// they come to the watch list, and read the clock, only when they have to wait for a peer.
+class Engine::CallerWaiter final : public Waiter {
+ public:
+  CallerWaiter(Engine* engine, const Operation& operation)
+      : engine_(*engine), operation_(operation), sequence_(engine->inline_channel_.sequence) {}
+
+  bool watched() const { return watched_; }
+  uint64_t sequence() const { return sequence_; }
+
+  // As the first wait does. For an operation that has failed: the peers will ask for this rank's view of it.
+  Status Watch() {
+    watched_ = true;
+    deadline_ = Deadline::After(operation_.timeout_s);
+    TFC_RETURN_IF_ERROR(engine_.BeginWatched(operation_, kInlineChannel, sequence_));
+    // Whoever has joined since it began was not told that this operation needs a stand-in.
+    return engine_.joined_.any() ? engine_.CallJoined(operation_, kInlineChannel, sequence_) : Status::Ok();
+  }
+
+  Status WaitFor(const Condition& condition, Deadline) override {
+    if (engine_.options_.caller_spin_us > 0 && LookBriefly(condition)) return Status::Ok();
+    if (!watched_) TFC_RETURN_IF_ERROR(Watch());
+    return engine_.caller_waiter_->WaitFor(condition, deadline_);
+  }
+
+ private:
+  static constexpr int kBriefLooks = 50;  // about a microsecond
+
+  static bool LookBriefly(const Condition& condition) {
+    for (int i = 0; i < kBriefLooks; ++i) {
+      if (condition.Holds()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    return false;
+  }
+
+  Engine& engine_;
+  const Operation& operation_;
+  const uint64_t sequence_;
+  bool watched_ = false;
+  Deadline deadline_ = Deadline::At({});
+};
+
+Engine::Engine(EngineOptions options)
+    : options_(std::move(options)),
+      joined_(options_.topology.size),
+      table_(options_.topology.size, kFirstPlanChannel, kMaxPlans),
+      join_desk_(options_.topology.size) {
+  inline_channel_.index = kInlineChannel;
+}
+
+// An exception must neither leave a fiber nor end one rank's operation without the others hearing of it.
+Status Engine::ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
+                             Deadline deadline, Channel* channel, const Prepared* prepared) {
+  try {
+    return prepared == nullptr ? Execute(topology, operation, resources, deadline, channel)
+                               : ExecutePrepared(topology, *prepared, resources, deadline, channel);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, operation.Title() + ": out of memory");
+  } catch (const std::exception& exception) {
+    return Status(Code::kInternal, operation.Title() + ": " + exception.what());
+  }
+}
+
+Engine::~Engine() { Shutdown(kFailedLingerSeconds); }
+
+Status Engine::Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection) {
+  Status failure;
+  {
+    // The monitor runs already, and a failure that it has seen ends the start.
+    std::lock_guard<std::mutex> lock(mutex_);
+    arena_ = arena;
+    transport_ = std::move(transport);
+    if (arena_ != nullptr) caller_waiter_ = arena_->MakeWaiter(Arena::Sleeper::kCaller, options_.caller_spin_us);
+    add_connection_ = std::move(add_connection);
+    runs_inline_ = options_.topology.size == 1 || UsesArenaOnly(options_.topology, Resources{nullptr, arena_, nullptr});
+    scheduler_ = std::make_unique<Scheduler>(transport_, arena_, options_.progress_spin_us);
+    started_ = true;
+    failure = failure_.Get();
+  }
+  if (!failure.ok()) return failure;
+  return options_.topology.size == 1 ? Status::Ok() : scheduler_->Start();
+}
+
+std::string Engine::Call(int rank) const {
+  const auto index = static_cast<size_t>(rank);
+  return index < options_.peers.size() ? options_.peers[index] : "rank " + std::to_string(rank);
+}
+
+Deadline Engine::Start(Operation* operation) const {
+  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  return Deadline::After(operation->timeout_s);
+}
+
+Status Engine::Admit() const {
+  if (failure_.failed()) return failure_.Get();
+  if (closing_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  if (joining_)
+    return Status(Code::kFailedPrecondition, "this rank has joined: it has no more data until all ranks have joined");
+  return Status::Ok();
+}
+
+Status Engine::Run(Operation* operation) {
+  TFC_RETURN_IF_ERROR(operation->Check(options_.topology.size));
+  return runs_inline_ ? RunInline(operation) : RunOnProgress(operation);
+}
+
+Status Engine::RunInline(Operation* operation) {
+  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  return RunOnCaller(*operation, nullptr);
+}
+
+std::unique_ptr<Prepared> Engine::Prepare(const Operation& operation) const {
+  if (!runs_inline_ || !operation.Check(options_.topology.size).ok()) return nullptr;
+  auto prepared = std::make_unique<Prepared>(operation, options_.topology.size);
+  if (prepared->operation.timeout_s <= 0) prepared->operation.timeout_s = options_.op_timeout_s;
+  return prepared;
+}
+
+Status Engine::RunPrepared(const Prepared& prepared) { return RunOnCaller(prepared.operation, &prepared); }
+
+Status Engine::MayWait() const {
+  if (!OnOwnThread()) return Status::Ok();
+  return Status(Code::kFailedPrecondition, "a callback must not run a collective and wait for it: submit it by name");
+}
+
+// A shutdown takes the mutex after it has announced itself: it waits for this call, or is seen here. The deadline
+// stands in the waiter.
+Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared) {
+  TFC_RETURN_IF_ERROR(MayWait());
+  std::lock_guard<OwnedMutex> lock(inline_mutex_);
+  TFC_RETURN_IF_ERROR(Admit());
+  CallerWaiter waiter(this, operation);
+  const Resources resources{nullptr, arena_, &waiter};
+  const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
+  Status status = ExecuteWithJoined(operation, resources, Deadline::Never(), &inline_channel_, prepared);
+  if (began_ns != 0) timeline_.Add(OperationEvent(operation, kInlineChannel, waiter.sequence(), began_ns));
+  if (status.ok()) {
+    waiter.watched() ? watch_.End(kInlineChannel, true) : watch_.CompletedUnseen();
+    return status;
+  }
+  const Status watched = waiter.watched() ? Status::Ok() : waiter.Watch();
+  const Status settled = watched.ok() ? Settle(status, operation, kInlineChannel, waiter.sequence()) : watched;
+  watch_.End(kInlineChannel, false);
+  return settled;
+}
+
+Status Engine::RunOnProgress(Operation* operation) {
+  const Deadline deadline = Start(operation);
+  AllocateOutside(operation);
+  return DoOnProgress(kDirectChannel, [&](const Resources& resources, Channel* channel) {
+    return RunWatched(*operation, resources, deadline, channel);
+  });
+}
+
+Status Engine::DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task) {
+  TFC_RETURN_IF_ERROR(MayWait());
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Status> result;
+  bool taken = false;
+  {
+    std::lock_guard<std::mutex> admission(mutex_);  // whoever joins next finds this call on the channel
+    TFC_RETURN_IF_ERROR(Admit());
+    taken = scheduler_->Submit(channel_index, [&](const Resources& resources, Channel* channel) {
+      const Status status = task(resources, channel);
+      std::lock_guard<std::mutex> lock(mutex);
+      result = status;
+      changed.notify_all();
+    });
+  }
+  if (!taken) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  std::unique_lock<std::mutex> lock(mutex);
+  // The task ends by the deadline or by a failure; until then it uses our memory.
+  changed.wait(lock, [&] { return result.has_value(); });
+  return *result;
+}
+
+Status Engine::ProbeLink(Deadline deadline) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!probes_ || runs_inline_) return Status::Ok();
+  }
+  Operation title;
+  title.name = "link probe";
+  title.timeout_s = std::min(deadline.Left(), options_.op_timeout_s);
+  TFC_RETURN_IF_ERROR(DoOnProgress(kProbeChannel, [&](const Resources& resources, Channel* channel) {
+    return ProbeWatched(title, resources, Deadline::After(title.timeout_s), channel);
+  }));
+  return Synchronise(deadline);
+}
+
+Status Engine::ProbeWatched(const Operation& title, const Resources& resources, Deadline deadline, Channel* channel) {
+  const uint64_t sequence = channel->sequence;
+  TFC_RETURN_IF_ERROR(BeginWatched(title, channel->index, sequence));
+  const auto link = tfc::ProbeLink(options_.topology, resources, deadline, channel);
+  if (link.ok()) {
+    link_ = link.value();
+    scheduler_->SetLink(link_);
+  }
+  const Status settled = link.ok() ? Status::Ok() : Settle(link.status(), title, channel->index, sequence);
+  watch_.End(channel->index, link.ok());
+  return settled;
+}
+
+// Whoever asks may now see that the operation runs. The failure, if there is one already or it cannot end well.
+Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence) {
+  if (failure_.failed()) return failure_.Get();
+  bool view_owed = false;
+  const Status begun = watch_.Begin(channel, sequence, operation, &view_owed);
+  if (!begun.ok()) {
+    Fail(begun);
+    return failure_.Get();
+  }
+  KeepTicking();
+  if (view_owed)
+    star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, operation.Describe()));
+  return Status::Ok();
+}
+
+Status Engine::RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel) {
+  const uint64_t sequence = channel->sequence;
+  TFC_RETURN_IF_ERROR(BeginWatched(operation, channel->index, sequence));
+  const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
+  const Status status = ExecuteWithJoined(operation, resources, deadline, channel);
+  if (began_ns != 0) timeline_.Add(OperationEvent(operation, channel->index, sequence, began_ns));
+  if (status.ok()) {
+    watch_.End(channel->index, true);
+    return status;
+  }
+  const Status settled = Settle(status, operation, channel->index, sequence);
+  watch_.End(channel->index, false);
+  return settled;
+}
+
+// Turns what this rank saw into what all ranks will say.
+Status Engine::Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence) {
+  if (failure_.failed()) return failure_.Get();
+  if (star_ == nullptr) return error;
+  if (error.code() == Code::kMismatch)
+    return AskRoot(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()),
+                   channel, sequence);
+  if (error.code() == Code::kDeadlineExceeded) return AskRoot(error, channel, sequence);
+  if (error.code() == Code::kPeerLost || error.code() == Code::kIo) {
+    const Status cause = failure_.WaitFor(Deadline::After(kCauseSeconds));
+    if (!cause.ok()) return cause;
+  }
+  FailAll(error);
+  return failure_.Get();
+}
+
+// A mismatch or a timeout: rank 0 calls the roll, because the peer that we wait for may itself only
+// be waiting. If rank 0 does not answer, that is the answer.
+Status Engine::AskRoot(const Status& error, uint32_t channel, uint64_t sequence) {
+  const bool timeout = error.code() == Code::kDeadlineExceeded;
+  if (timeout) {
+    star_->Send(0, static_cast<uint8_t>(Message::kTimeout), EncodeTimeout(channel, sequence, error));
+  } else {
+    star_->Send(0, static_cast<uint8_t>(Message::kDispute), EncodePlace(channel, sequence));
+  }
+  const Status verdict = failure_.WaitFor(Deadline::After(kRollCallSeconds));
+  if (!verdict.ok()) return verdict;
+  FailAll(timeout ? Status(error.code(),
+                           error.message() + "; and rank 0 does not answer: it is stopped, overloaded or cut off", 0)
+                  : error);
+  return failure_.Get();
+}
+
+Status Engine::Submit(Operation operation, Done done) {
+  TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
+  if (operation.name.empty())
+    return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
+  TFC_RETURN_IF_ERROR(Admit());
+  if (options_.topology.size == 1) {
+    done(RunInline(&operation));
+    return Status::Ok();
+  }
+  if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
+  const Deadline deadline = Start(&operation);
+  AllocateOutside(&operation);
+  const Request request = RequestFor(operation);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
+    TFC_RETURN_IF_ERROR(Admit());
+    TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
+    pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
+  }
+  Ask(request);
+  return Status::Ok();
+}
+
+Request Engine::RequestFor(const Operation& operation) const {
+  Request request;
+  request.name = operation.name;
+  request.signature = operation.Signature();
+  request.view = operation.Describe();
+  request.takes_stand_ins = TakesStandIns(operation);
+  request.timeout_s = operation.timeout_s;
+  return request;
+}
+
+void Engine::Ask(const Request& request) {
+  star_->Send(0, static_cast<uint8_t>(Message::kRequest), Encode(request));
+  KeepTicking();
+}
+
+Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
+  if (spec.num_buckets == 0) return Status(Code::kInvalidArgument, "a bucket plan needs at least one bucket");
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto& plan = plans_[spec.name];
+  if (plan == nullptr) plan = std::make_shared<Plan>(spec);
+  TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
+  return plan;
+}
+
+void Engine::ForgetPlan(const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = plans_.find(name);
+  if (found == plans_.end()) return;
+  const std::shared_ptr<Plan> plan = found->second;
+  plan->forgotten = true;
+  DropIfForgotten(plan);
+}
+
+// Under the mutex. The channel's counters stay as they are, and are the same on all ranks: each has done all runs. In
+// the middle of a step the plan is needed for the rest: another one of its name would begin with the first bucket.
+void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
+  if (!plan->forgotten || plan->unfinished > 0 || plan->order().cursor() != 0) return;
+  plans_.erase(plan->spec().name);
+  if (plan->asked && !failure_.failed()) star_->Send(0, static_cast<uint8_t>(Message::kForget), plan->spec().name);
+  plan->StartAnew();
+}
+
+void Engine::EndRun(const std::shared_ptr<Plan>& plan) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  --plan->unfinished;
+  DropIfForgotten(plan);
+}
+
+Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done) {
+  std::shared_ptr<Plan> plan = given;
+  const PlanSpec& spec = given->spec();
+  if (bucket >= spec.num_buckets)
+    return Status(Code::kInvalidArgument,
+                  "bucket " + std::to_string(bucket) + " of a plan of " + std::to_string(spec.num_buckets));
+  operation.collective = Collective::kAllReduce;
+  operation.op = spec.op;
+  operation.prescale = spec.prescale;
+  operation.postscale = spec.postscale;
+  operation.timeout_s = spec.timeout_s;
+  operation.name = spec.name + "/bucket " + std::to_string(bucket);
+  if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
+  TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
+  TFC_RETURN_IF_ERROR(Admit());
+  if (options_.topology.size == 1) {
+    done(RunInline(&operation));
+    return Status::Ok();
+  }
+  const Deadline deadline = Start(&operation);
+  bool ask = false;
+  std::optional<uint32_t> agreed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TFC_RETURN_IF_ERROR(Admit());
+    // It may have been forgotten since it was acquired, and another one of its name may be in its place.
+    plan = plans_.emplace(spec.name, plan).first->second;
+    TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
+    // Once the ranks have agreed, the run itself finds out whether it needs somebody who has left.
+    if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
+      TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
+    plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});
+    ++plan->waiting;
+    ++plan->unfinished;
+    ask = !std::exchange(plan->asked, true);
+    agreed = plan->channel;
+  }
+  if (ask) {
+    Request request;
+    request.name = spec.name;
+    request.is_plan = true;
+    request.takes_stand_ins = spec.op == Op::kAverage || spec.op == Op::kSum;
+    request.signature = HashText(WithoutLabels(spec.signature));
+    request.view = spec.signature;
+    request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
+    Ask(request);
+  }
+  if (agreed) RunBuckets(plan, *agreed);
+  KeepTicking();
+  return Status::Ok();
+}
+
+// Runs the buckets whose turn it is on the plan's channel.
+void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
+  if (plan_channel == kNoPlanChannel) return NegotiateBuckets(plan);
+  scheduler_->Submit(plan_channel, [this, plan](const Resources& resources, Channel* channel) {
+    while (true) {
+      std::optional<Plan::Run> run;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        run = plan->order().Next();
+        if (!run) return;
+        --plan->waiting;
+        if (joining_) changed_.notify_all();
+      }
+      const Status status = RunWatched(run->operation, resources, run->deadline, channel);
+      scheduler_->CallOutside([&] { run->done(status); });
+      EndRun(plan);
+    }
+  });
+}
+
+// TensorFlow's allocators go deeper than a fiber's stack.
+void Engine::AllocateOutside(Operation* operation) {
+  if (!operation->allocate) return;
+  operation->allocate = [this, allocate = std::move(operation->allocate)](const std::vector<int64_t>& rows) {
+    std::byte* memory = nullptr;
+    scheduler_->CallOutside([&] { memory = allocate(rows); });
+    return memory;
+  };
+}
+
+// More plans are in use than there are channels: each bucket is an operation that is matched by name.
+void Engine::NegotiateBuckets(const std::shared_ptr<Plan>& plan) {
+  std::vector<Request> requests;
+  {
+    // Runs of one bucket keep their order.
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Plan::Run& run : plan->order().TakeAll()) {
+      const Done done = [this, plan, done = std::move(run.done)](const Status& status) {
+        done(status);
+        EndRun(plan);
+      };
+      requests.push_back(RequestFor(run.operation));
+      pending_[run.operation.name].push_back(Pending{std::move(run.operation), done, run.deadline});
+    }
+    plan->waiting = 0;
+  }
+  for (const Request& request : requests) Ask(request);
+}
+
+void Engine::Fail(const Status& status) {
+  if (!failure_.Set(status)) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (started_) {
+      if (transport_.transport != nullptr) transport_.transport->Interrupt(status);
+      if (arena_ != nullptr) arena_->Interrupt(status);
+    }
+  }
+  CancelPending(status);
+  changed_.notify_all();
+  if (options_.on_failure) options_.on_failure();
+}
+
+// The thread that fails the engine may hold a lock or be on a fiber: the progress thread calls. Handed over with the
+// mutex, so that a shutdown, which cancels too, does not stop the thread before.
+void Engine::CancelPending(const Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Done> cancelled = TakeEverythingPending();
+  if (cancelled.empty()) return;
+  scheduler_->Call([cancelled = std::move(cancelled), status] {
+    for (const Done& done : cancelled) done(status);
+  });
+}
+
+std::vector<Done> Engine::TakeEverythingPending() {
+  std::vector<Done> all;
+  for (auto& [name, queue] : pending_)
+    for (Pending& pending : queue) all.push_back(std::move(pending.done));
+  pending_.clear();
+  for (auto& [name, plan] : plans_) {
+    for (Plan::Run& run : plan->order().TakeAll()) all.push_back(std::move(run.done));
+    plan->waiting = 0;
+  }
+  return all;
+}
+
+void Engine::FailAll(const Status& status) {
+  // Told before felt: whoever wakes up here may leave, and the news must go out before its good-bye.
+  if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
+  Fail(status);
+}
+
+void Engine::SendNote(const std::string& payload) { star_->Send(0, static_cast<uint8_t>(Message::kNote), payload); }
+
+void Engine::SendNoteToAll(const std::string& payload) {
+  star_->SendToAll(static_cast<uint8_t>(Message::kNote), payload);
+}
+
+void Engine::Abort(const std::string& cause) {
+  const int rank = options_.topology.rank;
+  const Status there(Code::kAborted, "rank " + std::to_string(rank) + " stopped: " + cause, rank);
+  if (failure_.failed()) return;
+  if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
+  Fail(Status(Code::kCancelled, "stopped on this rank: " + cause, rank));
+}
+
+void Engine::Shutdown(double timeout_s) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (shut_down_) return;
+    shut_down_ = true;
+    closing_ = true;
+  }
+  const bool failed = failure_.failed();
+  Fail(Status(Code::kCancelled, "the communicator was shut down on this rank"));
+  CancelPending(failure_.Get());
+  if (star_ == nullptr) return;
+  if (scheduler_ != nullptr) scheduler_->Stop();
+  {
+    std::lock_guard<OwnedMutex> callers(inline_mutex_);
+  }  // the last call has been interrupted
+  std::unique_lock<std::mutex> lock(mutex_);
+  star_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
+  const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, kFailedLingerSeconds) : timeout_s);
+  if (is_root()) {
+    // The star ends with this rank, so it stays a little for those who still tell each other why.
+    changed_.wait_until(lock, deadline.when(),
+                        [this] { return static_cast<int>(gone_.size()) == options_.topology.size; });
+  }
+  lock.unlock();
+  star_->Stop(is_root() ? Deadline::After(kCauseSeconds) : deadline);
+}
+
+bool Engine::OnOwnThread() const {
+  return (star_ != nullptr && star_->IsMonitor()) || (scheduler_ != nullptr && scheduler_->IsProgress()) ||
+         inline_mutex_.HeldByThisThread();
+}
+
+EngineCounters Engine::counters() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  EngineCounters counters;
+  counters.completed = watch_.completed();
+  counters.pending = watch_.active();
+  for (const auto& [name, queue] : pending_) counters.pending += queue.size();
+  for (const auto& [name, plan] : plans_) counters.pending += plan->waiting;
+  return counters;
+}
+
+Status Engine::Synchronise(Deadline deadline, const Status& mine, Status* objection) {
+  if (options_.topology.size == 1) return Status::Ok();
+  std::unique_lock<std::mutex> lock(mutex_);
+  go_ = false;
+  star_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
+  const bool done = changed_.wait_until(lock, deadline.when(), [this] { return go_ || failure_.failed(); });
+  if (failure_.failed()) return failure_.Get();
+  if (done && objection != nullptr) *objection = objection_;
+  if (done) return Status::Ok();
+  if (!is_root()) return Status(Code::kDeadlineExceeded, "rank 0 did not say that all ranks are ready", 0);
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.topology.size; ++rank)
+    if (ready_.count(rank) == 0) missing.push_back(rank);
+  return Status(Code::kDeadlineExceeded, RankList(missing) + " did not get ready", missing.front());
+}
+
+}  // namespace tfc

@@ -1,0 +1,302 @@
+// The engine of one communicator: direct calls, negotiated operations and bucket plans, and what
+// happens when one of them fails or a peer goes.
+#ifndef TFCOLLECTIVE_EXECUTOR_ENGINE_H_
+#define TFCOLLECTIVE_EXECUTOR_ENGINE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agreement/negotiation.h"
+#include "base/log.h"
+#include "base/owned_mutex.h"
+#include "base/status.h"
+#include "communicator/execute.h"
+#include "communicator/failure.h"
+#include "communicator/operation.h"
+#include "communicator/topology.h"
+#include "control/star.h"
+#include "executor/bucket_order.h"
+#include "executor/joining.h"
+#include "executor/scheduler.h"
+#include "executor/timeline.h"
+#include "executor/watch.h"
+
+namespace tfc {
+
+// Called on the progress thread's own stack, without a lock; in a world of one on the caller's thread.
+using Done = std::function<void(const Status&)>;
+// Takes the notes that rooms above the engine send over its control star, on the monitor thread; must not block.
+using NoteHandler = std::function<void(int from, const std::string& payload)>;
+
+struct EngineOptions {
+  Topology topology;
+  std::vector<std::string> peers;  // "rank 2 (10.0.0.7:3412)": how messages call each rank
+  double op_timeout_s = 300;
+  double stall_warning_s = 60;
+  int caller_spin_us = 0;
+  int progress_spin_us = 0;
+  bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
+  Log log;
+  std::function<void()> on_failure;  // once, at the first failure; must not block
+  // At rank 0, on the monitor thread: ranks wait for an operation of this name, and not all have come to it.
+  std::function<void(const std::string& name)> on_wait;
+  NoteHandler on_note;  // may be empty: a note is a protocol error then
+};
+
+// A plan as the ranks agree on it; see PlanOptions in the C header.
+struct PlanSpec {
+  std::string name;
+  std::string signature;
+  size_t num_buckets = 0;
+  Op op = Op::kAverage;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  double timeout_s = 0.0;
+};
+
+class Plan;  // opaque outside the engine
+
+struct EngineCounters {
+  uint64_t completed = 0;
+  uint64_t pending = 0;
+};
+
+class Engine final : public StarHandler {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine() override;  // shuts down if nobody has
+
+  // Before the star is started: where to send. Not called in a world of one.
+  void Attach(Star* star) { star_ = star; }
+  // Connects the other parts, which must outlive the engine, and starts the progress thread. `arena`
+  // may be nullptr; `add_connection` takes data connections of peers.
+  Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
+
+  Status Run(Operation* operation);  // blocks; fills in the timeout
+  // For an operation that is run again and again: checks it once. Nothing if direct calls do not run on the caller's
+  // thread here; then, and for the errors, there is Run.
+  std::unique_ptr<Prepared> Prepare(const Operation& operation) const;
+  Status RunPrepared(const Prepared& prepared);
+  Status Submit(Operation operation, Done done);  // matched by name
+  Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
+  Status StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done);
+  // This process does not need the plan of that name any longer: gives its channel back once its runs are done
+  // and all ranks have said so. A plan that is started again nevertheless is agreed on again.
+  void ForgetPlan(const std::string& name);
+
+  // This rank has no more data: takes part with zeros in what the others all-reduce until they have
+  // joined too. Gives the rank that joined last. DEADLINE_EXCEEDED when for `timeout_s` (0: the
+  // default) nothing was asked of this rank and somebody has not joined.
+  Result<int> Join(double timeout_s);
+
+  // Ends everything here with CANCELLED and at the peers with ABORTED.
+  void Abort(const std::string& cause);
+  // Ends everything here with `status`, tells nobody. For failures that the peers see for themselves.
+  void Fail(const Status& status);
+  // Ends everything here and at the peers with `status`. Never blocks.
+  void FailEverywhere(const Status& status) { FailAll(status); }
+  // To rank 0, and from rank 0 to every rank; in the order sent. Not in a world of one.
+  void SendNote(const std::string& payload);
+  void SendNoteToAll(const std::string& payload);
+  // At rank 0, on the monitor thread: the operations by name that ranks wait for.
+  const NegotiationTable& negotiation() const { return table_; }
+  // Not on a thread of its own: see OnOwnThread.
+  void Shutdown(double timeout_s);
+  // Whether the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.
+  bool OnOwnThread() const;
+  // FAILED_PRECONDITION there: who waits there keeps the engine from going on, and itself waiting.
+  Status MayWait() const;
+
+  Timeline& timeline() { return timeline_; }
+  const FirstFailure& failure() const { return failure_; }
+  const Topology& topology() const { return options_.topology; }
+  int progress_spin_us() const { return options_.progress_spin_us; }
+  EngineCounters counters() const;
+
+  // Waits until every rank has come to it. Whatever a rank does after that comes after the others' good end.
+  // `mine`: what speaks, on this rank, against going on as planned; `objection` gets that of one rank that has
+  // something to say, the same on all ranks, with its name. Not before the star runs.
+  Status Synchronise(Deadline deadline, const Status& mine = Status::Ok(), Status* objection = nullptr);
+
+  // After Synchronise, on all ranks: measures the transport, unless rank 0 does not want that or none is used. Ends as
+  // Synchronise does.
+  Status ProbeLink(Deadline deadline);
+  // What was measured; the same on all ranks. Not before ProbeLink has returned.
+  const Link& link() const { return link_; }
+
+  // StarHandler, on the monitor thread.
+  void OnMessage(int from, uint8_t type, const std::string& payload) override;
+  void OnClosed(int rank, const Status& why) override;
+  void OnDataConnection(int peer, UniqueFd fd) override;
+  std::optional<Deadline::Clock::time_point> OnTick(Deadline::Clock::time_point now) override;
+
+ private:
+  struct Pending {
+    Operation operation;
+    Done done;
+    Deadline deadline;
+  };
+  enum class Reason {
+    kDispute,  // some ranks disagree: a mismatch
+    kTimeout,  // an operation has waited too long: it fails
+    kStall     // an operation waits long: a warning
+  };
+  // Rank 0 asks all ranks what they do.
+  struct RollCall {
+    Reason reason = Reason::kDispute;
+    uint32_t channel = 0;
+    uint64_t sequence = 0;
+    Status trouble;                      // in the words of the rank that saw it; Ok: a dispute
+    std::map<int, std::string> views;    // empty: alive, but not come to it
+    std::map<int, std::string> instead;  // of those: what they wait in
+    int to_come = 0;                     // how many those are
+    Deadline::Clock::time_point until;
+  };
+
+  class CallerWaiter;
+
+  // A roll call takes rank 0 half a second when a rank does not answer.
+  static constexpr double kRollCallSeconds = 0.8;
+
+  bool is_root() const { return options_.topology.rank == 0; }
+  // The operation's deadline from now on; gives it the default timeout if it has none.
+  Deadline Start(Operation* operation) const;
+  std::string Call(int rank) const;  // how messages call a rank
+
+  // Running operations (any thread).
+  Status RunInline(Operation* operation);
+  Status RunOnCaller(const Operation& operation, const Prepared* prepared);
+  Status RunOnProgress(Operation* operation);
+  Status DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task);
+  Status ProbeWatched(const Operation& title, const Resources& resources, Deadline deadline, Channel* channel);
+  Status BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence);
+  Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
+  Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
+  Status AskRoot(const Status& error, uint32_t channel, uint64_t sequence);
+  Status Admit() const;
+  static Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
+                              Deadline deadline, Channel* channel, const Prepared* prepared = nullptr);
+  // `prepared`: the operation as it is, if it is known.
+  Status ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel,
+                           const Prepared* prepared = nullptr);
+  Status CallJoined(const Operation& operation, uint32_t channel, uint64_t sequence);
+  void AllocateOutside(Operation* operation);
+  void RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
+  void NegotiateBuckets(const std::shared_ptr<Plan>& plan);
+  void EndRun(const std::shared_ptr<Plan>& plan);
+  void DropIfForgotten(const std::shared_ptr<Plan>& plan);
+  Request RequestFor(const Operation& operation) const;
+  void Ask(const Request& request);
+
+  // Messages (monitor thread).
+  void OnRequest(int from, const std::string& payload);
+  void OnVerdict(const std::string& payload);
+  void OnForget(int from, const std::string& payload);
+  void OnFreed(const std::string& payload);
+  void OnAbort(int from, const std::string& payload);
+  void OnFailed(const std::string& payload);
+  void OnDispute(int from, const std::string& payload);
+  void OnViewQuery(const std::string& payload);
+  void OnView(int from, const std::string& payload);
+  void OnTimeout(int from, const std::string& payload);
+  void OnStalled(int from, const std::string& payload);
+  void OnLeave(int from, const std::string& payload);
+  void OnLeft(const std::string& payload);
+  void OnReady(int from, const std::string& payload);
+  void OnGo(const std::string& payload);
+  void OnJoin(int from, const std::string& payload);
+  void OnJoined(const std::string& payload);
+  void OnMissing(int from, const std::string& payload);
+  void OnStandIn(const std::string& payload);
+  void OnAllJoined(const std::string& payload);
+  void OnJoinTimeout(int from, const std::string& payload);
+  void AnnounceJoins();
+  void Order(const std::vector<JoinDesk::Order>& orders);
+  void Protocol(const Status& malformed, int from);
+
+  // Joining (the thread that joins).
+  Status BeginJoin();
+  Status WaitUntilNothingRuns();
+  Result<int> StandInUntilAllJoin(double timeout_s);
+  void Take(const StandIn& stand_in);
+  void RunStandIn(const StandIn& stand_in, const Resources& resources, Channel* channel);
+  Status LeftWithoutJoining() const;
+  Status NotAllJoined(double timeout_s) const;
+
+  void FailAll(const Status& status);  // here and, through rank 0, at all ranks
+  void StartVerdict(const Verdict& verdict);
+  void StartRollCall(Reason reason, uint32_t channel, uint64_t sequence, const Status& trouble);
+  void FinishRollCall();
+  Status WhoIsMissing(const RollCall& call) const;
+  std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
+  void CheckDeparted(int rank, const Progress& progress);
+  void ReportStall(const WatchList::Stall& stall);
+  void WarnOfStall(uint32_t channel, uint64_t sequence, const Status& warning);
+  void LookAtWaiting(Deadline::Clock::time_point now);
+  void KeepTicking();
+  void TickNegotiation(Deadline::Clock::time_point now);
+  void TickPending();
+  std::vector<Done> TakeEverythingPending();
+  void CancelPending(const Status& status);
+  Status OldestPending() const;
+
+  const EngineOptions options_;
+  Star* star_ = nullptr;  // set before any thread runs
+  Arena* arena_ = nullptr;
+  PolledTransport transport_;
+  std::function<void(int, UniqueFd)> add_connection_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Waiter> caller_waiter_;
+  bool runs_inline_ = false;  // direct calls run on the caller's thread; set before there are callers
+  Link link_;                 // set before there are callers
+  FirstFailure failure_;
+  WatchList watch_;  // what runs now on every channel
+  Timeline timeline_;
+  JoinedRanks joined_;
+
+  OwnedMutex inline_mutex_;  // one call on a caller's thread at a time
+  Channel inline_channel_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::atomic<bool> closing_{false};
+  bool shut_down_ = false;
+  bool go_ = false;
+  bool probes_ = false;                                 // rank 0 wants the link measured
+  Status objection_;                                    // of the last synchronisation
+  std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
+  std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
+  std::map<std::string, std::shared_ptr<Plan>> plans_;
+  std::atomic<bool> joining_{false};  // this rank has joined; written under the mutex
+  std::deque<StandIn> stand_ins_;     // what it has been told to take part in
+  std::optional<int> all_joined_;     // the rank that joined last
+  std::set<int> ready_;               // rank 0
+  std::set<int> departed_;            // ranks that said good-bye
+  std::set<int> gone_;                // ranks that left or were lost
+
+  // Monitor thread only.
+  NegotiationTable table_;                    // rank 0
+  JoinDesk join_desk_;                        // rank 0
+  Status gathered_objection_;                 // rank 0: of those who are ready
+  Frontier departures_;                       // rank 0: of the ranks whose leaving all have heard of
+  std::optional<RollCall> roll_call_;         // rank 0
+  std::map<uint32_t, uint64_t> stalls_seen_;  // rank 0: of each channel the last operation that all were asked about
+  bool told_all_ = false;                     // rank 0: of a failure
+  Deadline::Clock::time_point last_busy_{};
+  Deadline::Clock::time_point next_look_{};  // at what waits
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_EXECUTOR_ENGINE_H_

@@ -1,0 +1,243 @@
+#include "executor/messages.h"
+
+#include <map>
+#include <vector>
+
+#include "control/wire.h"
+
+namespace tfc {
+namespace {
+
+void Write(WireWriter* writer, const Progress& progress) {
+  writer->Number(static_cast<uint32_t>(progress.size()));
+  for (const auto& [channel, count] : progress) writer->Number(channel).Number(count);
+}
+
+void Read(WireReader* reader, Progress* progress) {
+  const auto entries = reader->Number<uint32_t>();
+  for (uint32_t i = 0; i < entries && reader->ok(); ++i) {
+    const auto channel = reader->Number<uint32_t>();
+    (*progress)[channel] = reader->Number<uint64_t>();
+  }
+}
+
+}  // namespace
+
+std::string Encode(const Go& go) {
+  WireWriter writer;
+  writer.Number(static_cast<uint8_t>(go.probe)).Error(go.objection);
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Go* go) {
+  WireReader reader(bytes);
+  go->probe = reader.Number<uint8_t>() != 0;
+  go->objection = reader.Error();
+  return reader.Finish("go");
+}
+
+std::string Encode(const Request& request) {
+  WireWriter writer;
+  writer.Text(request.name)
+      .Number(static_cast<uint8_t>(request.is_plan))
+      .Number(request.signature)
+      .Text(request.view)
+      .Number(request.timeout_s)
+      .Number(static_cast<uint8_t>(request.takes_stand_ins));
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Request* request) {
+  WireReader reader(bytes);
+  request->name = reader.Text();
+  request->is_plan = reader.Number<uint8_t>() != 0;
+  request->signature = reader.Number<uint64_t>();
+  request->view = reader.Text();
+  request->timeout_s = reader.Number<double>();
+  request->takes_stand_ins = reader.Number<uint8_t>() != 0;
+  return reader.Finish("request");
+}
+
+std::string Encode(const Verdict& verdict) {
+  WireWriter writer;
+  writer.Text(verdict.name)
+      .Number(static_cast<uint8_t>(verdict.is_plan))
+      .Number(verdict.channel)
+      .Error(verdict.refusal);
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Verdict* verdict) {
+  WireReader reader(bytes);
+  verdict->name = reader.Text();
+  verdict->is_plan = reader.Number<uint8_t>() != 0;
+  verdict->channel = reader.Number<uint32_t>();
+  verdict->refusal = reader.Error();
+  return reader.Finish("verdict");
+}
+
+std::string Encode(const Status& status) { return WireWriter().Error(status).Take(); }
+
+Status Decode(const std::string& bytes, Status* status) {
+  WireReader reader(bytes);
+  *status = reader.Error();
+  return reader.Finish("failure");
+}
+
+std::string Encode(const Progress& progress) {
+  WireWriter writer;
+  Write(&writer, progress);
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Progress* progress) {
+  WireReader reader(bytes);
+  Read(&reader, progress);
+  return reader.Finish("progress");
+}
+
+std::string Encode(const StandIn& stand_in) {
+  const Operation& operation = stand_in.operation;
+  WireWriter writer;
+  writer.Number(stand_in.channel)
+      .Number(stand_in.sequence)
+      .Number(static_cast<int32_t>(operation.dtype))
+      .Number(static_cast<int32_t>(operation.op))
+      .Number(operation.prescale)
+      .Number(operation.postscale)
+      .Number(operation.timeout_s)
+      .Text(operation.name)
+      .Number(stand_in.bytes)
+      .Number(static_cast<uint32_t>(operation.shape.size()));
+  for (int64_t dimension : operation.shape) writer.Number(dimension);
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, StandIn* stand_in) {
+  WireReader reader(bytes);
+  Operation& operation = stand_in->operation;
+  stand_in->channel = reader.Number<uint32_t>();
+  stand_in->sequence = reader.Number<uint64_t>();
+  operation.collective = Collective::kAllReduce;
+  const auto dtype = reader.Number<int32_t>();
+  const auto op = reader.Number<int32_t>();
+  operation.prescale = reader.Number<double>();
+  operation.postscale = reader.Number<double>();
+  operation.timeout_s = reader.Number<double>();
+  operation.name = reader.Text();
+  stand_in->bytes = reader.Number<uint64_t>();
+  const auto dimensions = reader.Number<uint32_t>();
+  operation.shape.clear();
+  for (uint32_t i = 0; i < dimensions && reader.ok(); ++i) operation.shape.push_back(reader.Number<int64_t>());
+  if (!IsDtype(dtype) || !IsOp(op)) return Status(Code::kProtocol, "malformed control message: stand-in");
+  operation.dtype = static_cast<Dtype>(dtype);
+  operation.op = static_cast<Op>(op);
+  return reader.Finish("stand-in");
+}
+
+std::string EncodeChannel(uint32_t channel) {
+  WireWriter writer;
+  writer.Number(channel);
+  return writer.Take();
+}
+
+Status DecodeChannel(const std::string& bytes, uint32_t* channel) {
+  WireReader reader(bytes);
+  *channel = reader.Number<uint32_t>();
+  return reader.Finish("channel");
+}
+
+std::string EncodeRank(int rank) { return WireWriter().Number(static_cast<int32_t>(rank)).Take(); }
+
+Status DecodeRank(const std::string& bytes, int* rank) {
+  WireReader reader(bytes);
+  *rank = reader.Number<int32_t>();
+  return reader.Finish("rank");
+}
+
+std::string EncodePlace(uint32_t channel, uint64_t sequence) {
+  return WireWriter().Number(channel).Number(sequence).Take();
+}
+
+Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence) {
+  WireReader reader(bytes);
+  *channel = reader.Number<uint32_t>();
+  *sequence = reader.Number<uint64_t>();
+  return reader.Finish("place");
+}
+
+std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead) {
+  return WireWriter().Number(channel).Number(sequence).Text(view).Text(instead).Take();
+}
+
+Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
+                  std::string* instead) {
+  WireReader reader(bytes);
+  *channel = reader.Number<uint32_t>();
+  *sequence = reader.Number<uint64_t>();
+  *view = reader.Text();
+  *instead = reader.Text();
+  return reader.Finish("view");
+}
+
+std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status) {
+  return WireWriter().Number(channel).Number(sequence).Error(status).Take();
+}
+
+Status DecodeTimeout(const std::string& bytes, uint32_t* channel, uint64_t* sequence, Status* status) {
+  WireReader reader(bytes);
+  *channel = reader.Number<uint32_t>();
+  *sequence = reader.Number<uint64_t>();
+  *status = reader.Error();
+  return reader.Finish("timeout");
+}
+
+std::string EncodeLeft(int rank, const Progress& progress) {
+  WireWriter writer;
+  writer.Number(static_cast<int32_t>(rank));
+  Write(&writer, progress);
+  return writer.Take();
+}
+
+Status DecodeLeft(const std::string& bytes, int* rank, Progress* progress) {
+  WireReader reader(bytes);
+  *rank = reader.Number<int32_t>();
+  Read(&reader, progress);
+  return reader.Finish("departure");
+}
+
+// Most ranks have done the same when they join: each progress is written once.
+std::string Encode(const Joins& joins) {
+  std::map<Progress, std::vector<int32_t>> ranks_by_progress;
+  for (const auto& [rank, progress] : joins) ranks_by_progress[progress].push_back(rank);
+  WireWriter writer;
+  writer.Number(static_cast<uint32_t>(ranks_by_progress.size()));
+  for (const auto& [progress, ranks] : ranks_by_progress) {
+    Write(&writer, progress);
+    writer.Number(static_cast<uint32_t>(ranks.size()));
+    for (const int32_t rank : ranks) writer.Number(rank);
+  }
+  return writer.Take();
+}
+
+Status Decode(const std::string& bytes, Joins* joins) {
+  WireReader reader(bytes);
+  const auto groups = reader.Number<uint32_t>();
+  for (uint32_t i = 0; i < groups && reader.ok(); ++i) {
+    Progress progress;
+    Read(&reader, &progress);
+    const auto ranks = reader.Number<uint32_t>();
+    for (uint32_t j = 0; j < ranks && reader.ok(); ++j) (*joins)[reader.Number<int32_t>()] = progress;
+  }
+  return reader.Finish("joins");
+}
+
+std::string EncodeSeconds(double seconds) { return WireWriter().Number(seconds).Take(); }
+
+Status DecodeSeconds(const std::string& bytes, double* seconds) {
+  WireReader reader(bytes);
+  *seconds = reader.Number<double>();
+  return reader.Finish("seconds");
+}
+
+}  // namespace tfc

@@ -1,0 +1,48 @@
+// A bucket plan at work: what has been started and whether the ranks have agreed on it.
+#ifndef TFCOLLECTIVE_EXECUTOR_PLAN_H_
+#define TFCOLLECTIVE_EXECUTOR_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "executor/bucket_order.h"
+#include "executor/engine.h"
+
+namespace tfc {
+
+// Guarded by the engine's mutex.
+class Plan {
+ public:
+  struct Run {
+    Operation operation;
+    Done done;
+    Deadline deadline;
+  };
+
+  explicit Plan(PlanSpec spec) : spec_(std::move(spec)), order_(spec_.num_buckets) {}
+
+  const PlanSpec& spec() const { return spec_; }
+  BucketOrder<Run>& order() { return order_; }
+
+  // The next run asks the ranks to agree again, as the first one did.
+  void StartAnew() {
+    asked = false;
+    channel.reset();
+    forgotten = false;
+  }
+
+  bool asked = false;               // the ranks are being asked to agree
+  std::optional<uint32_t> channel;  // once they have; may be kNoPlanChannel
+  size_t waiting = 0;               // runs in order()
+  size_t unfinished = 0;            // runs that were started and are not done
+  bool forgotten = false;           // to be dropped between two steps, once no run is unfinished
+
+ private:
+  const PlanSpec spec_;
+  BucketOrder<Run> order_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_EXECUTOR_PLAN_H_

@@ -1,0 +1,92 @@
+#include "executor/messages.h"
+
+#include <gtest/gtest.h>
+
+namespace tfc {
+namespace {
+
+TEST(MessagesTest, SurviveTheWire) {
+  Request request{"grad", true, 77, "line 1\nline 2", 2.5};
+  Request request_back;
+  ASSERT_TRUE(Decode(Encode(request), &request_back).ok());
+  EXPECT_EQ(request_back.name, "grad");
+  EXPECT_TRUE(request_back.is_plan);
+  EXPECT_EQ(request_back.signature, 77u);
+  EXPECT_EQ(request_back.view, "line 1\nline 2");
+  EXPECT_EQ(request_back.timeout_s, 2.5);
+
+  Verdict verdict{"grad", true, 9, Status(Code::kMismatch, "differ", 3)};
+  Verdict verdict_back;
+  ASSERT_TRUE(Decode(Encode(verdict), &verdict_back).ok());
+  EXPECT_EQ(verdict_back.channel, 9u);
+  EXPECT_EQ(verdict_back.refusal.code(), Code::kMismatch);
+  EXPECT_EQ(verdict_back.refusal.peer(), 3);
+  EXPECT_EQ(verdict_back.refusal.message(), "differ");
+
+  const Progress progress{{0, 5}, {3, 12}};
+  Progress progress_back;
+  int rank = 0;
+  ASSERT_TRUE(DecodeLeft(EncodeLeft(4, progress), &rank, &progress_back).ok());
+  EXPECT_EQ(rank, 4);
+  EXPECT_EQ(progress_back, progress);
+
+  const Joins joins{{1, {{0, 5}}}, {2, {{0, 5}}}, {7, {{0, 5}, {3, 1}}}};
+  Joins joins_back;
+  ASSERT_TRUE(Decode(Encode(joins), &joins_back).ok());
+  EXPECT_EQ(joins_back, joins);
+  double seconds = 0;
+  ASSERT_TRUE(DecodeSeconds(EncodeSeconds(2.5), &seconds).ok());
+  EXPECT_EQ(seconds, 2.5);
+}
+
+TEST(MessagesTest, RanksThatHaveDoneTheSameAreWrittenTogether) {
+  Joins joins;
+  const Progress progress{{0, 5}, {1, 6}, {2, 7}, {3, 8}};
+  for (int rank = 0; rank < 1000; ++rank) joins[rank] = progress;
+  EXPECT_LT(Encode(joins).size(), 5000u);
+}
+
+TEST(MessagesTest, AStandInSurvivesTheWireAndItsCutsDoNot) {
+  StandIn stand_in;
+  stand_in.channel = 3;
+  stand_in.sequence = 9;
+  stand_in.bytes = 24;
+  stand_in.operation.dtype = Dtype::kFloat32;
+  stand_in.operation.op = Op::kAverage;
+  stand_in.operation.postscale = 0.5;
+  stand_in.operation.timeout_s = 2.5;
+  stand_in.operation.name = "grad";
+  stand_in.operation.shape = {2, 3};
+  const std::string bytes = Encode(stand_in);
+  StandIn back;
+  ASSERT_TRUE(Decode(bytes, &back).ok());
+  EXPECT_EQ(Encode(back), bytes);
+  EXPECT_EQ(back.operation.collective, Collective::kAllReduce);
+  EXPECT_EQ(back.operation.shape, (std::vector<int64_t>{2, 3}));
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(Decode(bytes.substr(0, size), &back).code(), Code::kProtocol) << size;
+  stand_in.operation.dtype = static_cast<Dtype>(99);
+  EXPECT_EQ(Decode(Encode(stand_in), &back).code(), Code::kProtocol);
+}
+
+// Cut anywhere, lengthened, or with a length that lies: always PROTOCOL, never a read beyond the end.
+TEST(MessagesTest, GarbageIsRefused) {
+  const std::string good = Encode(Request{"name", false, 1, "view", 1.0});
+  Request request;
+  for (size_t size = 0; size < good.size(); ++size)
+    EXPECT_EQ(Decode(good.substr(0, size), &request).code(), Code::kProtocol) << size;
+  EXPECT_EQ(Decode(good + "x", &request).code(), Code::kProtocol);
+  EXPECT_EQ(Decode(std::string("\xff\xff\xff\xff", 4) + good, &request).code(), Code::kProtocol);
+  Status status;
+  EXPECT_EQ(Decode(std::string("\x63\0\0\0", 4) + Encode(Status(Code::kIo, "x")).substr(4), &status).code(),
+            Code::kProtocol);
+  Progress progress;
+  EXPECT_EQ(Decode(std::string("\xff\xff\xff\xff", 4), &progress).code(), Code::kProtocol);
+  const std::string joins = Encode(Joins{{1, {{0, 5}}}, {2, {{0, 7}}}});
+  Joins joins_back;
+  for (size_t size = 0; size < joins.size(); ++size)
+    EXPECT_EQ(Decode(joins.substr(0, size), &joins_back).code(), Code::kProtocol) << size;
+}
+
+}  // namespace
+}  // namespace tfc
