@@ -18,7 +18,7 @@
 
 #include "agreement/negotiation.h"
 #include "base/log.h"
-#include "base/owned_mutex.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/execute.h"
 #include "communicator/failure.h"

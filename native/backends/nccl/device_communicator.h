@@ -30,7 +30,7 @@
 #include "backends/nccl/setup.h"
 #include "base/deadline.h"
 #include "base/log.h"
-#include "base/owned_mutex.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/operation.h"
 #include "executor/engine.h"
