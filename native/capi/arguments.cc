@@ -50,13 +50,13 @@ Status CheckOutput(const Operation& operation) {
 
 }  // namespace
 
-Result<SessionOptions> SessionOptionsOf(const tfc_communicator_options& given) {
+Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given) {
   if (given.size < 1)
     return Status(Code::kInvalidArgument, "the world size must be at least 1, not " + std::to_string(given.size));
   if (given.rank < 0 || given.rank >= given.size)
     return Status(Code::kInvalidArgument,
                   "rank " + std::to_string(given.rank) + " is not in a world of " + std::to_string(given.size));
-  SessionOptions options;
+  CommunicatorOptions options;
   options.rank = given.rank;
   options.addresses.resize(static_cast<size_t>(given.size));
   if (given.size > 1) {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 #include "communicator/operation.h"
 #include "communicator/topology.h"
 #include "executor/engine.h"
@@ -29,7 +29,7 @@ Result<Struct> Read(const Struct* given, const char* what) {
 
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
-Result<SessionOptions> SessionOptionsOf(const tfc_communicator_options& given);
+Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given);
 Result<PlanSpec> PlanSpecOf(const tfc_plan_options& given);
 // For one rank of the world; all spans are borrowed. Overwrites `operation`, whose memory is used again.
 Status FillOperation(const tfc_request& given, const Topology& topology, Operation* operation);

@@ -10,7 +10,7 @@
 #include "capi/errors.h"
 #include "capi/handles.h"
 #include "capi/repeated_calls.h"
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 #include "capi/worlds.h"
 #include "executor/plan.h"
 #include "tfcollective/tfcollective.h"
@@ -20,11 +20,11 @@
 #endif
 
 struct tfc_listener {
-  std::unique_ptr<tfc::Meeting> meeting;
+  std::unique_ptr<tfc::ListenerBundle> bundle;
 };
 
 struct tfc_plan {
-  std::shared_ptr<tfc::Session> session;
+  std::shared_ptr<tfc::CommunicatorImpl> impl;
   std::shared_ptr<tfc::Plan> plan;
 };
 
@@ -52,18 +52,18 @@ tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener**
     auto given = Read(options, "tfc_listener_options");
     if (!given.ok()) return given.status();
     if (listener == nullptr) return Status(Code::kInvalidArgument, "there is no place for the listener");
-    auto meeting = tfc::Meeting::Create(Text(given.value().bind_host), Text(given.value().node_id));
-    if (!meeting.ok()) return meeting.status();
-    *listener = new tfc_listener{meeting.Take()};
+    auto bundle = tfc::ListenerBundle::Create(Text(given.value().bind_host), Text(given.value().node_id));
+    if (!bundle.ok()) return bundle.status();
+    *listener = new tfc_listener{bundle.Take()};
     return Status::Ok();
   });
 }
 
 tfc_code tfc_listener_address(const tfc_listener* listener, char* buffer, size_t capacity, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    if (listener == nullptr || listener->meeting == nullptr)
+    if (listener == nullptr || listener->bundle == nullptr)
       return Status(Code::kInvalidArgument, "the listener is missing or used up");
-    const std::string address = listener->meeting->Address();
+    const std::string address = listener->bundle->Address();
     if (buffer == nullptr || capacity <= address.size())
       return Status(Code::kInvalidArgument, "the buffer needs " + std::to_string(address.size() + 1) + " bytes");
     std::memcpy(buffer, address.c_str(), address.size() + 1);
@@ -80,26 +80,26 @@ tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_
     auto given = Read(options, "tfc_communicator_options");
     if (!given.ok()) return given.status();
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
-    auto session_options = tfc::SessionOptionsOf(given.value());
-    if (!session_options.ok()) return session_options.status();
-    auto session =
-        tfc::Session::Create(owned == nullptr ? nullptr : std::move(owned->meeting), session_options.value());
-    if (!session.ok()) return session_options.value().world_ranks.Translate(session.status());
-    *communicator = new tfc_communicator{session.Take()};
+    auto communicator_options = tfc::CommunicatorOptionsOf(given.value());
+    if (!communicator_options.ok()) return communicator_options.status();
+    auto impl =
+        tfc::CommunicatorImpl::Create(owned == nullptr ? nullptr : std::move(owned->bundle), communicator_options.value());
+    if (!impl.ok()) return communicator_options.value().world_ranks.Translate(impl.status());
+    *communicator = new tfc_communicator{impl.Take()};
     return Status::Ok();
   });
 }
 
 void tfc_communicator_abort(tfc_communicator* communicator, const char* cause) {
-  if (communicator != nullptr) communicator->session->engine().Abort(Text(cause));
+  if (communicator != nullptr) communicator->impl->engine().Abort(Text(cause));
 }
 
 tfc_code tfc_communicator_shutdown(tfc_communicator* communicator, double timeout_s, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
-    if (communicator->session->OnOwnThread())
+    if (communicator->impl->OnOwnThread())
       return Status(Code::kFailedPrecondition, "a callback must not shut its communicator down");
-    communicator->session->Shutdown(timeout_s);
+    communicator->impl->Shutdown(timeout_s);
     return Status::Ok();
   });
 }
@@ -111,9 +111,9 @@ tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_com
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr || info == nullptr || info->struct_size < sizeof(size_t))
       return Status(Code::kInvalidArgument, "the communicator or the info is missing");
-    const tfc::Session& session = *communicator->session;
-    const tfc::Topology& topology = session.engine().topology();
-    const tfc::EngineCounters counters = session.engine().counters();
+    const tfc::CommunicatorImpl& impl = *communicator->impl;
+    const tfc::Topology& topology = impl.engine().topology();
+    const tfc::EngineCounters counters = impl.engine().counters();
     tfc_communicator_info full{};
     full.struct_size = info->struct_size;
     full.rank = topology.rank;
@@ -122,11 +122,11 @@ tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_com
     full.local_size = topology.local_size();
     full.cross_rank = topology.cross_rank;
     full.cross_size = topology.cross_size();
-    full.uses_shared_memory = session.uses_shared_memory() ? 1 : 0;
-    full.broken = session.engine().failure().failed() ? 1 : 0;
+    full.uses_shared_memory = impl.uses_shared_memory() ? 1 : 0;
+    full.broken = impl.engine().failure().failed() ? 1 : 0;
     full.completed = counters.completed;
     full.pending = counters.pending;
-    const tfc::Link& link = session.engine().link();
+    const tfc::Link& link = impl.engine().link();
     if (link.measured) {
       full.link_latency_s = link.latency_s;
       full.link_bandwidth = 1 / link.seconds_per_byte;
@@ -139,12 +139,12 @@ tfc_code tfc_communicator_get_info(const tfc_communicator* communicator, tfc_com
 tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
-    const auto session = communicator->session;  // a concurrent release must not take it away
+    const auto impl = communicator->impl;  // a concurrent release must not take it away
     tfc::RepeatedCalls& calls = tfc::RepeatedCalls::OfThisThread();
     if (request != nullptr && request->struct_size == sizeof(tfc_request)) {
-      if (const tfc::Prepared* prepared = calls.Find(session, *request)) {
-        Status status = session->engine().RunPrepared(*prepared);
-        if (!status.ok()) status = session->world_ranks().Translate(status);
+      if (const tfc::Prepared* prepared = calls.Find(impl, *request)) {
+        Status status = impl->engine().RunPrepared(*prepared);
+        if (!status.ok()) status = impl->world_ranks().Translate(status);
         return status;
       }
     }
@@ -154,14 +154,14 @@ tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc
     thread_local std::unique_ptr<tfc::Operation> last;
     std::unique_ptr<tfc::Operation> operation = std::move(last);
     if (operation == nullptr) operation = std::make_unique<tfc::Operation>();
-    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), session->engine().topology(), operation.get()));
+    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), impl->engine().topology(), operation.get()));
     if (tfc::RepeatedCalls::CanRepeat(given.value())) {
-      if (auto prepared = session->engine().Prepare(*operation))
-        calls.Remember(session, given.value(), std::move(prepared));
+      if (auto prepared = impl->engine().Prepare(*operation))
+        calls.Remember(impl, given.value(), std::move(prepared));
     }
-    const Status status = session->engine().Run(operation.get());
+    const Status status = impl->engine().Run(operation.get());
     last = std::move(operation);
-    return status.ok() ? status : session->world_ranks().Translate(status);
+    return status.ok() ? status : impl->world_ranks().Translate(status);
   });
 }
 
@@ -172,11 +172,11 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
       return Status(Code::kInvalidArgument, "the communicator or the callback is missing");
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
-    const auto session = communicator->session;  // `done` may drop the caller's reference meanwhile
+    const auto impl = communicator->impl;  // `done` may drop the caller's reference meanwhile
     tfc::Operation operation;
-    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), session->engine().topology(), &operation));
-    return session->world_ranks().Translate(
-        session->engine().Submit(std::move(operation), tfc::DoneOf(done, user, session->world_ranks())));
+    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), impl->engine().topology(), &operation));
+    return impl->world_ranks().Translate(
+        impl->engine().Submit(std::move(operation), tfc::DoneOf(done, user, impl->world_ranks())));
   });
 }
 
@@ -184,9 +184,9 @@ tfc_code tfc_join(tfc_communicator* communicator, double timeout_s, int32_t* las
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
     if (timeout_s < 0) return Status(Code::kInvalidArgument, "the timeout is negative");
-    const auto session = communicator->session;  // a concurrent release must not take it away
-    auto last = session->engine().Join(timeout_s);
-    if (!last.ok()) return session->world_ranks().Translate(last.status());
+    const auto impl = communicator->impl;  // a concurrent release must not take it away
+    auto last = impl->engine().Join(timeout_s);
+    if (!last.ok()) return impl->world_ranks().Translate(last.status());
     if (last_rank != nullptr) *last_rank = static_cast<int32_t>(last.value());
     return Status::Ok();
   });
@@ -201,9 +201,9 @@ tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_plan_options
     if (!given.ok()) return given.status();
     auto spec = tfc::PlanSpecOf(given.value());
     if (!spec.ok()) return spec.status();
-    auto found = communicator->session->engine().AcquirePlan(spec.value());
+    auto found = communicator->impl->engine().AcquirePlan(spec.value());
     if (!found.ok()) return found.status();
-    *plan = new tfc_plan{communicator->session, found.Take()};
+    *plan = new tfc_plan{communicator->impl, found.Take()};
     return Status::Ok();
   });
 }
@@ -217,8 +217,8 @@ tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc
     auto operation = tfc::BucketOf(dtype, spans, num_spans);
     if (!operation.ok()) return operation.status();
     const tfc_plan held = *plan;  // `done` may drop the caller's reference meanwhile
-    const tfc::WorldRanks& world_ranks = held.session->world_ranks();
-    return world_ranks.Translate(held.session->engine().StartBucket(
+    const tfc::WorldRanks& world_ranks = held.impl->world_ranks();
+    return world_ranks.Translate(held.impl->engine().StartBucket(
         held.plan, static_cast<size_t>(bucket), operation.Take(), tfc::DoneOf(done, user, world_ranks)));
   });
 }
@@ -229,7 +229,7 @@ tfc_code tfc_plan_forget(tfc_communicator* communicator, const char* name, tfc_e
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr || name == nullptr)
       return Status(Code::kInvalidArgument, "the communicator or the name of the plan is missing");
-    communicator->session->engine().ForgetPlan(name);
+    communicator->impl->engine().ForgetPlan(name);
     return Status::Ok();
   });
 }
@@ -238,7 +238,7 @@ tfc_code tfc_timeline_start(tfc_communicator* communicator, size_t capacity, tfc
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
     if (capacity == 0) return Status(Code::kInvalidArgument, "a timeline needs room for at least one event");
-    communicator->session->engine().timeline().Start(capacity);
+    communicator->impl->engine().timeline().Start(capacity);
     return Status::Ok();
   });
 }
@@ -246,7 +246,7 @@ tfc_code tfc_timeline_start(tfc_communicator* communicator, size_t capacity, tfc
 tfc_code tfc_timeline_add(tfc_communicator* communicator, const tfc_timeline_event* event, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
-    tfc::Timeline& timeline = communicator->session->engine().timeline();
+    tfc::Timeline& timeline = communicator->impl->engine().timeline();
     if (!timeline.on()) return Status::Ok();
     auto given = Read(event, "tfc_timeline_event");
     if (!given.ok()) return given.status();
@@ -264,7 +264,7 @@ tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeline_fn visit
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr || visit == nullptr)
       return Status(Code::kInvalidArgument, "the communicator or the visitor is missing");
-    const tfc::Timeline::Recorded recorded = communicator->session->engine().timeline().Stop();
+    const tfc::Timeline::Recorded recorded = communicator->impl->engine().timeline().Stop();
     if (dropped != nullptr) *dropped = recorded.dropped;
     for (const tfc::TimelineEvent& event : recorded.events) {
       const tfc_timeline_event shown{sizeof(shown),  event.collective, event.channel,
@@ -278,7 +278,7 @@ tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeline_fn visit
 
 tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    tfc::Worlds::Get().Set(id, communicator == nullptr ? nullptr : communicator->session);
+    tfc::Worlds::Get().Set(id, communicator == nullptr ? nullptr : communicator->impl);
     return Status::Ok();
   });
 }
@@ -286,14 +286,14 @@ tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* er
 tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
-    auto session = tfc::Worlds::Get().Find(id);
-    if (session == nullptr && id != 0)
+    auto impl = tfc::Worlds::Get().Find(id);
+    if (impl == nullptr && id != 0)
       return Status(Code::kInvalidArgument, "there is no process set with the number " + std::to_string(id) +
                                                 " (any more), or this process is not one of its members");
-    if (session == nullptr)
+    if (impl == nullptr)
       return Status(Code::kFailedPrecondition,
                     "tfcollective is not initialised in this process (or was shut down): call tfcollective.init()");
-    *communicator = new tfc_communicator{std::move(session)};
+    *communicator = new tfc_communicator{std::move(impl)};
     return Status::Ok();
   });
 }

@@ -99,9 +99,9 @@ Status Describe(const tfc::DeviceOptions& options, int32_t ordinal, tfc_device_i
   return Status::Ok();
 }
 
-Status Run(tfc::Session* session, const tfc_request& request, const tfc_device_call& call, uint64_t* ticket) {
+Status Run(tfc::CommunicatorImpl* impl, const tfc_request& request, const tfc_device_call& call, uint64_t* ticket) {
   tfc::Operation operation;
-  TFC_RETURN_IF_ERROR(tfc::FillOperation(request, session->engine().topology(), &operation));
+  TFC_RETURN_IF_ERROR(tfc::FillOperation(request, impl->engine().topology(), &operation));
   tfc::DeviceCall where;
   where.device = call.device;
   where.stream = static_cast<tfc::CUstream>(call.stream);
@@ -111,10 +111,10 @@ Status Run(tfc::Session* session, const tfc_request& request, const tfc_device_c
   where.agreement_text = Text(call.agreement_text);
   if (where.by_name && call.launched == nullptr)
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a callback");
-  if (where.by_name) where.launched = tfc::DoneOf(call.launched, call.user, session->world_ranks());
-  auto given = where.by_name ? session->devices().Submit(std::move(operation), where)
-                             : session->devices().Run(std::move(operation), where);
-  if (!given.ok()) return session->world_ranks().Translate(given.status());
+  if (where.by_name) where.launched = tfc::DoneOf(call.launched, call.user, impl->world_ranks());
+  auto given = where.by_name ? impl->devices().Submit(std::move(operation), where)
+                             : impl->devices().Run(std::move(operation), where);
+  if (!given.ok()) return impl->world_ranks().Translate(given.status());
   if (ticket != nullptr) *ticket = given.value();
   return Status::Ok();
 }
@@ -151,7 +151,7 @@ tfc_code tfc_device_configure(tfc_communicator* communicator, const tfc_device_o
     if (communicator == nullptr) return NoCommunicator();
     auto given = DeviceOptionsOf(options);
     if (!given.ok()) return given.status();
-    return communicator->session->devices().Configure(given.Take());
+    return communicator->impl->devices().Configure(given.Take());
   });
 }
 
@@ -163,24 +163,24 @@ tfc_code tfc_device_run(tfc_communicator* communicator, const tfc_request* reque
     if (!given.ok()) return given.status();
     auto where = Read(call, "tfc_device_call");
     if (!where.ok()) return where.status();
-    const auto session = communicator->session;  // a concurrent release must not take it away
-    return Run(session.get(), given.value(), where.value(), ticket);
+    const auto impl = communicator->impl;  // a concurrent release must not take it away
+    return Run(impl.get(), given.value(), where.value(), ticket);
   });
 }
 
 tfc_code tfc_device_join(tfc_communicator* communicator, uint64_t ticket, void* stream, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return NoCommunicator();
-    const auto session = communicator->session;
-    return session->world_ranks().Translate(session->devices().Join(ticket, static_cast<tfc::CUstream>(stream)));
+    const auto impl = communicator->impl;
+    return impl->world_ranks().Translate(impl->devices().Join(ticket, static_cast<tfc::CUstream>(stream)));
   });
 }
 
 tfc_code tfc_device_wait(tfc_communicator* communicator, uint64_t ticket, double timeout_s, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return NoCommunicator();
-    const auto session = communicator->session;
-    return session->world_ranks().Translate(session->devices().Wait(ticket, timeout_s));
+    const auto impl = communicator->impl;
+    return impl->world_ranks().Translate(impl->devices().Wait(ticket, timeout_s));
   });
 }
 
@@ -189,7 +189,7 @@ tfc_code tfc_device_allocate(tfc_communicator* communicator, const void* like, s
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return NoCommunicator();
     if (memory == nullptr) return Status(Code::kInvalidArgument, "there is no place for the memory");
-    auto given = communicator->session->devices().Allocate(like, bytes);
+    auto given = communicator->impl->devices().Allocate(like, bytes);
     if (!given.ok()) return given.status();
     *memory = given.value();
     return Status::Ok();
@@ -197,7 +197,7 @@ tfc_code tfc_device_allocate(tfc_communicator* communicator, const void* like, s
 }
 
 void tfc_device_free(tfc_communicator* communicator, void* memory) {
-  if (communicator != nullptr) communicator->session->devices().Free(memory);
+  if (communicator != nullptr) communicator->impl->devices().Free(memory);
 }
 
 }  // extern "C"

@@ -4,10 +4,10 @@
 
 #include <memory>
 
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 
 struct tfc_communicator {
-  std::shared_ptr<tfc::Session> session;
+  std::shared_ptr<tfc::CommunicatorImpl> impl;
 };
 
 #endif  // TFCOLLECTIVE_CAPI_HANDLES_H_

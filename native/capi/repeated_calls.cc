@@ -40,11 +40,11 @@ bool RepeatedCalls::Same(const Call& call, const tfc_request& request) {
   return SameShape(request, operation.shape);
 }
 
-void RepeatedCalls::Remember(const std::shared_ptr<Session>& session, const tfc_request& request,
+void RepeatedCalls::Remember(const std::shared_ptr<CommunicatorImpl>& impl, const tfc_request& request,
                              std::unique_ptr<Prepared> prepared) {
   Call& call = calls_[oldest_];
   oldest_ = (oldest_ + 1) % kCalls;
-  call.session = session;
+  call.impl = impl;
   call.request = request;
   call.count = request.num_spans == 0 ? 0 : request.spans[0].count;
   call.prepared = std::move(prepared);

@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 #include "communicator/execute.h"
 #include "tfcollective/tfcollective.h"
 
@@ -21,9 +21,9 @@ class RepeatedCalls {
 
   // The prepared operation of a call that differs from `request` in nothing but its memory, which it now has.
   // nullptr: there was none, or there is something about this one that only a full check can tell.
-  const Prepared* Find(const std::shared_ptr<Session>& session, const tfc_request& request) {
+  const Prepared* Find(const std::shared_ptr<CommunicatorImpl>& impl, const tfc_request& request) {
     for (Call& call : calls_) {
-      if (call.Of(session) && Same(call, request)) {
+      if (call.Of(impl) && Same(call, request)) {
         if (call.prepared->operation.input.empty()) return call.prepared.get();
         return PointAt(request.spans[0], call.prepared.get()) ? call.prepared.get() : nullptr;
       }
@@ -34,20 +34,20 @@ class RepeatedCalls {
   // Whether Find could ever give it: all-reduce of one piece, and barrier.
   static bool CanRepeat(const tfc_request& request);
   // In the place of the oldest one.
-  void Remember(const std::shared_ptr<Session>& session, const tfc_request& request,
+  void Remember(const std::shared_ptr<CommunicatorImpl>& impl, const tfc_request& request,
                 std::unique_ptr<Prepared> prepared);
 
  private:
   static constexpr size_t kCalls = 4;  // a loop has a few: an all-reduce, a barrier
 
   struct Call {
-    std::weak_ptr<Session> session;  // no other session is ever taken for it, as would be by its address
+    std::weak_ptr<CommunicatorImpl> impl;  // no other communicator is ever taken for it, as would be by its address
     tfc_request request;             // up to `timeout_s`: the rest are pointers
     int64_t count;
     std::unique_ptr<Prepared> prepared;
 
-    bool Of(const std::shared_ptr<Session>& other) const {
-      return !session.owner_before(other) && !other.owner_before(session);
+    bool Of(const std::shared_ptr<CommunicatorImpl>& other) const {
+      return !impl.owner_before(other) && !other.owner_before(impl);
     }
   };
 

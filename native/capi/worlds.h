@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 
 namespace tfc {
 
@@ -19,22 +19,22 @@ class Worlds {
     static auto* worlds = new Worlds();  // never destroyed: kernels may still run at exit
     return *worlds;
   }
-  void Set(int32_t id, std::shared_ptr<Session> session) {
-    std::shared_ptr<Session> previous;  // released outside the lock: it may shut down
+  void Set(int32_t id, std::shared_ptr<CommunicatorImpl> impl) {
+    std::shared_ptr<CommunicatorImpl> previous;  // released outside the lock: it may shut down
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      previous = std::exchange(sessions_[id], std::move(session));
+      previous = std::exchange(communicators_[id], std::move(impl));
     }
   }
-  std::shared_ptr<Session> Find(int32_t id) {
+  std::shared_ptr<CommunicatorImpl> Find(int32_t id) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = sessions_.find(id);
-    return found == sessions_.end() ? nullptr : found->second;
+    const auto found = communicators_.find(id);
+    return found == communicators_.end() ? nullptr : found->second;
   }
 
  private:
   std::mutex mutex_;
-  std::map<int32_t, std::shared_ptr<Session>> sessions_;
+  std::map<int32_t, std::shared_ptr<CommunicatorImpl>> communicators_;
 };
 
 }  // namespace tfc

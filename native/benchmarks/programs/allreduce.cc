@@ -196,7 +196,7 @@ constexpr int kMaxRanks = 256;
 constexpr uint8_t kKey[32] = {7, 7, 7};  // both ends of these connections are this program
 
 // What the ranks tell each other before they are connected.
-struct Meeting {
+struct Rendezvous {
   char addresses[kMaxRanks][512];
   std::atomic<int> listening;
 };
@@ -230,10 +230,10 @@ Library Load(const std::string& path) {
 // A rank's place in tfcollective's world.
 class World {
  public:
-  World(const Options& options, Meeting* meeting, int rank)
+  World(const Options& options, Rendezvous* rendezvous, int rank)
       : library_(Load(options.library)), rank_(rank), size_(options.ranks) {
     error_.struct_size = sizeof(error_);
-    Connect(options, meeting);
+    Connect(options, rendezvous);
     for (tfc_request* request : {&request_, &barrier_}) {
       request->struct_size = sizeof(*request);
       request->op = TFC_SUM;
@@ -264,15 +264,15 @@ class World {
     if (code != TFC_OK) Die(error_.message);
   }
 
-  void Connect(const Options& options, Meeting* meeting) {
+  void Connect(const Options& options, Rendezvous* rendezvous) {
     tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", "node"};
     tfc_listener* listener = nullptr;
     Check(library_.listener_create(&listen, &listener, &error_));
-    Check(library_.listener_address(listener, meeting->addresses[rank_], sizeof(meeting->addresses[rank_]), &error_));
-    meeting->listening.fetch_add(1);
-    while (meeting->listening.load() < size_) usleep(100);  // forks of one process, which wait for nothing else yet
+    Check(library_.listener_address(listener, rendezvous->addresses[rank_], sizeof(rendezvous->addresses[rank_]), &error_));
+    rendezvous->listening.fetch_add(1);
+    while (rendezvous->listening.load() < size_) usleep(100);  // forks of one process, which wait for nothing else yet
     std::vector<const char*> addresses(size_);
-    for (int r = 0; r < size_; ++r) addresses[r] = meeting->addresses[r];
+    for (int r = 0; r < size_; ++r) addresses[r] = rendezvous->addresses[r];
     tfc_communicator_options wanted{};
     wanted.struct_size = sizeof(wanted);
     wanted.rank = rank_;
@@ -387,9 +387,9 @@ int main(int argc, char** argv) {
 
 namespace {
 
-int RankMain(const Options& options, Meeting* meeting, int rank) {
+int RankMain(const Options& options, Rendezvous* rendezvous, int rank) {
   if (options.pin) Pin(rank);
-  World world(options, meeting, rank);
+  World world(options, rendezvous, rank);
   MeasureAll(&world, options);
   return 0;
 }
@@ -399,20 +399,20 @@ int RankMain(const Options& options, Meeting* meeting, int rank) {
 int main(int argc, char** argv) {
   const Options options = Parse(argc, argv);
   if (options.library.empty() || options.ranks > kMaxRanks) Die("--library is needed, and at most 256 ranks", kUsage);
-  void* memory = mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, sizeof(Rendezvous), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) Die("no memory");
-  auto* meeting = new (memory) Meeting();
+  auto* rendezvous = new (memory) Rendezvous();
   std::vector<pid_t> children;
   for (int rank = 1; rank < options.ranks; ++rank) {
     const pid_t child = fork();
     if (child < 0) Die("cannot fork");
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      return RankMain(options, meeting, rank);
+      return RankMain(options, rendezvous, rank);
     }
     children.push_back(child);
   }
-  int result = RankMain(options, meeting, 0);
+  int result = RankMain(options, rendezvous, 0);
   for (const pid_t child : children) {
     int status = 0;
     waitpid(child, &status, 0);

@@ -1,15 +1,15 @@
 // What processes tell their peers about themselves.
 #include <gtest/gtest.h>
 
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 
 namespace tfc {
 namespace {
 
 TEST(PeerAddress, ComesBackWithTheProcessorsAndAnyNodeId) {
-  auto meeting = Meeting::Create("127.0.0.1", "a;node; with;marks");
-  ASSERT_TRUE(meeting.ok());
-  const auto made = meeting.Take();
+  auto bundle = ListenerBundle::Create("127.0.0.1", "a;node; with;marks");
+  ASSERT_TRUE(bundle.ok());
+  const auto made = bundle.Take();
   auto parsed = PeerAddress::Parse(made->Address());
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   const PeerAddress address = parsed.Take();

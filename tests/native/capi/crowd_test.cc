@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 #include "testing/world.h"
 
 namespace tfc::testing {

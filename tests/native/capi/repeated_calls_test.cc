@@ -20,10 +20,10 @@ namespace {
 
 constexpr int kRepetitions = 200;
 
-std::shared_ptr<Session> Alone() {
-  SessionOptions options;
+std::shared_ptr<CommunicatorImpl> Alone() {
+  CommunicatorOptions options;
   options.addresses.resize(1);
-  return Session::Create(nullptr, options).Take();
+  return CommunicatorImpl::Create(nullptr, options).Take();
 }
 
 // An all-reduce of four floats, shape and all, as the cache sees it.
@@ -39,20 +39,20 @@ struct Example {
     request.shape = shape;
     request.ndim = 2;
   }
-  std::unique_ptr<Prepared> Prepare(const std::shared_ptr<Session>& session) const {
+  std::unique_ptr<Prepared> Prepare(const std::shared_ptr<CommunicatorImpl>& impl) const {
     Operation operation;
-    EXPECT_TRUE(FillOperation(request, session->engine().topology(), &operation).ok());
-    return session->engine().Prepare(operation);
+    EXPECT_TRUE(FillOperation(request, impl->engine().topology(), &operation).ok());
+    return impl->engine().Prepare(operation);
   }
 };
 
 TEST(RepeatedCallsTest, FindsTheSameCallOnOtherMemory) {
-  const auto session = Alone();
+  const auto impl = Alone();
   RepeatedCalls calls;
   Example first, second;
-  EXPECT_EQ(calls.Find(session, first.request), nullptr);
-  calls.Remember(session, first.request, first.Prepare(session));
-  const Prepared* found = calls.Find(session, second.request);
+  EXPECT_EQ(calls.Find(impl, first.request), nullptr);
+  calls.Remember(impl, first.request, first.Prepare(impl));
+  const Prepared* found = calls.Find(impl, second.request);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->operation.input[0].data, reinterpret_cast<const std::byte*>(second.input));
   EXPECT_EQ(found->operation.output[0].data, reinterpret_cast<std::byte*>(second.output));
@@ -61,12 +61,12 @@ TEST(RepeatedCallsTest, FindsTheSameCallOnOtherMemory) {
 }
 
 TEST(RepeatedCallsTest, AnythingElseIsAnotherCall) {
-  const auto session = Alone();
+  const auto impl = Alone();
   const auto other_session = Alone();
   RepeatedCalls calls;
   const Example known;
-  calls.Remember(session, known.request, known.Prepare(session));
-  EXPECT_NE(calls.Find(session, known.request), nullptr);
+  calls.Remember(impl, known.request, known.Prepare(impl));
+  EXPECT_NE(calls.Find(impl, known.request), nullptr);
   EXPECT_EQ(calls.Find(other_session, known.request), nullptr);
   const std::vector<std::function<void(Example*)>> changes = {
       [](Example* e) { e->request.collective = TFC_BROADCAST; },
@@ -91,21 +91,21 @@ TEST(RepeatedCallsTest, AnythingElseIsAnotherCall) {
   for (size_t i = 0; i < changes.size(); ++i) {
     Example changed;
     changes[i](&changed);
-    EXPECT_EQ(calls.Find(session, changed.request), nullptr) << "change " << i;
+    EXPECT_EQ(calls.Find(impl, changed.request), nullptr) << "change " << i;
   }
 }
 
 TEST(RepeatedCallsTest, TheOldestMakesRoom) {
-  const auto session = Alone();
+  const auto impl = Alone();
   RepeatedCalls calls;
   std::vector<Example> examples(5);
   const std::vector<std::string> names = {"a", "b", "c", "d", "e"};
   for (size_t i = 0; i < examples.size(); ++i) {
     examples[i].request.name = names[i].c_str();
-    calls.Remember(session, examples[i].request, examples[i].Prepare(session));
+    calls.Remember(impl, examples[i].request, examples[i].Prepare(impl));
   }
-  EXPECT_EQ(calls.Find(session, examples[0].request), nullptr);
-  for (size_t i = 1; i < examples.size(); ++i) EXPECT_NE(calls.Find(session, examples[i].request), nullptr) << i;
+  EXPECT_EQ(calls.Find(impl, examples[0].request), nullptr);
+  for (size_t i = 1; i < examples.size(); ++i) EXPECT_NE(calls.Find(impl, examples[i].request), nullptr) << i;
 }
 
 TEST(RepeatedCallsTest, OnlyWhatHasOnePieceAndOneResultRepeats) {

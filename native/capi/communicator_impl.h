@@ -1,6 +1,6 @@
-// Builds the object graph of one communicator: the only place that knows the concrete transport.
-#ifndef TFCOLLECTIVE_CAPI_SESSION_H_
-#define TFCOLLECTIVE_CAPI_SESSION_H_
+// What stands behind a tfc_communicator: builds its object graph, the only place that knows the concrete transport.
+#ifndef TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_
+#define TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_
 
 #include <cstdint>
 #include <memory>
@@ -23,13 +23,13 @@
 
 namespace tfc {
 
-// What a process listens on, and how it tells its peers.
-struct Meeting {
+// What a process listens on before it is connected, and the address that it gives to its peers.
+struct ListenerBundle {
   TcpListener tcp;
   FdServer fds;
   std::string node_id;
 
-  static Result<std::unique_ptr<Meeting>> Create(const std::string& host, const std::string& node_id);
+  static Result<std::unique_ptr<ListenerBundle>> Create(const std::string& host, const std::string& node_id);
   // "3;<host:port>;<name of the Unix socket>;<CPUs of the calling thread>;<its CPU quota>;<node id>".
   std::string Address() const;
 };
@@ -49,7 +49,7 @@ struct PeerAddress {
 // then give their processor away at once.
 bool IsCrowded(const std::vector<PeerAddress>& ranks);
 
-struct SessionOptions {
+struct CommunicatorOptions {
   int rank = 0;
   std::vector<std::string> addresses;
   JobKey key;
@@ -66,35 +66,35 @@ struct SessionOptions {
   int size() const { return static_cast<int>(addresses.size()); }
 };
 
-class Session {
+class CommunicatorImpl {
  public:
-  // Returns when all ranks are connected. `meeting` may be nullptr in a world of one.
-  static Result<std::shared_ptr<Session>> Create(std::unique_ptr<Meeting> meeting, const SessionOptions& options);
-  ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+  // Returns when all ranks are connected. `bundle` may be nullptr in a world of one.
+  static Result<std::shared_ptr<CommunicatorImpl>> Create(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options);
+  ~CommunicatorImpl();
+  CommunicatorImpl(const CommunicatorImpl&) = delete;
+  CommunicatorImpl& operator=(const CommunicatorImpl&) = delete;
 
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   DeviceCommunicator& devices() { return *devices_; }
   // Leaves in order; not on a thread of its own: see OnOwnThread. False: a thread is stuck in the CUDA driver or in
-  // NCCL, and may still use the session.
+  // NCCL, and may still use the communicator.
   bool Shutdown(double timeout_s);
   bool OnOwnThread() const;
   bool uses_shared_memory() const { return arena_ != nullptr; }
   const WorldRanks& world_ranks() const { return world_ranks_; }
 
  private:
-  Session() = default;
-  static void Drop(Session* session);
-  static void Bury(Session* session);
-  void MakeEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
-  Status Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
+  CommunicatorImpl() = default;
+  static void Drop(CommunicatorImpl* impl);
+  static void End(CommunicatorImpl* impl);
+  void MakeEngine(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers);
+  Status Connect(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options,
                  const std::vector<PeerAddress>& peers);
-  Status ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,
+  Status ShareMemory(FdServer* server, const CommunicatorOptions& options, const std::vector<PeerAddress>& peers,
                      Deadline deadline);
   Status GiveUp(const Status& why);
-  Status StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers);
+  Status StartEngine(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers);
 
   WorldRanks world_ranks_;
   // Destroyed from the last to the first: the engine uses everything above it, the star calls it.
@@ -108,4 +108,4 @@ class Session {
 
 }  // namespace tfc
 
-#endif  // TFCOLLECTIVE_CAPI_SESSION_H_
+#endif  // TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_

@@ -1,4 +1,4 @@
-#include "capi/session.h"
+#include "capi/communicator_impl.h"
 
 #include <algorithm>
 #include <map>
@@ -20,7 +20,7 @@ constexpr double kCauseSeconds = 0.5;
 // Rank 0 alone knows who is missing: the others give it this long to say so before they speak of their own wait.
 constexpr double kRootSpeaksFirstSeconds = 2.0;
 
-Topology TopologyOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+Topology TopologyOf(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers) {
   std::vector<std::string> nodes;
   for (const PeerAddress& peer : peers) nodes.push_back(peer.node_id);
   if (nodes.empty()) nodes.assign(1, "");
@@ -66,7 +66,7 @@ Result<std::vector<EventFd>> MakeBells(size_t count, std::vector<int>* fds) {
   return bells;
 }
 
-EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+EngineOptions EngineOptionsOf(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers) {
   EngineOptions engine;
   engine.topology = TopologyOf(options, peers);
   for (size_t rank = 0; rank < peers.size(); ++rank)
@@ -82,17 +82,25 @@ EngineOptions EngineOptionsOf(const SessionOptions& options, const std::vector<P
   return engine;
 }
 
+// Stays reachable, so that a leak checker does not report it.
+void LeakUntilProcessExit(CommunicatorImpl* impl) {
+  static auto* const kept = new std::vector<CommunicatorImpl*>();
+  static auto* const mutex = new std::mutex();
+  std::lock_guard<std::mutex> lock(*mutex);
+  kept->push_back(impl);
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Meeting>> Meeting::Create(const std::string& host, const std::string& node_id) {
+Result<std::unique_ptr<ListenerBundle>> ListenerBundle::Create(const std::string& host, const std::string& node_id) {
   auto tcp = TcpListener::Create(host);
   if (!tcp.ok()) return tcp.status();
   auto fds = FdServer::Create();
   if (!fds.ok()) return fds.status();
-  return std::make_unique<Meeting>(Meeting{tcp.Take(), fds.Take(), node_id});
+  return std::make_unique<ListenerBundle>(ListenerBundle{tcp.Take(), fds.Take(), node_id});
 }
 
-std::string Meeting::Address() const {
+std::string ListenerBundle::Address() const {
   return std::string(kAddressVersion) + ";" + tcp.address().ToString() + ";" + fds.name() + ";" +
          CpuSet::Usable().ToString() + ";" + CpuQuota::Current().ToString() + ";" + node_id;
 }
@@ -121,7 +129,7 @@ bool IsCrowded(const std::vector<PeerAddress>& ranks) {
   return int64_t{1000} * static_cast<int64_t>(ranks.size()) > Millicores(ranks);
 }
 
-Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meeting, const SessionOptions& options) {
+Result<std::shared_ptr<CommunicatorImpl>> CommunicatorImpl::Create(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options) {
   std::vector<PeerAddress> peers;
   for (const std::string& text : options.addresses) {
     if (options.size() == 1) break;
@@ -129,20 +137,20 @@ Result<std::shared_ptr<Session>> Session::Create(std::unique_ptr<Meeting> meetin
     if (!peer.ok()) return peer.status();
     peers.push_back(peer.Take());
   }
-  std::shared_ptr<Session> session(new Session(), &Session::Drop);
-  session->world_ranks_ = options.world_ranks;
+  std::shared_ptr<CommunicatorImpl> impl(new CommunicatorImpl(), &CommunicatorImpl::Drop);
+  impl->world_ranks_ = options.world_ranks;
   if (options.size() == 1) {
-    session->MakeEngine(options, peers);
-    TFC_RETURN_IF_ERROR(session->engine_->Start({}, nullptr, nullptr));
-    return session;
+    impl->MakeEngine(options, peers);
+    TFC_RETURN_IF_ERROR(impl->engine_->Start({}, nullptr, nullptr));
+    return impl;
   }
-  if (meeting == nullptr) return Status(Code::kInvalidArgument, "a world of more than one rank needs a listener");
-  const Status connected = session->Connect(std::move(meeting), options, peers);
-  if (!connected.ok()) return session->GiveUp(connected);
-  return session;
+  if (bundle == nullptr) return Status(Code::kInvalidArgument, "a world of more than one rank needs a listener");
+  const Status connected = impl->Connect(std::move(bundle), options, peers);
+  if (!connected.ok()) return impl->GiveUp(connected);
+  return impl;
 }
 
-void Session::MakeEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+void CommunicatorImpl::MakeEngine(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers) {
   EngineOptions engine_options = EngineOptionsOf(options, peers);
   DeviceCommunicatorOptions device_options;
   device_options.op_timeout_s = options.op_timeout_s;
@@ -160,7 +168,7 @@ void Session::MakeEngine(const SessionOptions& options, const std::vector<PeerAd
 }
 
 // The peers wait for this rank, so they are told; unless one of them has told us.
-Status Session::GiveUp(const Status& why) {
+Status CommunicatorImpl::GiveUp(const Status& why) {
   if (engine_ == nullptr) return why;
   // Who gives up closes its sockets; that may be seen before the reason has come.
   const bool broken_link = why.code() == Code::kPeerLost || why.code() == Code::kIo;
@@ -171,38 +179,35 @@ Status Session::GiveUp(const Status& why) {
 }
 
 // A callback that drops the last reference runs on a thread that the destructor has to join.
-void Session::Drop(Session* session) {
-  if (session->engine_ != nullptr && session->OnOwnThread()) {
-    std::thread([session] { Bury(session); }).detach();
+void CommunicatorImpl::Drop(CommunicatorImpl* impl) {
+  if (impl->engine_ != nullptr && impl->OnOwnThread()) {
+    std::thread([impl] { End(impl); }).detach();
   } else {
-    Bury(session);
+    End(impl);
   }
 }
 
-// A thread that does not come back from the driver may still use it: then it stays for ever.
-void Session::Bury(Session* session) {
-  if (session->engine_ == nullptr || session->Shutdown(kShutdownSeconds)) {
-    delete session;
-    return;
+// A thread that does not come back from the driver may still use it.
+void CommunicatorImpl::End(CommunicatorImpl* impl) {
+  if (impl->engine_ == nullptr || impl->Shutdown(kShutdownSeconds)) {
+    delete impl;
+  } else {
+    LeakUntilProcessExit(impl);
   }
-  static auto* const kept = new std::vector<Session*>();
-  static auto* const mutex = new std::mutex();
-  std::lock_guard<std::mutex> lock(*mutex);
-  kept->push_back(session);
 }
 
-Session::~Session() = default;
+CommunicatorImpl::~CommunicatorImpl() = default;
 
-bool Session::OnOwnThread() const { return engine_->OnOwnThread() || devices_->OnOwnThread(); }
+bool CommunicatorImpl::OnOwnThread() const { return engine_->OnOwnThread() || devices_->OnOwnThread(); }
 
-bool Session::Shutdown(double timeout_s) {
+bool CommunicatorImpl::Shutdown(double timeout_s) {
   const Deadline deadline = Deadline::After(timeout_s);
   const bool ended = devices_->Shutdown(timeout_s);
   engine_->Shutdown(deadline.Left());
   return ended;
 }
 
-Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& options,
+Status CommunicatorImpl::Connect(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options,
                         const std::vector<PeerAddress>& peers) {
   const Deadline deadline = Deadline::After(options.connect_timeout_s);
   auto cancel = EventFd::Create();
@@ -214,23 +219,23 @@ Status Session::Connect(std::unique_ptr<Meeting> meeting, const SessionOptions& 
   star_options.root = peers[0].tcp;
   star_options.key = options.key;
   star_options.log = options.log;
-  auto star = Star::Create(star_options, std::move(meeting->tcp), engine_.get());
+  auto star = Star::Create(star_options, std::move(bundle->tcp), engine_.get());
   if (!star.ok()) return star.status();
   star_ = star.Take();
   engine_->Attach(star_.get());
   TFC_RETURN_IF_ERROR(star_->Start(deadline));
   const double extra = options.rank == 0 ? 0 : kRootSpeaksFirstSeconds;
-  const Deadline patience = Deadline::After(deadline.Left() + extra);
+  const Deadline limit = Deadline::After(deadline.Left() + extra);
   if (options.shared_memory) {
-    const Status shared = ShareMemory(&meeting->fds, options, peers, patience);
+    const Status shared = ShareMemory(&bundle->fds, options, peers, limit);
     if (!shared.ok()) return shared.WithContext("shared memory");
   }
   TFC_RETURN_IF_ERROR(StartEngine(options, peers));
-  TFC_RETURN_IF_ERROR(engine_->Synchronise(patience));
-  return engine_->ProbeLink(patience);
+  TFC_RETURN_IF_ERROR(engine_->Synchronise(limit));
+  return engine_->ProbeLink(limit);
 }
 
-Status Session::ShareMemory(FdServer* server, const SessionOptions& options, const std::vector<PeerAddress>& peers,
+Status CommunicatorImpl::ShareMemory(FdServer* server, const CommunicatorOptions& options, const std::vector<PeerAddress>& peers,
                             Deadline deadline) {
   const Topology& topology = engine_->topology();
   const bool useful = std::any_of(topology.node_ranks.begin(), topology.node_ranks.end(),
@@ -280,7 +285,7 @@ Status Session::ShareMemory(FdServer* server, const SessionOptions& options, con
   return Status::Ok();
 }
 
-Status Session::StartEngine(const SessionOptions& options, const std::vector<PeerAddress>& peers) {
+Status CommunicatorImpl::StartEngine(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers) {
   TcpTransportOptions tcp;
   tcp.self = Identity{options.rank, options.size(), options.generation};
   tcp.key = options.key;
