@@ -11,7 +11,7 @@
 #include "capi/handles.h"
 #include "capi/repeated_calls.h"
 #include "capi/communicator_impl.h"
-#include "capi/worlds.h"
+#include "capi/process_sets.h"
 #include "executor/plan.h"
 #include "tfcollective/tfcollective.h"
 
@@ -276,19 +276,19 @@ tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeline_fn visit
   });
 }
 
-tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* error) {
+tfc_code tfc_process_set_publish(int32_t process_set_id, tfc_communicator* communicator, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
-    tfc::Worlds::Get().Set(id, communicator == nullptr ? nullptr : communicator->impl);
+    tfc::ProcessSets::Get().Set(process_set_id, communicator == nullptr ? nullptr : communicator->impl);
     return Status::Ok();
   });
 }
 
-tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_error* error) {
+tfc_code tfc_process_set_acquire(int32_t process_set_id, tfc_communicator** communicator, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
-    auto impl = tfc::Worlds::Get().Find(id);
-    if (impl == nullptr && id != 0)
-      return Status(Code::kInvalidArgument, "there is no process set with the number " + std::to_string(id) +
+    auto impl = tfc::ProcessSets::Get().Find(process_set_id);
+    if (impl == nullptr && process_set_id != 0)
+      return Status(Code::kInvalidArgument, "there is no process set with the number " + std::to_string(process_set_id) +
                                                 " (any more), or this process is not one of its members");
     if (impl == nullptr)
       return Status(Code::kFailedPrecondition,

@@ -15,7 +15,7 @@
 namespace tfc_gpu {
 
 // A bucket of a plan, in all steps.
-using BucketKey = std::tuple<int32_t, std::string, int32_t>;  // world, plan, number
+using BucketKey = std::tuple<int32_t, std::string, int32_t>;  // process set id, plan, number
 
 class Buckets {
  public:

@@ -61,7 +61,7 @@ class CollectiveKernel : public AsyncOpKernel {
   CollectiveKernel(OpKernelConstruction* construction, int32_t collective) : AsyncOpKernel(construction) {
     wish_.collective = collective;
     Read(construction, "tensor_name", &wish_.name);
-    Read(construction, "world", &wish_.world);
+    Read(construction, "process_set_id", &wish_.process_set_id);
     Read(construction, "timeout", &wish_.timeout_s);
     if (collective == TFC_BROADCAST) {
       Read(construction, "root_rank", &wish_.root);
@@ -119,7 +119,7 @@ class ReducescatterKernel : public CollectiveKernel {
                                         "': needs a tensor with at least one dimension, got a scalar");
     tfc_communicator_info info{};
     info.struct_size = sizeof(info);
-    const absl::Status known = InfoOf(wish().world, &info);
+    const absl::Status known = InfoOf(wish().process_set_id, &info);
     if (!known.ok()) return known;
     const int64_t rows = pair->input.dim_size(0);
     TensorShape shape = pair->input.shape();
@@ -131,11 +131,11 @@ class ReducescatterKernel : public CollectiveKernel {
   }
 
  private:
-  static absl::Status InfoOf(int32_t world, tfc_communicator_info* info) {
+  static absl::Status InfoOf(int32_t process_set_id, tfc_communicator_info* info) {
     tfc_error error{};
     error.struct_size = sizeof(error);
     tfc_communicator* communicator = nullptr;
-    if (tfc_world_acquire(world, &communicator, &error) != TFC_OK) return ToStatus(error);
+    if (tfc_process_set_acquire(process_set_id, &communicator, &error) != TFC_OK) return ToStatus(error);
     const tfc_code code = tfc_communicator_get_info(communicator, info, &error);
     tfc_communicator_release(communicator);
     return code == TFC_OK ? absl::OkStatus() : ToStatus(error);
@@ -149,7 +149,7 @@ class BucketStartKernel : public OpKernel {
   explicit BucketStartKernel(OpKernelConstruction* construction) : OpKernel(construction) {
     Read(construction, "plan", &plan_);
     Read(construction, "bucket", &bucket_);
-    Read(construction, "world", &wish_.world);
+    Read(construction, "process_set_id", &wish_.process_set_id);
     Read(construction, "timeout", &wish_.timeout_s);
     ReadReduction(construction, &wish_);
     Read(construction, "signature", &signature_);
@@ -179,7 +179,7 @@ class BucketStartKernel : public OpKernel {
     const absl::Status started = operation->Start(wish_, told_.exchange(true) ? nullptr : signature_.c_str(), stream);
     if (!started.ok()) return started;
     *static_cast<int64_t*>(handle->data()) =
-        Buckets::Get().Add(BucketKey{wish_.world, plan_, bucket_}, operation, stream);
+        Buckets::Get().Add(BucketKey{wish_.process_set_id, plan_, bucket_}, operation, stream);
     return absl::OkStatus();
   }
 

@@ -57,7 +57,7 @@ int32_t TfcDtypeOf(tensorflow::DataType type) {
 absl::Status Operation::Start(const Wish& wish, const char* agreement, void* stream) {
   tfc_error error = EmptyError();
   tfc_communicator* communicator = nullptr;
-  if (tfc_world_acquire(wish.world, &communicator, &error) != TFC_OK) return ToStatus(error);
+  if (tfc_process_set_acquire(wish.process_set_id, &communicator, &error) != TFC_OK) return ToStatus(error);
   communicator_.reset(communicator);
   std::vector<tfc_span> spans;
   for (const TensorPair& pair : pairs_)

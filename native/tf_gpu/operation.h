@@ -27,7 +27,7 @@ struct Wish {
   double prescale = 1.0;
   double postscale = 1.0;
   float timeout_s = 0.0f;
-  int32_t world = 0;
+  int32_t process_set_id = 0;
   std::string name;
   uint64_t agreement = 0;  // what else the ranks must agree on, as a number
 };

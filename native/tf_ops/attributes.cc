@@ -43,7 +43,7 @@ bool AttributeReader::Finish() {
 }
 
 CommonAttributes ReadCommon(AttributeReader& reader) {
-  return CommonAttributes{reader.String("tensor_name"), reader.Int("world"), reader.Float("timeout")};
+  return CommonAttributes{reader.String("tensor_name"), reader.Int("process_set_id"), reader.Float("timeout")};
 }
 
 ReductionAttributes ReadReduction(AttributeReader& reader) {

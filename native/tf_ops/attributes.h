@@ -34,7 +34,7 @@ class AttributeReader {
 // Of every collective.
 struct CommonAttributes {
   std::string name;
-  int32_t world = 0;
+  int32_t process_set_id = 0;
   double timeout_s = 0.0;
 };
 CommonAttributes ReadCommon(AttributeReader& reader);

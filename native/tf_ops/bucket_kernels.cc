@@ -7,7 +7,7 @@
 #include "tf_ops/bucket_registry.h"
 #include "tf_ops/kernel_registration.h"
 #include "tf_ops/kernels.h"
-#include "tf_ops/world.h"
+#include "tf_ops/communicator.h"
 
 namespace tfc_ops {
 namespace {
@@ -24,15 +24,15 @@ class BucketStartKernel {
         signature_(reader.String("signature")),
         num_buckets_(reader.Int("num_buckets")),
         bucket_(reader.Int("bucket")),
-        world_(reader.Int("world")),
+        process_set_id_(reader.Int("process_set_id")),
         timeout_s_(reader.Float("timeout")),
         reduction_(ReadReduction(reader)) {}
 
   OpError Compute(TF_OpKernelContext* context) const {
-    Communicator world;
+    Communicator communicator;
     Plan plan;
-    OpError error = AcquireWorld(world_, &world);
-    if (error.ok()) error = AcquirePlan(world, &plan);
+    OpError error = AcquireCommunicator(process_set_id_, &communicator);
+    if (error.ok()) error = AcquirePlan(communicator, &plan);
     std::vector<TensorPair> pairs;
     if (error.ok()) error = GetTensors(context, &pairs);
     Tensor handle;
@@ -42,7 +42,7 @@ class BucketStartKernel {
   }
 
  private:
-  OpError AcquirePlan(const Communicator& world, Plan* plan) const {
+  OpError AcquirePlan(const Communicator& communicator, Plan* plan) const {
     tfc_plan_options options{};
     options.struct_size = sizeof(options);
     options.name = name_.c_str();
@@ -54,7 +54,7 @@ class BucketStartKernel {
     options.timeout_s = timeout_s_;
     tfc_error error = EmptyError();
     tfc_plan* raw = nullptr;
-    if (tfc_plan_acquire(world.get(), &options, &raw, &error) != TFC_OK) return OpError::From(error);
+    if (tfc_plan_acquire(communicator.get(), &options, &raw, &error) != TFC_OK) return OpError::From(error);
     plan->reset(raw);
     return OpError();
   }
@@ -76,7 +76,7 @@ class BucketStartKernel {
     std::vector<tfc_span> spans;
     for (const TensorPair& pair : pairs) spans.push_back(SpanOf(pair));
     const int32_t dtype = TfcDtypeOf(TF_TensorType(pairs[0].input.get()));
-    const auto bucket = std::make_shared<Bucket>(BucketKey{world_, name_, bucket_}, std::move(pairs));
+    const auto bucket = std::make_shared<Bucket>(BucketKey{process_set_id_, name_, bucket_}, std::move(pairs));
     *handle = BucketRegistry::Get().Add(bucket);
     auto* engines = new std::shared_ptr<Bucket>(bucket);
     tfc_error error = EmptyError();
@@ -97,7 +97,7 @@ class BucketStartKernel {
   const std::string signature_;
   const int32_t num_buckets_;
   const int32_t bucket_;
-  const int32_t world_;
+  const int32_t process_set_id_;
   const double timeout_s_;
   const ReductionAttributes reduction_;
 };

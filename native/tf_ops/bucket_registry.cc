@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tf_ops/world.h"
+#include "tf_ops/communicator.h"
 
 namespace tfc_ops {
 namespace {
@@ -63,8 +63,8 @@ bool Bucket::finished() const {
 
 // Runs without the lock: the bucket is finished and has one waiter, so nobody else touches it any more.
 void Bucket::Deliver(const BucketWaiter& waiter) {
-  const auto& [world, plan, number] = key_;
-  if (waiter.since_ns != 0) RecordWait(world, plan + "/bucket " + std::to_string(number), waiter.since_ns);
+  const auto& [process_set_id, plan, number] = key_;
+  if (waiter.since_ns != 0) RecordWait(process_set_id, plan + "/bucket " + std::to_string(number), waiter.since_ns);
   const OpError error = error_.ok() ? SetOutputs(waiter.context, pairs_) : error_;
   pairs_.clear();
   if (!error.ok()) TF_OpKernelContext_Failure(waiter.context, ToTfStatus(error).get());

@@ -26,7 +26,7 @@ struct BucketWaiter {
 };
 
 // A bucket of a plan, in all steps.
-using BucketKey = std::tuple<int32_t, std::string, int32_t>;  // world, plan, number
+using BucketKey = std::tuple<int32_t, std::string, int32_t>;  // process set id, plan, number
 
 // One started bucket. The engine finishes it and a BucketDone kernel awaits it, in either order and
 // from different threads; whoever comes second delivers the results.

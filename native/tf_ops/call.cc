@@ -11,11 +11,11 @@ void Call::Start(std::unique_ptr<Call> call, const CommonAttributes& attributes)
 
 // Where the submission succeeds, the call belongs to OnDone (and may be gone already): `self` is empty then.
 OpError Call::Submit(const CommonAttributes& attributes, std::unique_ptr<Call>* self) {
-  Communicator world;
-  OpError failure = AcquireWorld(attributes.world, &world);
+  Communicator communicator;
+  OpError failure = AcquireCommunicator(attributes.process_set_id, &communicator);
   if (!failure.ok()) return failure;
   tfc_communicator_info info;
-  failure = GetInfo(world, &info);
+  failure = GetInfo(communicator, &info);
   if (!failure.ok()) return failure;
   request_.struct_size = sizeof(request_);
   request_.prescale = request_.postscale = 1.0;
@@ -30,7 +30,7 @@ OpError Call::Submit(const CommonAttributes& attributes, std::unique_ptr<Call>* 
   request_.num_spans = spans_.size();
   tfc_error error = EmptyError();
   Call* raw = self->release();
-  if (tfc_submit(world.get(), &request_, &Call::OnDone, raw, &error) == TFC_OK) return OpError();
+  if (tfc_submit(communicator.get(), &request_, &Call::OnDone, raw, &error) == TFC_OK) return OpError();
   self->reset(raw);
   return OpError::From(error);
 }

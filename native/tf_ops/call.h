@@ -8,7 +8,7 @@
 #include "tf_ops/async_done.h"
 #include "tf_ops/attributes.h"
 #include "tf_ops/tensors.h"
-#include "tf_ops/world.h"
+#include "tf_ops/communicator.h"
 #include "tfcollective/tfcollective.h"
 
 namespace tfc_ops {

@@ -8,24 +8,24 @@
 #include "tf_ops/kernel_registration.h"
 #include "tf_ops/kernels.h"
 #include "tf_ops/tensors.h"
-#include "tf_ops/world.h"
+#include "tf_ops/communicator.h"
 
 namespace tfc_ops {
 namespace {
 
 class JoinKernel {
  public:
-  explicit JoinKernel(AttributeReader& reader) : world_(reader.Int("world")), timeout_s_(reader.Float("timeout")) {}
+  explicit JoinKernel(AttributeReader& reader) : process_set_id_(reader.Int("process_set_id")), timeout_s_(reader.Float("timeout")) {}
 
   // tfc_join blocks for as long as the others have data, and works meanwhile: on a thread of its own, so that
   // TensorFlow's stay free.
   void Compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const {
     const AsyncDone ended(done);
-    Communicator world;
-    OpError error = AcquireWorld(world_, &world);
+    Communicator communicator;
+    OpError error = AcquireCommunicator(process_set_id_, &communicator);
     if (error.ok()) {
       try {
-        std::thread(&JoinKernel::Run, std::move(world), timeout_s_, context, ended).detach();
+        std::thread(&JoinKernel::Run, std::move(communicator), timeout_s_, context, ended).detach();
         return;
       } catch (const std::exception& exception) {
         error = OpError{TFC_RESOURCE_EXHAUSTED, -1, std::string("no thread for join: ") + exception.what()};
@@ -35,12 +35,12 @@ class JoinKernel {
   }
 
  private:
-  static void Run(Communicator world, double timeout_s, TF_OpKernelContext* context, const AsyncDone& ended) {
+  static void Run(Communicator communicator, double timeout_s, TF_OpKernelContext* context, const AsyncDone& ended) {
     tfc_error failure = EmptyError();
     int32_t last = 0;
     OpError error;
-    if (tfc_join(world.get(), timeout_s, &last, &failure) != TFC_OK) error = OpError::From(failure);
-    world.reset();
+    if (tfc_join(communicator.get(), timeout_s, &last, &failure) != TFC_OK) error = OpError::From(failure);
+    communicator.reset();
     Tensor output;
     if (error.ok()) error = AllocateOutput(context, 0, TF_INT32, {}, &output);
     if (error.ok()) *static_cast<int32_t*>(DataOf(output.get())) = last;
@@ -53,7 +53,7 @@ class JoinKernel {
     ended();
   }
 
-  const int32_t world_;
+  const int32_t process_set_id_;
   const double timeout_s_;
 };
 

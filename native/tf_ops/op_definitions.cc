@@ -28,11 +28,11 @@ std::vector<OpDefinition> AllOps() {
   const Specs type{kTypeAttr};
   const Specs types{"N: int >= 1", kTypeAttr};
   // `tensor_name` is what the ranks are matched by; a timeout of 0 means the communicator's default.
-  const Specs common{"tensor_name: string", "world: int = 0", "timeout: float = 0.0"};
+  const Specs common{"tensor_name: string", "process_set_id: int = 0", "timeout: float = 0.0"};
   // `op` is a tfc_op; the factors are numbers as text: see factor.h.
   const Specs reduction{"op: int", "prescale: string = '1.0'", "postscale: string = '1.0'"};
   const Specs plan{"plan: string",     "signature: string", "num_buckets: int >= 1",
-                   "bucket: int >= 0", "world: int = 0",    "timeout: float = 0.0"};
+                   "bucket: int >= 0", "process_set_id: int = 0",    "timeout: float = 0.0"};
   return {
       {"TfcollectiveAllreduce", {"tensor: T"}, {"reduced: T"}, type + common + reduction, SameShapes},
       {"TfcollectiveGroupedAllreduce", {"tensors: N * T"}, {"reduced: N * T"}, types + common + reduction, SameShapes},
@@ -45,7 +45,7 @@ std::vector<OpDefinition> AllOps() {
        type + common,
        UnknownRowsAndSplits},
       {"TfcollectiveBarrier", {}, {}, common, Unknown},
-      {"TfcollectiveJoin", {}, {"last_rank: int32"}, {"world: int = 0", "timeout: float = 0.0"}, Scalar},
+      {"TfcollectiveJoin", {}, {"last_rank: int32"}, {"process_set_id: int = 0", "timeout: float = 0.0"}, Scalar},
       {"TfcollectiveBucketStart", {"tensors: N * T"}, {"handle: int64"}, types + plan + reduction, Scalar},
       {"TfcollectiveBucketDone", {"handle: int64"}, {"reduced: N * T"}, types, Unknown},
   };

@@ -37,7 +37,7 @@ pytestmark = [
 
 KEY = b"0123456789abcdef"
 STANDIN_DEVICE = ROOT / "tests" / "native" / "tf_gpu_standin"
-FIRST_WORLD = 70
+FIRST_PROCESS_SET = 70
 OPS = (
     "TfcollectiveAllreduce",
     "TfcollectiveGroupedAllreduce",
@@ -133,7 +133,7 @@ class Worlds:
             more = {name: value[rank] if isinstance(value, list) else value for name, value in changes.items()}
             given = options(**{"share_gpus": True, **more})
             made = NativeCommunicator.connect(listeners[rank], rank=rank, addresses=addresses, key=KEY, options=given)
-            made.publish(FIRST_WORLD + rank)
+            made.publish(FIRST_PROCESS_SET + rank)
             self.communicators[rank] = made
 
         self._together(connect)
@@ -152,7 +152,7 @@ class Worlds:
     def __exit__(self, *_: object) -> None:
         self._together(lambda rank: self.communicators[rank].close(5))
         for rank, communicator in enumerate(self.communicators):
-            communicator.withdraw(FIRST_WORLD + rank)
+            communicator.withdraw(FIRST_PROCESS_SET + rank)
 
 
 def graph() -> tuple[object, object]:
@@ -177,7 +177,7 @@ def values(rank: int, shape: tuple[int, ...]) -> np.ndarray:
 
 def start(ops: object, rank: int, tensors: list[object], **more: object) -> object:
     given = {"plan": "plan", "signature": "the same", "num_buckets": 2, "bucket": 0, "op": int(Sum), **more}
-    return ops.tfcollective_bucket_start(tensors, world=FIRST_WORLD + rank, **given)
+    return ops.tfcollective_bucket_start(tensors, process_set_id=FIRST_PROCESS_SET + rank, **given)
 
 
 @pytest.mark.parametrize("without_nccl", [False, True])
@@ -206,7 +206,7 @@ def test_collectives_of_one_tensor_and_of_several(ops: object, dtype: str) -> No
         with made.as_default(), labels:
             results = []
             for rank in range(2):
-                common = {"world": FIRST_WORLD + rank}
+                common = {"process_set_id": FIRST_PROCESS_SET + rank}
                 tensor = tf.cast(values(rank, (5, 2)), dtype)
                 several = [tensor, tf.cast(values(rank, (7,)), dtype)]
                 got = [
@@ -230,7 +230,7 @@ def test_nccl_did_the_work(ops: object) -> None:
     with Worlds(1):
         made, labels = graph()
         with made.as_default(), labels:
-            result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Average), tensor_name="a", world=FIRST_WORLD)
+            result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Average), tensor_name="a", process_set_id=FIRST_PROCESS_SET)
         before = cuda().standin_calls(b"cuStreamWaitEvent")
         np.testing.assert_array_equal(run(made, result), np.ones(4))
         # Ours waits for the caller's stream, and the caller's for ours: nobody else waits.
@@ -255,7 +255,7 @@ def test_an_error_of_nccl_reaches_tensorflow(ops: object) -> None:
     with Worlds(1):
         made, labels = graph()
         with made.as_default(), labels:
-            result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Sum), tensor_name="a", world=FIRST_WORLD)
+            result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Sum), tensor_name="a", process_set_id=FIRST_PROCESS_SET)
         with pytest.raises(tf.errors.InternalError, match="DEVICE: rank 0, GPU 0"):
             run(made, result)
 

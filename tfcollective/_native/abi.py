@@ -334,6 +334,6 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_timeline_add": (_code, (_handle, POINTER(TimelineEvent), _error_out)),
     "tfc_timeline_stop": (_code, (_handle, TimelineFn, c_void_p, POINTER(c_uint64), _error_out)),
     "tfc_allreduce_steps": (_code, (c_int32, c_int32, c_int64, c_int32, StepFn, c_void_p, _error_out)),
-    "tfc_world_set": (_code, (c_int32, _handle, _error_out)),
-    "tfc_world_acquire": (_code, (c_int32, _handle_out, _error_out)),
+    "tfc_process_set_publish": (_code, (c_int32, _handle, _error_out)),
+    "tfc_process_set_acquire": (_code, (c_int32, _handle_out, _error_out)),
 }

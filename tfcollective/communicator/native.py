@@ -388,11 +388,11 @@ class NativeCommunicator(Communicator):
     def publish(self, process_set_id: int) -> None:
         """See :class:`Communicator`."""
         self._devices()  # kernels on GPUs come without passing here
-        self._library.call("tfc_world_set", process_set_id, self._handle)
+        self._library.call("tfc_process_set_publish", process_set_id, self._handle)
 
     def withdraw(self, process_set_id: int) -> None:
         """See :class:`Communicator`."""
-        self._library.call("tfc_world_set", process_set_id, None)
+        self._library.call("tfc_process_set_publish", process_set_id, None)
 
     # ---- inside ----
 

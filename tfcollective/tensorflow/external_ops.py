@@ -1,7 +1,7 @@
 """What stands for the ops of ``_tf_ops.so`` with external engines: functions of the same names and arguments.
 
 On Horovod they are Horovod's own ops. On MPI they are Python functions over numpy arrays; as MPI matches operations by
-their order, those of a graph run in the order in which they were made. The attribute ``world`` is the number of a
+their order, those of a graph run in the order in which they were made. The attribute ``process_set_id`` is the number of a
 process set.
 """
 
@@ -42,7 +42,7 @@ class WithoutPlans(abc.ABC):
 
     @abc.abstractmethod
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
         """Several tensors of one dtype, combined in one operation."""
 
@@ -54,7 +54,7 @@ class WithoutPlans(abc.ABC):
             attributes["prescale"],
             attributes["postscale"],
             f"{plan}/{bucket}",
-            attributes["world"],
+            attributes["process_set_id"],
         )
 
     def tfcollective_bucket_done(self, started: list[Any], T: Any, N: int) -> list[Any]:  # noqa: N803
@@ -62,8 +62,8 @@ class WithoutPlans(abc.ABC):
         return started
 
 
-def _reduction_attributes(op: int, prescale: str, postscale: str, tensor_name: str, world: int) -> dict[str, Any]:
-    return {"op": op, "prescale": prescale, "postscale": postscale, "tensor_name": tensor_name, "world": world}
+def _reduction_attributes(op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int) -> dict[str, Any]:
+    return {"op": op, "prescale": prescale, "postscale": postscale, "tensor_name": tensor_name, "process_set_id": process_set_id}
 
 
 def _without_label(tensor_name: str) -> str:
@@ -75,87 +75,87 @@ def _without_label(tensor_name: str) -> str:
 
 
 class NumpyOps(WithoutPlans):
-    """Ops that call the communicator of their world. In a graph an error is ``tf.errors.UnknownError``, whose text says
+    """Ops that call the communicator of their process set. In a graph an error is ``tf.errors.UnknownError``, whose text says
     what it is."""
 
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def tfcollective_allreduce(
-        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         """See ``native/tf_ops/op_definitions.cc``; so the others."""
 
         def reduce(array: Any) -> Any:
-            return _communicator(world).allreduce(
+            return _communicator(process_set_id).allreduce(
                 array, Op(op), prescale=float(prescale), postscale=float(postscale), name=tensor_name
             )
 
-        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, world)
+        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, process_set_id)
         return self._run("TfcollectiveAllreduce", reduce, [tensor], [tensor.dtype], attributes)[0]
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
         """One all-reduce of all of them, one after the other."""
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        reduced = self.tfcollective_allreduce(flat, op, prescale, postscale, tensor_name, world)
+        reduced = self.tfcollective_allreduce(flat, op, prescale, postscale, tensor_name, process_set_id)
         parts = tf.split(reduced, [tf.size(tensor) for tensor in tensors], num=len(tensors))
         return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str, process_set_id: int = 0) -> Any:
         """All ranks' rows."""
         tensor_name = _without_label(tensor_name)
 
         def gather(array: Any) -> Any:
-            return _communicator(world).allgather(array, name=tensor_name)
+            return _communicator(process_set_id).allgather(array, name=tensor_name)
 
-        attributes = {"tensor_name": tensor_name, "world": world}
+        attributes = {"tensor_name": tensor_name, "process_set_id": process_set_id}
         return self._run("TfcollectiveAllgather", gather, [tensor], [tensor.dtype], attributes)[0]
 
-    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, process_set_id: int = 0) -> Any:
         """The root's tensor."""
         tensor_name = _without_label(tensor_name)
 
         def broadcast(array: Any) -> Any:
-            return _communicator(world).broadcast(array, root_rank, name=tensor_name)
+            return _communicator(process_set_id).broadcast(array, root_rank, name=tensor_name)
 
-        attributes = {"root_rank": root_rank, "tensor_name": tensor_name, "world": world}
+        attributes = {"root_rank": root_rank, "tensor_name": tensor_name, "process_set_id": process_set_id}
         return self._run("TfcollectiveBroadcast", broadcast, [tensor], [tensor.dtype], attributes)[0]
 
     def tfcollective_reducescatter(
-        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         """This rank's rows of the reduced tensor."""
 
         def scatter(array: Any) -> Any:
-            return _communicator(world).reducescatter(
+            return _communicator(process_set_id).reducescatter(
                 array, Op(op), prescale=float(prescale), postscale=float(postscale), name=tensor_name
             )
 
-        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, world)
+        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, process_set_id)
         return self._run("TfcollectiveReducescatter", scatter, [tensor], [tensor.dtype], attributes)[0]
 
-    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, world: int = 0) -> tuple[Any, Any]:
+    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0) -> tuple[Any, Any]:
         """Rows from all ranks, and how many came from each."""
         import numpy as np
 
         def exchange(array: Any, counts: Any) -> Any:
-            rows, received = _communicator(world).alltoall(array, counts, name=tensor_name)
+            rows, received = _communicator(process_set_id).alltoall(array, counts, name=tensor_name)
             return rows, np.array(received, np.int64)
 
-        attributes = {"tensor_name": tensor_name, "world": world}
+        attributes = {"tensor_name": tensor_name, "process_set_id": process_set_id}
         rows, received = self._run(
             "TfcollectiveAlltoall", exchange, [tensor, splits], [tensor.dtype, tf.int64], attributes
         )
         return rows, received
 
-    def tfcollective_barrier(self, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_barrier(self, tensor_name: str, process_set_id: int = 0) -> Any:
         """Ends when all ranks have come to it."""
         import numpy as np
 
         def wait() -> Any:
-            _communicator(world).barrier(name=tensor_name)
+            _communicator(process_set_id).barrier(name=tensor_name)
             return np.int32(0)
 
         done = self._forward(wait, [], [tf.int32])[0]
@@ -201,8 +201,8 @@ class NumpyOps(WithoutPlans):
         return list(results)
 
 
-def _communicator(world: int) -> Any:
-    return runtime.communicator_of_set(world)
+def _communicator(process_set_id: int) -> Any:
+    return runtime.communicator_of_set(process_set_id)
 
 
 def _attribute(attributes: dict[str, Any], name: str) -> Any:
@@ -237,8 +237,8 @@ def tensorflow_error(error: CollectiveError) -> Exception:
 # ---- Horovod ---------------------------------------------------------------------------------------------------------
 
 
-def _where(world: int) -> dict[str, Any]:
-    return {"process_set": _communicator(world).process_set}
+def _where(process_set_id: int) -> dict[str, Any]:
+    return {"process_set": _communicator(process_set_id).process_set}
 
 
 def _node_name(name: str) -> str:
@@ -259,13 +259,13 @@ class HorovodOps(WithoutPlans):
         self._hvd = hvd
 
     def tfcollective_allreduce(
-        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         """See ``native/tf_ops/op_definitions.cc``; so the others."""
-        return self.tfcollective_grouped_allreduce([tensor], op, prescale, postscale, tensor_name, world)[0]
+        return self.tfcollective_grouped_allreduce([tensor], op, prescale, postscale, tensor_name, process_set_id)[0]
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
         """One operation for all of them."""
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
@@ -275,7 +275,7 @@ class HorovodOps(WithoutPlans):
         # Horovod divides integers by multiplying with a fraction, after their sum has wrapped: the division is ours.
         divides = op == Average and not dtype.is_floating
         wire = [tf.cast(tensor, tf.int64 if divides else _wire(dtype)) for tensor in tensors]
-        process_set = _communicator(world).process_set
+        process_set = _communicator(process_set_id).process_set
         factors = {
             "prescale_factor": float(prescale),
             "postscale_factor": float(postscale),
@@ -291,42 +291,42 @@ class HorovodOps(WithoutPlans):
             reduced = [tf.cast(tf.truncatediv(one, tf.cast(count, one.dtype)), one.dtype) for one in reduced]
         return [tf.cast(one, dtype) for one in reduced]
 
-    def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str, process_set_id: int = 0) -> Any:
         """All ranks' rows."""
         wire = _wire(tensor.dtype)
-        gathered = self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name), **_where(world))
+        gathered = self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name), **_where(process_set_id))
         return tf.cast(gathered, tensor.dtype)
 
-    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, process_set_id: int = 0) -> Any:
         """The root's tensor."""
         wire = _wire(tensor.dtype)
-        root = _communicator(world).world_rank(root_rank)
-        sent = self._hvd.broadcast(tf.cast(tensor, wire), root, name=_node_name(tensor_name), **_where(world))
+        root = _communicator(process_set_id).world_rank(root_rank)
+        sent = self._hvd.broadcast(tf.cast(tensor, wire), root, name=_node_name(tensor_name), **_where(process_set_id))
         return tf.cast(sent, tensor.dtype)
 
     def tfcollective_reducescatter(
-        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         """This rank's rows of the reduced tensor."""
-        whole = self.tfcollective_allreduce(tensor, op, prescale, postscale, tensor_name, world)
-        members = _communicator(world)
+        whole = self.tfcollective_allreduce(tensor, op, prescale, postscale, tensor_name, process_set_id)
+        members = _communicator(process_set_id)
         each, more = tf.shape(tensor)[0] // members.size, tf.shape(tensor)[0] % members.size
         rank = members.rank
         begin = rank * each + tf.minimum(rank, more)
         return whole[begin : begin + each + tf.cast(rank < more, tf.int32)]
 
-    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, world: int = 0) -> tuple[Any, Any]:
+    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0) -> tuple[Any, Any]:
         """Rows from all ranks, and how many came from each."""
         wire = _wire(tensor.dtype)
         counts = tf.cast(splits, tf.int32)
         rows, received = self._hvd.alltoall(
-            tf.cast(tensor, wire), splits=counts, name=_node_name(tensor_name), **_where(world)
+            tf.cast(tensor, wire), splits=counts, name=_node_name(tensor_name), **_where(process_set_id)
         )
         return tf.cast(rows, tensor.dtype), tf.cast(received, tf.int64)
 
-    def tfcollective_barrier(self, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_barrier(self, tensor_name: str, process_set_id: int = 0) -> Any:
         """Horovod has none for TensorFlow: a sum of nothing."""
-        done = self._hvd.allreduce(tf.constant(0), op=int(Sum), name=_node_name(tensor_name), **_where(world))
+        done = self._hvd.allreduce(tf.constant(0), op=int(Sum), name=_node_name(tensor_name), **_where(process_set_id))
         return None if tf.executing_eagerly() else done.op
 
     def tfcollective_join(self) -> Any:

@@ -122,7 +122,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, str]:
 def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
     """One tensor, combined over the ranks of the process set; shape and dtype stay."""
     result = load().tfcollective_allreduce(
-        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=process_set_id
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
     )
     result.set_shape(tensor.shape)
     return result
@@ -133,14 +133,14 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Tensors of one dtype, combined in one operation."""
     results = load().tfcollective_grouped_allreduce(
-        tensors, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=process_set_id
+        tensors, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
     )
     return _with_shapes(results, tensors)
 
 
 def allgather(tensor: Any, *, name: str, label: str = "", process_set_id: int = 0) -> Any:
     """All ranks' rows, in rank order. `label` is shown in messages and may differ from rank to rank."""
-    result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), world=process_set_id)
+    result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), process_set_id=process_set_id)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result
 
@@ -148,7 +148,7 @@ def allgather(tensor: Any, *, name: str, label: str = "", process_set_id: int = 
 def broadcast(tensor: Any, *, root: int, name: str, label: str = "", process_set_id: int = 0) -> Any:
     """The root's tensor. `label` is shown in messages and may differ from rank to rank."""
     result = load().tfcollective_broadcast(
-        tensor, root_rank=root, tensor_name=_labelled(name, label), world=process_set_id
+        tensor, root_rank=root, tensor_name=_labelled(name, label), process_set_id=process_set_id
     )
     result.set_shape(tensor.shape)
     return result
@@ -157,20 +157,20 @@ def broadcast(tensor: Any, *, root: int, name: str, label: str = "", process_set
 def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
     """This rank's rows of the combined tensor."""
     return load().tfcollective_reducescatter(
-        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, world=process_set_id
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
     )
 
 
 def alltoall(tensor: Any, splits: Any, *, name: str, process_set_id: int = 0) -> tuple[Any, Any]:
     """Rows from all ranks, and how many came from each (int64[size])."""
-    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name, world=process_set_id)
+    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name, process_set_id=process_set_id)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result, received
 
 
 def barrier(*, name: str, process_set_id: int = 0) -> Any:
     """An operation that ends when all ranks have come to it."""
-    return load().tfcollective_barrier(tensor_name=name, world=process_set_id)
+    return load().tfcollective_barrier(tensor_name=name, process_set_id=process_set_id)
 
 
 def join() -> Any:
@@ -186,7 +186,7 @@ def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> An
         signature=plan.signature,
         num_buckets=len(plan.buckets),
         bucket=bucket,
-        world=plan.process_set_id,
+        process_set_id=plan.process_set_id,
         op=int(plan.reduction.op),
         **_factors(plan.reduction.prescale, plan.reduction.postscale),
     )

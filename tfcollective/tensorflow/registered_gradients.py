@@ -39,12 +39,12 @@ def _name(op: Any) -> str:
 
 
 def _members(op: Any) -> Members:
-    return runtime.members_of_set(op.get_attr("world"))
+    return runtime.members_of_set(op.get_attr("process_set_id"))
 
 
 def _average(op: Any, grad: Any) -> Any:
     """The average of the ranks' gradients."""
-    process_set_id = op.get_attr("world")
+    process_set_id = op.get_attr("process_set_id")
     return ops.allreduce(
         tf.convert_to_tensor(grad),
         op=Average,
@@ -74,7 +74,7 @@ def _allreduce(op: Any, grad: Any) -> Any:
         prescale=prescale,
         postscale=postscale,
         name=_name(op),
-        process_set_id=op.get_attr("world"),
+        process_set_id=op.get_attr("process_set_id"),
     )
 
 
@@ -88,7 +88,7 @@ def _grouped_allreduce(op: Any, *grads: Any) -> Any:
         prescale=prescale,
         postscale=postscale,
         name=_name(op),
-        process_set_id=op.get_attr("world"),
+        process_set_id=op.get_attr("process_set_id"),
     )
 
 
@@ -120,7 +120,7 @@ def _reducescatter(op: Any, grad: Any) -> Any:
 @tf.RegisterGradient("TfcollectiveAlltoall")  # type: ignore[untyped-decorator]
 def _alltoall(op: Any, grad: Any, _grad_received: Any) -> Any:
     back, _ = ops.alltoall(
-        tf.convert_to_tensor(grad), op.outputs[1], name=_name(op), process_set_id=op.get_attr("world")
+        tf.convert_to_tensor(grad), op.outputs[1], name=_name(op), process_set_id=op.get_attr("process_set_id")
     )
     back.set_shape(op.inputs[0].shape)
     return [back, None]

@@ -365,14 +365,14 @@ TFC_EXPORT tfc_code tfc_timeline_add(tfc_communicator* communicator, const tfc_t
 TFC_EXPORT tfc_code tfc_timeline_stop(tfc_communicator* communicator, tfc_timeline_fn visit, void* user,
                                       uint64_t* dropped, tfc_error* error);
 
-/* ---- the worlds of this process: how TensorFlow's kernels find the communicator ---------------- */
+/* ---- process sets by number: how TensorFlow's kernels find their communicator ------------------- */
 
-/* Makes `communicator` (or nothing: NULL) the world number `id` of this process. Takes a reference
- * of its own. */
-TFC_EXPORT tfc_code tfc_world_set(int32_t id, tfc_communicator* communicator, tfc_error* error);
-/* The caller releases what it gets. Number 0 is the world of all ranks, others are process sets.
- * TFC_FAILED_PRECONDITION if there is no world 0, TFC_INVALID_ARGUMENT if there is none of another number. */
-TFC_EXPORT tfc_code tfc_world_acquire(int32_t id, tfc_communicator** communicator, tfc_error* error);
+/* Makes `communicator` (or nothing: NULL) the one of the process set `process_set_id` in this process. Takes a
+ * reference of its own. Number 0 is the set of all ranks. */
+TFC_EXPORT tfc_code tfc_process_set_publish(int32_t process_set_id, tfc_communicator* communicator, tfc_error* error);
+/* The communicator of a process set; the caller releases it. TFC_FAILED_PRECONDITION if number 0 has none,
+ * TFC_INVALID_ARGUMENT if another number has none. */
+TFC_EXPORT tfc_code tfc_process_set_acquire(int32_t process_set_id, tfc_communicator** communicator, tfc_error* error);
 
 /* ---- the steps of an all-reduce: for simulations ------------------------------------------------ */
 

@@ -1,6 +1,6 @@
 // The communicator that an op runs on.
-#ifndef TFCOLLECTIVE_TF_OPS_WORLD_H_
-#define TFCOLLECTIVE_TF_OPS_WORLD_H_
+#ifndef TFCOLLECTIVE_TF_OPS_COMMUNICATOR_H_
+#define TFCOLLECTIVE_TF_OPS_COMMUNICATOR_H_
 
 #include <chrono>
 #include <cstdint>
@@ -17,11 +17,11 @@ struct CommunicatorDeleter {
 };
 using Communicator = std::unique_ptr<tfc_communicator, CommunicatorDeleter>;
 
-// Looked up whenever an op runs, so that a graph that was traced once survives a new world.
-inline OpError AcquireWorld(int32_t id, Communicator* communicator) {
+// Looked up whenever an op runs, so that a graph that was traced once finds the communicator that is there now.
+inline OpError AcquireCommunicator(int32_t process_set_id, Communicator* communicator) {
   tfc_error error = EmptyError();
   tfc_communicator* raw = nullptr;
-  if (tfc_world_acquire(id, &raw, &error) != TFC_OK) return OpError::From(error);
+  if (tfc_process_set_acquire(process_set_id, &raw, &error) != TFC_OK) return OpError::From(error);
   communicator->reset(raw);
   return OpError();
 }
@@ -40,10 +40,10 @@ inline int64_t NowNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Shows in the timeline of the world, if it records one, how long TensorFlow had nothing to do but wait.
-inline void RecordWait(int32_t world, const std::string& name, int64_t began_ns) {
+// Shows in the timeline, if one is recorded, how long TensorFlow had nothing to do but wait.
+inline void RecordWait(int32_t process_set_id, const std::string& name, int64_t began_ns) {
   Communicator communicator;
-  if (!AcquireWorld(world, &communicator).ok()) return;
+  if (!AcquireCommunicator(process_set_id, &communicator).ok()) return;
   tfc_timeline_event event{};
   event.struct_size = sizeof(event);
   event.name = name.c_str();
@@ -54,4 +54,4 @@ inline void RecordWait(int32_t world, const std::string& name, int64_t began_ns)
 
 }  // namespace tfc_ops
 
-#endif  // TFCOLLECTIVE_TF_OPS_WORLD_H_
+#endif  // TFCOLLECTIVE_TF_OPS_COMMUNICATOR_H_

@@ -1,0 +1,42 @@
+// The communicators of this process by the number of their process set; 0 is the set of all ranks.
+#ifndef TFCOLLECTIVE_CAPI_PROCESS_SETS_H_
+#define TFCOLLECTIVE_CAPI_PROCESS_SETS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "capi/communicator_impl.h"
+
+namespace tfc {
+
+// TensorFlow's kernels have no way to be given a communicator but by number; see docs/adr/0003.
+class ProcessSets {
+ public:
+  static ProcessSets& Get() {
+    static auto* sets = new ProcessSets();  // never destroyed: kernels may still run at exit
+    return *sets;
+  }
+  void Set(int32_t process_set_id, std::shared_ptr<CommunicatorImpl> impl) {
+    std::shared_ptr<CommunicatorImpl> previous;  // released outside the lock: it may shut down
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      previous = std::exchange(communicators_[process_set_id], std::move(impl));
+    }
+  }
+  std::shared_ptr<CommunicatorImpl> Find(int32_t process_set_id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = communicators_.find(process_set_id);
+    return found == communicators_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int32_t, std::shared_ptr<CommunicatorImpl>> communicators_;
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_CAPI_PROCESS_SETS_H_
