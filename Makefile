@@ -109,7 +109,7 @@ develop: .venv/tf221.made .venv/tools.made  ## build the shared objects in place
 
 CXX_FILES = $$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c')
 
-lint: .venv/tools.made  ## ruff, mypy, import-linter, layers of the native code, clang-format
+lint: .venv/tools.made  ## ruff, mypy, import-linter, layers and thread safety of the native code, clang-format
 	$(call say,lint)
 	@$(TOOLS)/bin/ruff check .
 	@$(TOOLS)/bin/ruff format --check .
@@ -118,6 +118,7 @@ lint: .venv/tools.made  ## ruff, mypy, import-linter, layers of the native code,
 	@PYTHONPATH=launchers $(TOOLS)/bin/lint-imports --config launchers/importlinter.ini
 	@PYTHONPATH=benchmarks $(TOOLS)/bin/lint-imports --config benchmarks/importlinter.ini
 	@$(TOOLS)/bin/python tools/check_layers.py
+	@$(TOOLS)/bin/python tools/check_thread_safety.py
 	@$(TOOLS)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 
 format: .venv/tools.made  ## let ruff and clang-format write the files

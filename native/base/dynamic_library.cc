@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <mutex>
+#include "base/mutex.h"
 
 namespace tfc {
 namespace {
@@ -19,8 +19,8 @@ std::string PathOf(void* handle, const std::string& name) {
 Result<DynamicLibrary> DynamicLibrary::Load(const std::string& name, int flags) {
   // The loader has locks of its own, but its answer about a library that another thread has just loaded lies outside
   // them.
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
+  static Mutex mutex;
+  const MutexLock lock(mutex);
   ::dlerror();
   void* handle = ::dlopen(name.c_str(), flags);
   if (handle != nullptr) return DynamicLibrary(handle, PathOf(handle, name));

@@ -7,11 +7,11 @@
 
 #include "base/dtype.h"
 #include "capi/arguments.h"
+#include "capi/communicator_impl.h"
 #include "capi/errors.h"
 #include "capi/handles.h"
-#include "capi/repeated_calls.h"
-#include "capi/communicator_impl.h"
 #include "capi/process_sets.h"
+#include "capi/repeated_calls.h"
 #include "executor/plan.h"
 #include "tfcollective/tfcollective.h"
 
@@ -82,8 +82,8 @@ tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
     auto communicator_options = tfc::CommunicatorOptionsOf(given.value());
     if (!communicator_options.ok()) return communicator_options.status();
-    auto impl =
-        tfc::CommunicatorImpl::Create(owned == nullptr ? nullptr : std::move(owned->bundle), communicator_options.value());
+    auto impl = tfc::CommunicatorImpl::Create(owned == nullptr ? nullptr : std::move(owned->bundle),
+                                              communicator_options.value());
     if (!impl.ok()) return communicator_options.value().world_ranks.Translate(impl.status());
     *communicator = new tfc_communicator{impl.Take()};
     return Status::Ok();
@@ -156,8 +156,7 @@ tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc
     if (operation == nullptr) operation = std::make_unique<tfc::Operation>();
     TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), impl->engine().topology(), operation.get()));
     if (tfc::RepeatedCalls::CanRepeat(given.value())) {
-      if (auto prepared = impl->engine().Prepare(*operation))
-        calls.Remember(impl, given.value(), std::move(prepared));
+      if (auto prepared = impl->engine().Prepare(*operation)) calls.Remember(impl, given.value(), std::move(prepared));
     }
     const Status status = impl->engine().Run(operation.get());
     last = std::move(operation);
@@ -288,7 +287,8 @@ tfc_code tfc_process_set_acquire(int32_t process_set_id, tfc_communicator** comm
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "there is no place for the communicator");
     auto impl = tfc::ProcessSets::Get().Find(process_set_id);
     if (impl == nullptr && process_set_id != 0)
-      return Status(Code::kInvalidArgument, "there is no process set with the number " + std::to_string(process_set_id) +
+      return Status(Code::kInvalidArgument, "there is no process set with the number " +
+                                                std::to_string(process_set_id) +
                                                 " (any more), or this process is not one of its members");
     if (impl == nullptr)
       return Status(Code::kFailedPrecondition,

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace tfc {
 namespace {
@@ -85,8 +86,8 @@ EngineOptions EngineOptionsOf(const CommunicatorOptions& options, const std::vec
 // Stays reachable, so that a leak checker does not report it.
 void LeakUntilProcessExit(CommunicatorImpl* impl) {
   static auto* const kept = new std::vector<CommunicatorImpl*>();
-  static auto* const mutex = new std::mutex();
-  std::lock_guard<std::mutex> lock(*mutex);
+  static auto* const mutex = new Mutex();
+  const MutexLock lock(*mutex);
   kept->push_back(impl);
 }
 
@@ -129,7 +130,8 @@ bool IsCrowded(const std::vector<PeerAddress>& ranks) {
   return int64_t{1000} * static_cast<int64_t>(ranks.size()) > Millicores(ranks);
 }
 
-Result<std::shared_ptr<CommunicatorImpl>> CommunicatorImpl::Create(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options) {
+Result<std::shared_ptr<CommunicatorImpl>> CommunicatorImpl::Create(std::unique_ptr<ListenerBundle> bundle,
+                                                                   const CommunicatorOptions& options) {
   std::vector<PeerAddress> peers;
   for (const std::string& text : options.addresses) {
     if (options.size() == 1) break;
@@ -208,7 +210,7 @@ bool CommunicatorImpl::Shutdown(double timeout_s) {
 }
 
 Status CommunicatorImpl::Connect(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options,
-                        const std::vector<PeerAddress>& peers) {
+                                 const std::vector<PeerAddress>& peers) {
   const Deadline deadline = Deadline::After(options.connect_timeout_s);
   auto cancel = EventFd::Create();
   if (!cancel.ok()) return cancel.status();
@@ -235,8 +237,8 @@ Status CommunicatorImpl::Connect(std::unique_ptr<ListenerBundle> bundle, const C
   return engine_->ProbeLink(limit);
 }
 
-Status CommunicatorImpl::ShareMemory(FdServer* server, const CommunicatorOptions& options, const std::vector<PeerAddress>& peers,
-                            Deadline deadline) {
+Status CommunicatorImpl::ShareMemory(FdServer* server, const CommunicatorOptions& options,
+                                     const std::vector<PeerAddress>& peers, Deadline deadline) {
   const Topology& topology = engine_->topology();
   const bool useful = std::any_of(topology.node_ranks.begin(), topology.node_ranks.end(),
                                   [](const auto& ranks) { return ranks.size() > 1; });

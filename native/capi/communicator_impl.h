@@ -69,7 +69,8 @@ struct CommunicatorOptions {
 class CommunicatorImpl {
  public:
   // Returns when all ranks are connected. `bundle` may be nullptr in a world of one.
-  static Result<std::shared_ptr<CommunicatorImpl>> Create(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options);
+  static Result<std::shared_ptr<CommunicatorImpl>> Create(std::unique_ptr<ListenerBundle> bundle,
+                                                          const CommunicatorOptions& options);
   ~CommunicatorImpl();
   CommunicatorImpl(const CommunicatorImpl&) = delete;
   CommunicatorImpl& operator=(const CommunicatorImpl&) = delete;

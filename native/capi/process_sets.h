@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "capi/communicator_impl.h"
 
 namespace tfc {
@@ -22,19 +22,19 @@ class ProcessSets {
   void Set(int32_t process_set_id, std::shared_ptr<CommunicatorImpl> impl) {
     std::shared_ptr<CommunicatorImpl> previous;  // released outside the lock: it may shut down
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       previous = std::exchange(communicators_[process_set_id], std::move(impl));
     }
   }
   std::shared_ptr<CommunicatorImpl> Find(int32_t process_set_id) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = communicators_.find(process_set_id);
     return found == communicators_.end() ? nullptr : found->second;
   }
 
  private:
-  std::mutex mutex_;
-  std::map<int32_t, std::shared_ptr<CommunicatorImpl>> communicators_;
+  Mutex mutex_;
+  std::map<int32_t, std::shared_ptr<CommunicatorImpl>> communicators_ TFC_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfc

@@ -42,7 +42,7 @@ class RepeatedCalls {
 
   struct Call {
     std::weak_ptr<CommunicatorImpl> impl;  // no other communicator is ever taken for it, as would be by its address
-    tfc_request request;             // up to `timeout_s`: the rest are pointers
+    tfc_request request;                   // up to `timeout_s`: the rest are pointers
     int64_t count;
     std::unique_ptr<Prepared> prepared;
 

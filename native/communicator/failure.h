@@ -3,10 +3,9 @@
 #define TFCOLLECTIVE_COMMUNICATOR_FAILURE_H_
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tfc {
@@ -16,12 +15,12 @@ class FirstFailure {
   // True if this is the first one; later ones change nothing.
   bool Set(const Status& status) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       if (failed_.load(std::memory_order_relaxed)) return false;
       status_ = status;
       failed_.store(true, std::memory_order_release);
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     return true;
   }
 
@@ -29,22 +28,22 @@ class FirstFailure {
 
   // Ok while there is none.
   Status Get() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return status_;
   }
 
   // Waits for a failure; Ok if none came until the deadline.
   Status WaitFor(Deadline deadline) const {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline.when(), [this] { return failed_.load(std::memory_order_relaxed); });
+    const MutexLock lock(mutex_);
+    changed_.WaitUntil(mutex_, deadline, [this] { return failed(); });
     return status_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  Status status_;
-  std::atomic<bool> failed_{false};
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  Status status_ TFC_GUARDED_BY(mutex_);
+  std::atomic<bool> failed_{false};  // set after `status_`, which then never changes
 };
 
 }  // namespace tfc

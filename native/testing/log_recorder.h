@@ -3,11 +3,11 @@
 #define TFCOLLECTIVE_TESTING_LOG_RECORDER_H_
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace tfc {
 
@@ -18,7 +18,7 @@ class LogRecorder {
     return Log([](void* self, int32_t, const char* message) { static_cast<LogRecorder*>(self)->Add(message); }, this);
   }
   std::vector<std::string> lines() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return lines_;
   }
   bool Contains(const std::string& part) const {
@@ -29,12 +29,12 @@ class LogRecorder {
 
  private:
   void Add(const char* message) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     lines_.emplace_back(message);
   }
 
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
+  mutable Mutex mutex_;
+  std::vector<std::string> lines_ TFC_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfc

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/transport/memory/memory_transport.h"
 #include "backends/cpu/transport/transport.h"
+#include "testing/memory_transport.h"
 
 namespace tfc {
 

@@ -1,9 +1,9 @@
 #include "testing/world.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace tfc::testing {
 namespace {
@@ -19,10 +19,25 @@ CallResult ResultOf(int code, const tfc_error& error) {
   return result;
 }
 
-struct Waiting {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<CallResult> result;
+// The end of a submitted call, which has a deadline of its own.
+class Waiting {
+ public:
+  static void OnDone(void* user, const tfc_error* error) {
+    auto* waiting = static_cast<Waiting*>(user);
+    const MutexLock lock(waiting->mutex_);
+    waiting->result_ = error == nullptr ? CallResult{} : ResultOf(error->code, *error);
+    waiting->changed_.NotifyAll();
+  }
+  CallResult Wait() {
+    const MutexLock lock(mutex_);
+    changed_.WaitUntil(mutex_, Deadline::Never(), [this]() TFC_REQUIRES(mutex_) { return result_.has_value(); });
+    return *result_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::optional<CallResult> result_ TFC_GUARDED_BY(mutex_);
 };
 
 // Lets nobody through until all have come. Connecting has a deadline, so all come.
@@ -30,23 +45,16 @@ class Latch {
  public:
   explicit Latch(size_t missing) : missing_(missing) {}
   void ArriveAndWait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (--missing_ == 0) changed_.notify_all();
-    changed_.wait(lock, [this] { return missing_ == 0; });
+    const MutexLock lock(mutex_);
+    if (--missing_ == 0) changed_.NotifyAll();
+    changed_.WaitUntil(mutex_, Deadline::Never(), [this]() TFC_REQUIRES(mutex_) { return missing_ == 0; });
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t missing_;
+  Mutex mutex_;
+  CondVar changed_;
+  size_t missing_ TFC_GUARDED_BY(mutex_);
 };
-
-void OnDone(void* user, const tfc_error* error) {
-  auto* waiting = static_cast<Waiting*>(user);
-  std::lock_guard<std::mutex> lock(waiting->mutex);
-  waiting->result = error == nullptr ? CallResult{} : ResultOf(error->code, *error);
-  waiting->changed.notify_all();
-}
 
 }  // namespace
 
@@ -125,11 +133,8 @@ CallResult SubmitAndWait(tfc_communicator* communicator, const tfc_request& requ
   Waiting waiting;
   tfc_error error{};
   error.struct_size = sizeof(error);
-  const int code = tfc_submit(communicator, &request, &OnDone, &waiting, &error);
-  if (code != TFC_OK) return ResultOf(code, error);
-  std::unique_lock<std::mutex> lock(waiting.mutex);
-  waiting.changed.wait(lock, [&] { return waiting.result.has_value(); });
-  return *waiting.result;
+  const int code = tfc_submit(communicator, &request, &Waiting::OnDone, &waiting, &error);
+  return code == TFC_OK ? waiting.Wait() : ResultOf(code, error);
 }
 
 CallResult AllReduce(tfc_communicator* communicator, std::vector<float>* values, int32_t op, const char* name) {

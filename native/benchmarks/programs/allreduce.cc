@@ -268,7 +268,8 @@ class World {
     tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", "node"};
     tfc_listener* listener = nullptr;
     Check(library_.listener_create(&listen, &listener, &error_));
-    Check(library_.listener_address(listener, rendezvous->addresses[rank_], sizeof(rendezvous->addresses[rank_]), &error_));
+    Check(library_.listener_address(listener, rendezvous->addresses[rank_], sizeof(rendezvous->addresses[rank_]),
+                                    &error_));
     rendezvous->listening.fetch_add(1);
     while (rendezvous->listening.load() < size_) usleep(100);  // forks of one process, which wait for nothing else yet
     std::vector<const char*> addresses(size_);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cpu/algorithms/context.h"
-#include "backends/cpu/transport/memory/memory_transport.h"
+#include "testing/memory_transport.h"
 
 namespace tfc {
 

@@ -1,4 +1,4 @@
-#include "backends/cpu/transport/memory/memory_transport.h"
+#include "testing/memory_transport.h"
 
 #include <gtest/gtest.h>
 

@@ -229,7 +229,7 @@ void Arena::PollUntilRung(const Condition& ready, const std::function<void()>& p
 
 void Arena::Interrupt(const Status& status) {
   {
-    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     if (impl_->interrupted.load()) return;
     impl_->cause = status;
     impl_->interrupted.store(true);
@@ -240,6 +240,10 @@ void Arena::Interrupt(const Status& status) {
 
 bool Arena::is_interrupted() const { return impl_->interrupted.load(); }
 
-Status Arena::interrupted() const { return is_interrupted() ? impl_->cause : Status::Ok(); }
+Status Arena::interrupted() const {
+  if (!is_interrupted()) return Status::Ok();
+  const MutexLock lock(impl_->mutex);
+  return impl_->cause;
+}
 
 }  // namespace tfc

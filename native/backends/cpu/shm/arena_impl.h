@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "backends/cpu/shm/arena_layout.h"
 #include "base/deadline.h"
 #include "base/event_fd.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -56,9 +56,9 @@ struct Arena::Impl {
   std::shared_ptr<const std::vector<EventFd>> bells;  // by local rank; null: no rank sleeps in poll
   std::vector<std::atomic<bool>> reserved;            // by channel
 
-  std::atomic<bool> interrupted{false};  // set after `cause`, which then never changes
-  std::mutex mutex;
-  Status cause;
+  std::atomic<bool> interrupted{false};  // set after `cause`
+  Mutex mutex;
+  Status cause TFC_GUARDED_BY(mutex);
 };
 
 }  // namespace tfc

@@ -7,13 +7,13 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "backends/cpu/transport/tcp/peer_link.h"
 #include "backends/cpu/transport/tcp/request_table.h"
 #include "base/event_fd.h"
+#include "base/mutex.h"
 
 namespace tfc {
 namespace {
@@ -35,57 +35,59 @@ Status CheckOptions(const TcpTransportOptions& options) {
 }  // namespace
 
 struct TcpTransport::Impl {
-  explicit Impl(const TcpTransportOptions& given) : options(given), handed_over(given.addresses.size(), false) {}
+  explicit Impl(const TcpTransportOptions& given)
+      : options(given), links(given.addresses.size()), handed_over(given.addresses.size()) {}
 
   Status Open();
 
-  // What other threads reach.
+  // Any thread.
   void Interrupt(const Status& status);
   Status AddConnection(int peer, UniqueFd fd);
 
-  // The driving thread.
-  Status Enter();
-  Status EnterPost();
-  Status Fail(const Status& status);
-  void Break(const Status& status);
-  Result<Request*> NewRequest(int peer, const Tag& tag, bool is_send, Ticket* ticket);
-  Result<PeerLink*> LinkTo(int peer);
-  Status Finish(const Status& status, Ticket ticket);
+  Status Enter() TFC_REQUIRES(driver);
+  Status EnterPost() TFC_REQUIRES(driver);
+  Status Fail(const Status& status) TFC_REQUIRES(driver);
+  void Break(const Status& status) TFC_REQUIRES(driver);
+  Result<Request*> NewRequest(int peer, const Tag& tag, bool is_send, Ticket* ticket) TFC_REQUIRES(driver);
+  Result<PeerLink*> LinkTo(int peer) TFC_REQUIRES(driver);
+  Status Finish(const Status& status, Ticket ticket) TFC_REQUIRES(driver);
   Status Watch(uint64_t id, int fd, uint32_t events);
-  Status WatchPeer(int peer, int fd);
-  Status TakeHandedOver();
-  void PumpReady(bool* progress);
-  void PumpEagerly(int peer, bool* progress);
-  void NoteTraffic();
-  void ExpectAnswers();
-  void LookAtHosts();
-  Status Sleep(Deadline deadline, bool spin, bool* progress);
-  Status WaitForEvents(int millis, int* count);
-  Status Spin(Deadline deadline, int* count);
-  bool SpinPays();
-  void Dispatch(int count);
-  Deadline EarliestOf(Deadline deadline) const;
-  Status TimedOut(const Request& request) const;
+  Status WatchPeer(int peer, int fd) TFC_REQUIRES(driver);
+  Status TakeHandedOver() TFC_REQUIRES(driver);
+  void PumpReady(bool* progress) TFC_REQUIRES(driver);
+  void PumpEagerly(int peer, bool* progress) TFC_REQUIRES(driver);
+  void NoteTraffic() TFC_REQUIRES(driver);
+  void ExpectAnswers() TFC_REQUIRES(driver);
+  void LookAtHosts() TFC_REQUIRES(driver);
+  Status Sleep(Deadline deadline, bool spin, bool* progress) TFC_REQUIRES(driver);
+  Status WaitForEvents(int millis, int* count) TFC_REQUIRES(driver);
+  Status Spin(Deadline deadline, int* count) TFC_REQUIRES(driver);
+  bool SpinPays() TFC_REQUIRES(driver);
+  void Dispatch(int count) TFC_REQUIRES(driver);
+  Deadline EarliestOf(Deadline deadline) const TFC_REQUIRES(driver);
+  Status TimedOut(const Request& request) const TFC_REQUIRES(driver);
 
   const TcpTransportOptions options;
   UniqueFd epoll;
   EventFd wake;
-  RequestTable requests;
-  std::vector<std::unique_ptr<PeerLink>> links;  // by rank; null until first used
-  std::vector<PeerLink*> used;                   // the links that there are
-  std::array<epoll_event, 64> events;
-  bool news = false;                      // since the last Poll: bytes were moved, or Wake was called
-  int vain_spins = 0;                     // in a row
-  int sleeps_to_skip = 0;                 // before spinning is tried again
-  bool unanswered = false;                // something was sent that the peers' hosts may not have acknowledged
-  Deadline next_look = Deadline::At({});  // then: when to look whether they still do
-  Status broken;                          // the first error that a connection met: ends every call that has to wait
-  Status dead;                            // the first error that a call returned: ends every call
 
-  std::mutex mutex;  // of what follows
-  std::vector<bool> handed_over;
-  std::vector<std::pair<int, UniqueFd>> inbox;
-  Status interrupted;
+  ThreadRole driver;  // the thread that posts, waits, tests and polls
+  RequestTable requests TFC_GUARDED_BY(driver);
+  std::vector<std::unique_ptr<PeerLink>> links TFC_GUARDED_BY(driver);  // by rank; null until first used
+  std::vector<PeerLink*> used TFC_GUARDED_BY(driver);                   // the links that there are
+  std::array<epoll_event, 64> events TFC_GUARDED_BY(driver);
+  bool news TFC_GUARDED_BY(driver) = false;        // since the last Poll: bytes were moved, or Wake was called
+  int vain_spins TFC_GUARDED_BY(driver) = 0;       // in a row
+  int sleeps_to_skip TFC_GUARDED_BY(driver) = 0;   // before spinning is tried again
+  bool unanswered TFC_GUARDED_BY(driver) = false;  // something was sent that the peers' hosts may not have acknowledged
+  Deadline next_look TFC_GUARDED_BY(driver) = Deadline::At({});  // then: when to look whether they still do
+  Status broken TFC_GUARDED_BY(driver);  // the first error that a connection met: ends every call that has to wait
+  Status dead TFC_GUARDED_BY(driver);    // the first error that a call returned: ends every call
+
+  Mutex mutex;
+  std::vector<bool> handed_over TFC_GUARDED_BY(mutex);
+  std::vector<std::pair<int, UniqueFd>> inbox TFC_GUARDED_BY(mutex);
+  Status interrupted TFC_GUARDED_BY(mutex);
   std::atomic<bool> has_mail{false};  // inbox or interrupted was changed: look under the mutex
   std::atomic<bool> has_wake{false};
 };
@@ -96,14 +98,13 @@ Status TcpTransport::Impl::Open() {
   Result<EventFd> event = EventFd::Create();
   if (!event.ok()) return event.status();
   wake = event.Take();
-  links.resize(options.addresses.size());
   TFC_RETURN_IF_ERROR(Watch(kWakeId, wake.fd(), EPOLLIN));
   return options.bell == nullptr ? Status::Ok() : Watch(kBellId, options.bell->fd(), EPOLLIN);
 }
 
 void TcpTransport::Impl::Interrupt(const Status& status) {
   {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(mutex);
     if (!interrupted.ok()) return;
     interrupted = status;
     has_mail = true;
@@ -117,7 +118,7 @@ Status TcpTransport::Impl::AddConnection(int peer, UniqueFd fd) {
                   "rank " + std::to_string(peer) + " may not connect to rank " + std::to_string(options.self.rank));
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(mutex);
     if (handed_over[static_cast<size_t>(peer)]) {
       return Status(Code::kInvalidArgument, "rank " + std::to_string(peer) + " is connected already");
     }
@@ -152,7 +153,7 @@ Status TcpTransport::Impl::Fail(const Status& status) {
 Status TcpTransport::Impl::TakeHandedOver() {
   std::vector<std::pair<int, UniqueFd>> arrived;
   {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(mutex);
     has_mail = false;
     if (!interrupted.ok()) return Fail(interrupted);
     arrived.swap(inbox);
@@ -329,6 +330,7 @@ int TcpTransport::rank() const { return impl_->options.self.rank; }
 int TcpTransport::size() const { return impl_->options.self.size; }
 
 Result<Ticket> TcpTransport::PostSend(int peer, const Tag& tag, const ConstSpans& spans) {
+  impl_->driver.AssertHeld();
   TFC_RETURN_IF_ERROR(impl_->EnterPost());
   Ticket ticket = 0;
   Result<Request*> request = impl_->NewRequest(peer, tag, true, &ticket);
@@ -344,6 +346,7 @@ Result<Ticket> TcpTransport::PostSend(int peer, const Tag& tag, const ConstSpans
 }
 
 Result<Ticket> TcpTransport::PostReceive(int peer, const Tag& tag, const MutableSpans& spans) {
+  impl_->driver.AssertHeld();
   TFC_RETURN_IF_ERROR(impl_->EnterPost());
   Ticket ticket = 0;
   Result<Request*> request = impl_->NewRequest(peer, tag, false, &ticket);
@@ -359,6 +362,7 @@ Result<Ticket> TcpTransport::PostReceive(int peer, const Tag& tag, const Mutable
 }
 
 Status TcpTransport::Wait(Ticket ticket, Deadline deadline) {
+  impl_->driver.AssertHeld();
   TFC_RETURN_IF_ERROR(impl_->Enter());
   Request* request = impl_->requests.Find(ticket);
   if (request == nullptr) return Status(Code::kInvalidArgument, "no such ticket");
@@ -377,6 +381,7 @@ Status TcpTransport::Wait(Ticket ticket, Deadline deadline) {
 }
 
 Result<bool> TcpTransport::Test(Ticket ticket) {
+  impl_->driver.AssertHeld();
   TFC_RETURN_IF_ERROR(impl_->Enter());
   const Request* request = impl_->requests.Find(ticket);
   if (request == nullptr) return Status(Code::kInvalidArgument, "no such ticket");
@@ -392,6 +397,7 @@ Result<bool> TcpTransport::Test(Ticket ticket) {
 }
 
 Status TcpTransport::Poll(Deadline deadline, bool spin) {
+  impl_->driver.AssertHeld();
   TFC_RETURN_IF_ERROR(impl_->Enter());
   bool progress = false;
   impl_->PumpReady(&progress);

@@ -1,11 +1,11 @@
-#include "backends/cpu/transport/memory/memory_transport.h"
+#include "testing/memory_transport.h"
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace tfc {
 namespace {
@@ -59,7 +59,7 @@ Status Compare(const MemoryRequest& send, const MemoryRequest& receive, const st
 struct Member {
   bool closed = false;
   Status interrupted;
-  std::condition_variable changed;
+  CondVar changed;
 };
 
 }  // namespace
@@ -67,13 +67,13 @@ struct Member {
 struct MemoryHub::State {
   explicit State(const MemoryHubOptions& given) : options(given), members(static_cast<size_t>(given.size)) {}
 
-  Mailbox& BoxOf(int from, int to) { return boxes[{from, to}]; }
-  Member& MemberOf(int rank) { return members[static_cast<size_t>(rank)]; }
+  Mailbox& BoxOf(int from, int to) TFC_REQUIRES(mutex) { return boxes[{from, to}]; }
+  Member& MemberOf(int rank) TFC_REQUIRES(mutex) { return members[static_cast<size_t>(rank)]; }
 
   const MemoryHubOptions options;
-  std::mutex mutex;  // of everything below
-  std::vector<Member> members;
-  std::map<std::pair<int, int>, Mailbox> boxes;
+  Mutex mutex;
+  std::vector<Member> members TFC_GUARDED_BY(mutex);
+  std::map<std::pair<int, int>, Mailbox> boxes TFC_GUARDED_BY(mutex);
 };
 
 namespace {
@@ -82,7 +82,7 @@ class MemoryTransport final : public Transport {
  public:
   MemoryTransport(std::shared_ptr<MemoryHub::State> state, int rank) : state_(std::move(state)), rank_(rank) {}
   ~MemoryTransport() override {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     CloseLocked();
   }
 
@@ -90,7 +90,7 @@ class MemoryTransport final : public Transport {
   int size() const override { return state_->options.size; }
 
   Result<Ticket> PostSend(int peer, const Tag& tag, const ConstSpans& spans) override {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     TFC_RETURN_IF_ERROR(CheckPost(peer));
     if (state_->MemberOf(peer).closed) return Fail(Lost(peer));
     auto request = std::make_shared<MemoryRequest>();
@@ -102,7 +102,7 @@ class MemoryTransport final : public Transport {
   }
 
   Result<Ticket> PostReceive(int peer, const Tag& tag, const MutableSpans& spans) override {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     TFC_RETURN_IF_ERROR(CheckPost(peer));
     Mailbox& box = state_->BoxOf(peer, rank_);
     if (state_->MemberOf(peer).closed && box.sent.count(KeyOf(tag)) == 0) return Fail(Lost(peer));
@@ -117,7 +117,7 @@ class MemoryTransport final : public Transport {
   }
 
   Status Wait(Ticket ticket, Deadline deadline) override {
-    std::unique_lock<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     TFC_RETURN_IF_ERROR(CheckAlive());
     const auto found = requests_.find(ticket);
     if (found == requests_.end()) return Status(Code::kInvalidArgument, "no such ticket");
@@ -129,14 +129,14 @@ class MemoryTransport final : public Transport {
       const Status failure = FirstFailure();
       if (!failure.ok()) return Fail(failure);
       if (!in_time) return Fail(TimedOut(*request));
-      in_time = state_->MemberOf(rank_).changed.wait_until(lock, deadline.when()) == std::cv_status::no_timeout;
+      in_time = state_->MemberOf(rank_).changed.WaitUntil(state_->mutex, deadline);
     }
     requests_.erase(ticket);
     return Status::Ok();
   }
 
   Result<bool> Test(Ticket ticket) override {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     TFC_RETURN_IF_ERROR(CheckAlive());
     const auto found = requests_.find(ticket);
     if (found == requests_.end()) return Status(Code::kInvalidArgument, "no such ticket");
@@ -147,17 +147,17 @@ class MemoryTransport final : public Transport {
   }
 
   void Interrupt(const Status& status) override {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     Member& self = state_->MemberOf(rank_);
     if (self.interrupted.ok()) self.interrupted = status;
     (void)Fail(self.interrupted);  // at once: whoever was told of the error elsewhere may free the memory
-    self.changed.notify_all();
+    self.changed.NotifyAll();
   }
 
  private:
   static Status Lost(int peer) { return Status(Code::kPeerLost, NameOf(peer) + " closed the connection", peer); }
 
-  Status CheckAlive() {
+  Status CheckAlive() TFC_REQUIRES(state_->mutex) {
     if (!dead_.ok()) return dead_;
     const Member& self = state_->MemberOf(rank_);
     if (!self.interrupted.ok()) return Fail(self.interrupted);
@@ -165,7 +165,7 @@ class MemoryTransport final : public Transport {
     return Status::Ok();
   }
 
-  Status CheckPost(int peer) {
+  Status CheckPost(int peer) TFC_REQUIRES(state_->mutex) {
     TFC_RETURN_IF_ERROR(CheckAlive());
     if (peer >= 0 && peer < size() && peer != rank_) {
       const Status failure = FirstFailure();
@@ -176,7 +176,7 @@ class MemoryTransport final : public Transport {
   }
 
   // Why some posted request can never be done.
-  Status FirstFailure() const {
+  Status FirstFailure() const TFC_REQUIRES(state_->mutex) {
     for (const auto& [ticket, request] : requests_) {
       if (request->done) continue;
       if (!request->failure.ok()) return request->failure;
@@ -191,7 +191,7 @@ class MemoryTransport final : public Transport {
   }
 
   // Withdraws whatever points to memory of this rank: its owner may free it now.
-  Status Fail(const Status& status) {
+  Status Fail(const Status& status) TFC_REQUIRES(state_->mutex) {
     if (!dead_.ok()) return dead_;
     dead_ = status;
     for (auto& [key, box] : state_->boxes) {
@@ -206,13 +206,13 @@ class MemoryTransport final : public Transport {
     for (auto at = sent->begin(); at != sent->end();) at = at->second->eager ? std::next(at) : sent->erase(at);
   }
 
-  void CloseLocked() {
+  void CloseLocked() TFC_REQUIRES(state_->mutex) {
     (void)Fail(Status(Code::kCancelled, NameOf(rank_) + " is closed", rank_));
     state_->MemberOf(rank_).closed = true;
-    for (Member& member : state_->members) member.changed.notify_all();
+    for (Member& member : state_->members) member.changed.NotifyAll();
   }
 
-  Result<Ticket> Post(const RequestPtr& request, Mailbox* box) {
+  Result<Ticket> Post(const RequestPtr& request, Mailbox* box) TFC_REQUIRES(state_->mutex) {
     if (request->is_send) KeepIfSmall(request.get());
     auto& others = request->is_send ? box->awaited : box->sent;
     const auto other = others.find(KeyOf(request->tag));
@@ -238,7 +238,7 @@ class MemoryTransport final : public Transport {
   }
 
   // A message and its receive have found each other; a mismatch is the receiver's to report.
-  void Meet(const RequestPtr& mine, const RequestPtr& other) {
+  void Meet(const RequestPtr& mine, const RequestPtr& other) TFC_REQUIRES(state_->mutex) {
     MemoryRequest& send = mine->is_send ? *mine : *other;
     MemoryRequest& receive = mine->is_send ? *other : *mine;
     receive.failure = Compare(send, receive, NameOf(receive.peer));
@@ -247,14 +247,14 @@ class MemoryTransport final : public Transport {
       send.done = true;
       receive.done = true;
     }
-    state_->MemberOf(mine->peer).changed.notify_all();
+    state_->MemberOf(mine->peer).changed.NotifyAll();
   }
 
-  std::shared_ptr<MemoryHub::State> state_;
+  const std::shared_ptr<MemoryHub::State> state_;
   const int rank_;
-  Status dead_;
-  Ticket last_ticket_ = 0;
-  std::map<Ticket, RequestPtr> requests_;
+  Status dead_ TFC_GUARDED_BY(state_->mutex);
+  Ticket last_ticket_ TFC_GUARDED_BY(state_->mutex) = 0;
+  std::map<Ticket, RequestPtr> requests_ TFC_GUARDED_BY(state_->mutex);
 };
 
 }  // namespace
@@ -273,9 +273,9 @@ std::vector<std::unique_ptr<Transport>> MemoryHub::MakeAll() {
 }
 
 void MemoryHub::Close(int rank) {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->MemberOf(rank).closed = true;
-  for (Member& member : state_->members) member.changed.notify_all();
+  for (Member& member : state_->members) member.changed.NotifyAll();
 }
 
 }  // namespace tfc

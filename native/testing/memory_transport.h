@@ -1,6 +1,6 @@
 // A transport between threads of one process, for tests: the ranks of a hub.
-#ifndef TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_MEMORY_MEMORY_TRANSPORT_H_
-#define TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_MEMORY_MEMORY_TRANSPORT_H_
+#ifndef TFCOLLECTIVE_TESTING_MEMORY_TRANSPORT_H_
+#define TFCOLLECTIVE_TESTING_MEMORY_TRANSPORT_H_
 
 #include <cstddef>
 #include <memory>
@@ -41,4 +41,4 @@ class MemoryHub {
 
 }  // namespace tfc
 
-#endif  // TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_MEMORY_MEMORY_TRANSPORT_H_
+#endif  // TFCOLLECTIVE_TESTING_MEMORY_TRANSPORT_H_
