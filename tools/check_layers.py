@@ -19,7 +19,6 @@ BELOW: dict[str, tuple[str, ...]] = {
     "backends/cpu/reduce": ("base",),
     "backends/cpu/transport": ("base",),
     "backends/cpu/transport/tcp": ("backends/cpu/transport",),
-    "backends/cpu/transport/memory": ("backends/cpu/transport",),
     "backends/cpu/transport/recording": ("backends/cpu/transport",),
     "backends/cpu/shm": ("base",),
     "backends/cpu/algorithms": ("backends/cpu/transport", "backends/cpu/shm", "backends/cpu/reduce"),
@@ -29,14 +28,14 @@ BELOW: dict[str, tuple[str, ...]] = {
     "executor": ("communicator", "agreement"),
     "backends/nccl": ("executor",),
     "capi": ("backends/nccl",),
-    "tf_ops": (),
-    "tf_gpu": ("tf_ops",),
+    "tf_common": ("base",),
+    "tf_ops": ("tf_common",),
+    "tf_gpu": ("tf_common",),
 }
 RESERVED = {
     "backends/cpu/transport/tcp": ("control", "capi"),
-    "backends/cpu/transport/memory": (),
     "backends/cpu/transport/recording": ("capi",),
-    "include": ("capi", "tf_ops", "tf_gpu"),
+    "include": ("capi", "tf_common", "tf_ops", "tf_gpu"),
 }
 UNCHECKED = ("testing", "benchmarks")
 

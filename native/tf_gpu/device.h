@@ -5,7 +5,7 @@
 #include <tensorflow/core/framework/op_kernel.h>
 #include <xla/stream_executor/stream.h>
 
-namespace tfc_gpu {
+namespace tfc_tf::gpu {
 
 inline const char* Device() { return tensorflow::DEVICE_GPU; }
 inline constexpr char kLabel[] = "";
@@ -15,6 +15,6 @@ inline void* StreamOf(tensorflow::OpKernelContext* context) {
   return context->op_device_context()->stream()->platform_specific_handle().stream;
 }
 
-}  // namespace tfc_gpu
+}  // namespace tfc_tf::gpu
 
 #endif  // TFCOLLECTIVE_TF_GPU_DEVICE_H_

@@ -5,17 +5,17 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tf_gpu/buckets.h"
+#include "tf_common/attributes.h"
+#include "tf_common/buckets.h"
+#include "tf_common/communicator.h"
 #include "tf_gpu/device.h"
 #include "tf_gpu/operation.h"
-#include "tf_ops/factor.h"
 
-namespace tfc_gpu {
+namespace tfc_tf::gpu {
 namespace {
 
 using tensorflow::DataType;
@@ -23,26 +23,29 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
 
-template <typename Value>
-void Read(OpKernelConstruction* construction, const char* name, Value* value) {
-  const absl::Status status = construction->GetAttr(name, value);
-  if (!status.ok()) construction->CtxFailure(status);
-}
+// See tf_common/attributes.h. TensorFlow keeps the first error.
+class AttributeReader {
+ public:
+  explicit AttributeReader(OpKernelConstruction* construction) : construction_(construction) {}
 
-void ReadFactor(OpKernelConstruction* construction, const char* name, double* factor) {
-  std::string text;
-  Read(construction, name, &text);
-  if (!construction->status().ok()) return;
-  const std::optional<double> parsed = tfc_ops::ParseFactor(text);
-  if (!parsed) construction->CtxFailure(absl::InvalidArgumentError(tfc_ops::BadFactor(name, text)));
-  *factor = parsed.value_or(1.0);
-}
+  std::string String(const char* name) { return Get<std::string>(name); }
+  int32_t Int(const char* name) { return Get<int32_t>(name); }
+  double Float(const char* name) { return Get<float>(name); }
+  void Fail(const std::string& message) { Check(absl::InvalidArgumentError(message)); }
 
-void ReadReduction(OpKernelConstruction* construction, Wish* wish) {
-  Read(construction, "op", &wish->op);
-  ReadFactor(construction, "prescale", &wish->prescale);
-  ReadFactor(construction, "postscale", &wish->postscale);
-}
+ private:
+  template <typename Value>
+  Value Get(const char* name) {
+    Value value{};
+    Check(construction_->GetAttr(name, &value));
+    return value;
+  }
+  void Check(const absl::Status& status) {
+    if (!status.ok() && construction_->status().ok()) construction_->CtxFailure(status);
+  }
+
+  OpKernelConstruction* const construction_;
+};
 
 // FNV-1a of a plan's signature, without what follows a tab in a line: see tfc_plan_options.
 uint64_t Hash(const std::string& signature) {
@@ -59,14 +62,13 @@ uint64_t Hash(const std::string& signature) {
 class CollectiveKernel : public AsyncOpKernel {
  public:
   CollectiveKernel(OpKernelConstruction* construction, int32_t collective) : AsyncOpKernel(construction) {
-    wish_.collective = collective;
-    Read(construction, "tensor_name", &wish_.name);
-    Read(construction, "process_set_id", &wish_.process_set_id);
-    Read(construction, "timeout", &wish_.timeout_s);
+    AttributeReader reader(construction);
+    static_cast<CommonAttributes&>(request_) = ReadCommon(reader);
+    request_.collective = collective;
     if (collective == TFC_BROADCAST) {
-      Read(construction, "root_rank", &wish_.root);
+      request_.root = reader.Int("root_rank");
     } else {
-      ReadReduction(construction, &wish_);
+      request_.reduction = ReadReduction(reader);
     }
   }
 
@@ -75,7 +77,7 @@ class CollectiveKernel : public AsyncOpKernel {
     absl::Status status;
     for (size_t i = 0; i < pairs.size() && status.ok(); ++i) status = GetPair(context, static_cast<int>(i), &pairs[i]);
     const auto operation = std::make_shared<Operation>(std::move(pairs));
-    if (status.ok()) status = operation->Start(wish_, nullptr, StreamOf(context));
+    if (status.ok()) status = operation->Start(request_, nullptr, StreamOf(context));
     if (status.ok()) return operation->Await(Waiter{context, std::move(done), false});
     context->SetStatus(status);
     done();
@@ -94,10 +96,10 @@ class CollectiveKernel : public AsyncOpKernel {
     return status;
   }
 
-  const Wish& wish() const { return wish_; }
+  const Request& request() const { return request_; }
 
  private:
-  Wish wish_;
+  Request request_;
 };
 
 template <int32_t kCollective>
@@ -115,46 +117,40 @@ class ReducescatterKernel : public CollectiveKernel {
   absl::Status GetPair(OpKernelContext* context, int index, TensorPair* pair) override {
     pair->input = context->input(index);
     if (pair->input.dims() == 0)
-      return absl::InvalidArgumentError("'" + wish().name +
+      return absl::InvalidArgumentError("'" + request().name +
                                         "': needs a tensor with at least one dimension, got a scalar");
-    tfc_communicator_info info{};
-    info.struct_size = sizeof(info);
-    const absl::Status known = InfoOf(wish().process_set_id, &info);
-    if (!known.ok()) return known;
-    const int64_t rows = pair->input.dim_size(0);
+    tfc_error error = EmptyError();
+    const Communicator communicator = AcquireCommunicator(request().process_set_id, &error);
+    tfc_communicator_info info;
+    if (communicator == nullptr || !GetInfo(communicator, &info, &error)) return ToStatus(error);
     TensorShape shape = pair->input.shape();
-    shape.set_dim(0, rows / info.size + (info.rank < rows % info.size ? 1 : 0));
+    shape.set_dim(0, RowsOf(info, pair->input.dim_size(0)));
     Tensor* output = nullptr;
     const absl::Status status = context->allocate_output(index, shape, &output);
     if (status.ok()) pair->output = *output;
     return status;
   }
-
- private:
-  static absl::Status InfoOf(int32_t process_set_id, tfc_communicator_info* info) {
-    tfc_error error{};
-    error.struct_size = sizeof(error);
-    tfc_communicator* communicator = nullptr;
-    if (tfc_process_set_acquire(process_set_id, &communicator, &error) != TFC_OK) return ToStatus(error);
-    const tfc_code code = tfc_communicator_get_info(communicator, info, &error);
-    tfc_communicator_release(communicator);
-    return code == TFC_OK ? absl::OkStatus() : ToStatus(error);
-  }
 };
+
+// The one table of this process. Never destroyed: threads of the library may finish buckets while the process exits.
+// The processor's kernels count their buckets from 1: a handle says on which device a bucket was started.
+BucketRegistry<Operation>& StartedBuckets() {
+  static auto* const registry = new BucketRegistry<Operation>(int64_t{1} << 62);
+  return *registry;
+}
 
 // Start hands the tensors over and ends at once; done makes TensorFlow's stream wait. Two ops, as the stream would
 // else wait for a bucket before it computes the gradients of the next one.
 class BucketStartKernel : public OpKernel {
  public:
   explicit BucketStartKernel(OpKernelConstruction* construction) : OpKernel(construction) {
-    Read(construction, "plan", &plan_);
-    Read(construction, "bucket", &bucket_);
-    Read(construction, "process_set_id", &wish_.process_set_id);
-    Read(construction, "timeout", &wish_.timeout_s);
-    ReadReduction(construction, &wish_);
-    Read(construction, "signature", &signature_);
-    wish_.name = plan_ + "/bucket " + std::to_string(bucket_);
-    wish_.agreement = Hash(signature_);
+    AttributeReader reader(construction);
+    attributes_ = ReadBucket(reader);
+    request_.name = attributes_.plan + "/bucket " + std::to_string(attributes_.number);
+    request_.process_set_id = attributes_.process_set_id;
+    request_.timeout_s = attributes_.timeout_s;
+    request_.reduction = attributes_.reduction;
+    request_.agreement = Hash(attributes_.signature);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -176,18 +172,19 @@ class BucketStartKernel : public OpKernel {
     if (!allocated.ok()) return allocated;
     const auto operation = std::make_shared<Operation>(std::move(pairs));
     void* stream = StreamOf(context);
-    const absl::Status started = operation->Start(wish_, told_.exchange(true) ? nullptr : signature_.c_str(), stream);
+    const char* signature = shown_.exchange(true) ? nullptr : attributes_.signature.c_str();
+    const absl::Status started = operation->Start(request_, signature, stream);
     if (!started.ok()) return started;
-    *static_cast<int64_t*>(handle->data()) =
-        Buckets::Get().Add(BucketKey{wish_.process_set_id, plan_, bucket_}, operation, stream);
+    std::vector<std::shared_ptr<Operation>> abandoned;
+    *static_cast<int64_t*>(handle->data()) = StartedBuckets().Add(
+        BucketKey{attributes_.process_set_id, attributes_.plan, attributes_.number}, operation, &abandoned);
+    for (const auto& one : abandoned) one->Abandon(stream);
     return absl::OkStatus();
   }
 
-  std::string plan_;
-  int32_t bucket_ = 0;
-  Wish wish_;
-  std::string signature_;
-  std::atomic<bool> told_{false};  // it is long, and people need it once
+  BucketAttributes attributes_;
+  Request request_;
+  std::atomic<bool> shown_{false};  // the signature: it is long, and people need it once
 };
 
 class BucketDoneKernel : public AsyncOpKernel {
@@ -197,12 +194,10 @@ class BucketDoneKernel : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const Tensor& handle = context->input(0);
     const int64_t number = handle.NumElements() == 1 ? *static_cast<const int64_t*>(handle.data()) : 0;
-    const std::shared_ptr<Operation> operation = Buckets::Get().Take(number);
+    const std::shared_ptr<Operation> operation = StartedBuckets().Take(number);
     if (operation != nullptr) return operation->Await(Waiter{context, std::move(done)});
-    context->SetStatus(absl::FailedPreconditionError(
-        "FAILED_PRECONDITION: there is no started bucket with the handle " + std::to_string(number) +
-        " on GPUs: each start has one done, on the same device, before its bucket is started " +
-        std::to_string(Buckets::kKept) + " times more"));
+    context->SetStatus(absl::FailedPreconditionError("FAILED_PRECONDITION: " +
+                                                     BucketRegistry<Operation>::NotStarted(number, " on GPUs")));
     done();
   }
 };
@@ -228,4 +223,4 @@ TFC_REGISTER_ALL(DT_DOUBLE);
 TFC_REGISTER_ALL(DT_INT64);
 
 }  // namespace
-}  // namespace tfc_gpu
+}  // namespace tfc_tf::gpu

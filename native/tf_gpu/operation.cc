@@ -2,22 +2,12 @@
 
 #include <utility>
 
+#include "tf_common/canonical_codes.h"
+#include "tf_common/dtypes.h"
 #include "tf_gpu/device.h"
-#include "tf_ops/canonical_codes.h"
 
-namespace tfc_gpu {
+namespace tfc_tf::gpu {
 namespace {
-
-tfc_error EmptyError() {
-  tfc_error error;
-  error.struct_size = sizeof(error);
-  error.code = TFC_OK;
-  error.peer = -1;
-  error.sys_errno = 0;
-  error.reserved = 0;
-  error.message[0] = '\0';
-  return error;
-}
 
 // Never NULL, also for an empty tensor.
 void* DataOf(const Tensor& tensor) {
@@ -28,7 +18,7 @@ void* DataOf(const Tensor& tensor) {
 }  // namespace
 
 absl::Status ToStatus(const tfc_error& error) {
-  const auto code = static_cast<absl::StatusCode>(tfc_ops::CanonicalCodeOf(error.code));
+  const auto code = static_cast<absl::StatusCode>(CanonicalCodeOf(error.code));
   absl::Status status(code, std::string(tfc_code_name(error.code)) + ": " + error.message);
   const std::string code_text = std::to_string(error.code);
   const std::string peer_text = std::to_string(error.peer);
@@ -37,28 +27,10 @@ absl::Status ToStatus(const tfc_error& error) {
   return status;
 }
 
-int32_t TfcDtypeOf(tensorflow::DataType type) {
-  switch (type) {
-    case tensorflow::DT_HALF:
-      return TFC_FLOAT16;
-    case tensorflow::DT_BFLOAT16:
-      return TFC_BFLOAT16;
-    case tensorflow::DT_FLOAT:
-      return TFC_FLOAT32;
-    case tensorflow::DT_DOUBLE:
-      return TFC_FLOAT64;
-    case tensorflow::DT_INT64:
-      return TFC_INT64;
-    default:
-      return -1;
-  }
-}
-
-absl::Status Operation::Start(const Wish& wish, const char* agreement, void* stream) {
+absl::Status Operation::Start(const Request& asked, const char* agreement, void* stream) {
   tfc_error error = EmptyError();
-  tfc_communicator* communicator = nullptr;
-  if (tfc_process_set_acquire(wish.process_set_id, &communicator, &error) != TFC_OK) return ToStatus(error);
-  communicator_.reset(communicator);
+  communicator_ = AcquireCommunicator(asked.process_set_id, &error);
+  if (communicator_ == nullptr) return ToStatus(error);
   std::vector<tfc_span> spans;
   for (const TensorPair& pair : pairs_)
     spans.push_back(tfc_span{DataOf(pair.input), DataOf(pair.output), pair.input.NumElements()});
@@ -67,14 +39,14 @@ absl::Status Operation::Start(const Wish& wish, const char* agreement, void* str
     for (int i = 0; i < pairs_[0].input.dims(); ++i) shape.push_back(pairs_[0].input.dim_size(i));
   tfc_request request{};
   request.struct_size = sizeof(request);
-  request.collective = wish.collective;
+  request.collective = asked.collective;
   request.dtype = TfcDtypeOf(pairs_[0].input.dtype());
-  request.op = wish.op;
-  request.root = wish.root;
-  request.prescale = wish.prescale;
-  request.postscale = wish.postscale;
-  request.timeout_s = wish.timeout_s;
-  request.name = wish.name.c_str();
+  request.op = asked.reduction.op;
+  request.root = asked.root;
+  request.prescale = asked.reduction.prescale;
+  request.postscale = asked.reduction.postscale;
+  request.timeout_s = asked.timeout_s;
+  request.name = asked.name.c_str();
   request.spans = spans.data();
   request.num_spans = spans.size();
   request.shape = shape.data();
@@ -87,9 +59,9 @@ absl::Status Operation::Start(const Wish& wish, const char* agreement, void* str
   call.launched = &Operation::OnLaunched;
   call.user = new std::shared_ptr<Operation>(shared_from_this());
   call.through_host = 1;
-  call.agreement = wish.agreement;
+  call.agreement = asked.agreement;
   call.agreement_text = agreement;
-  if (tfc_device_run(communicator, &request, &call, &ticket_, &error) == TFC_OK) return absl::OkStatus();
+  if (tfc_device_run(communicator_.get(), &request, &call, &ticket_, &error) == TFC_OK) return absl::OkStatus();
   delete static_cast<std::shared_ptr<Operation>*>(call.user);
   return ToStatus(error);
 }
@@ -101,30 +73,12 @@ void Operation::OnLaunched(void* user, const tfc_error* error) {
 }
 
 void Operation::Finish(absl::Status status) {
-  std::optional<Waiter> waiter;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    launched_ = true;
-    status_ = std::move(status);
-    waiter.swap(waiter_);
-  }
-  if (waiter) Deliver(*waiter);
+  status_ = std::move(status);
+  if (const std::optional<Waiter> waiter = rendezvous_.Finish()) Deliver(*waiter);
 }
 
 void Operation::Await(Waiter waiter) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!launched_) {
-      waiter_ = std::move(waiter);
-      return;
-    }
-  }
-  Deliver(waiter);
-}
-
-bool Operation::launched() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return launched_;
+  if (const std::optional<Waiter> now = rendezvous_.Await(std::move(waiter))) Deliver(*now);
 }
 
 absl::Status Operation::Join(void* stream) const {
@@ -138,7 +92,6 @@ void Operation::Abandon(void* stream) {
   pairs_.clear();
 }
 
-// Runs without the lock: the operation is launched and has one waiter, so nobody else touches it any more.
 void Operation::Deliver(const Waiter& waiter) {
   absl::Status status = status_;
   if (status.ok()) status = Join(StreamOf(waiter.context));
@@ -162,4 +115,4 @@ absl::Status Operation::GiveOutputs(OpKernelContext* context) const {
   return absl::OkStatus();
 }
 
-}  // namespace tfc_gpu
+}  // namespace tfc_tf::gpu

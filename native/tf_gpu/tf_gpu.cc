@@ -1,4 +1,3 @@
 // One translation unit: TensorFlow's headers cost far more to compile than all of this.
-#include "tf_gpu/buckets.cc"    // NOLINT
 #include "tf_gpu/kernels.cc"    // NOLINT
 #include "tf_gpu/operation.cc"  // NOLINT

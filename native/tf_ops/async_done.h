@@ -6,7 +6,7 @@
 
 #include "tf_ops/tensorflow_c_api.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 
 // Tells TensorFlow that an asynchronous kernel has ended. Any thread, exactly once.
 //
@@ -27,6 +27,6 @@ class AsyncDone {
   std::function<void()> function_;
 };
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops
 
 #endif  // TFCOLLECTIVE_TF_OPS_ASYNC_DONE_H_

@@ -1,16 +1,110 @@
 // The two ops of a bucket. TensorFlow runs the stateful ops of a function one after the other, so one
 // op that waited would keep the next bucket from starting: start hands the tensors to the engine and
 // ends at once; done gives the results.
+#include <chrono>
 #include <memory>
 #include <utility>
 
-#include "tf_ops/bucket_registry.h"
+#include "tf_common/buckets.h"
+#include "tf_common/communicator.h"
+#include "tf_common/dtypes.h"
+#include "tf_ops/async_done.h"
 #include "tf_ops/kernel_registration.h"
-#include "tf_ops/kernels.h"
-#include "tf_ops/communicator.h"
+#include "tf_ops/registration.h"
+#include "tf_ops/tensors.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
+
+// On the clock of the timeline.
+int64_t NowNanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Shows in the timeline, if one is recorded, how long TensorFlow had nothing to do but wait.
+void RecordWait(const BucketKey& key, int64_t began_ns) {
+  const auto& [process_set_id, plan, number] = key;
+  const Communicator communicator = AcquireCommunicator(process_set_id, nullptr);
+  if (communicator == nullptr) return;
+  const std::string name = plan + "/bucket " + std::to_string(number);
+  tfc_timeline_event event{};
+  event.struct_size = sizeof(event);
+  event.name = name.c_str();
+  event.began_ns = began_ns;
+  event.ended_ns = NowNanoseconds();
+  tfc_timeline_add(communicator.get(), &event, nullptr);
+}
+
+OpError SetOutputs(TF_OpKernelContext* context, const std::vector<TensorPair>& pairs) {
+  if (TF_NumOutputs(context) != static_cast<int>(pairs.size())) {
+    return OpError::Invalid("the bucket was started with " + std::to_string(pairs.size()) + " tensors, but " +
+                            std::to_string(TF_NumOutputs(context)) + " are asked for");
+  }
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    TF_Tensor* tensor = pairs[i].output.get();
+    if (TF_ExpectedOutputDataType(context, index) != TF_TensorType(tensor)) {
+      return OpError::Invalid("the bucket was started with tensors of another type than is asked for");
+    }
+    const TfStatus status = NewTfStatus();
+    TF_SetOutput(context, index, tensor, status.get());  // shares the buffer
+    const OpError error = FromTfStatus(status);
+    if (!error.ok()) return error;
+  }
+  return OpError();
+}
+
+// A done kernel that waits for its bucket.
+struct Waiter {
+  TF_OpKernelContext* context;
+  AsyncDone done;
+  int64_t since_ns;
+};
+
+// One started bucket: the library finishes it, and a done kernel awaits it.
+class Bucket {
+ public:
+  Bucket(BucketKey key, std::vector<TensorPair> pairs) : key_(std::move(key)), pairs_(std::move(pairs)) {}
+
+  // The one table of this process. Never destroyed: the library's thread may finish buckets while the process exits.
+  static BucketRegistry<Bucket>& Started() {
+    static auto* const registry = new BucketRegistry<Bucket>(1);
+    return *registry;
+  }
+
+  // Once. Tensors that are not needed are dropped at once.
+  void Finish(OpError error) {
+    error_ = std::move(error);
+    if (!error_.ok()) pairs_.clear();
+    for (TensorPair& pair : pairs_) pair.input.reset();
+    const std::optional<Waiter> waiter = rendezvous_.Finish();
+    if (!waiter) return;
+    RecordWait(key_, waiter->since_ns);
+    Deliver(*waiter);
+  }
+
+  // Once. Never blocks.
+  void Await(Waiter waiter) {
+    if (const std::optional<Waiter> now = rendezvous_.Await(std::move(waiter))) Deliver(*now);
+  }
+
+  bool finished() const { return rendezvous_.finished(); }
+
+ private:
+  void Deliver(const Waiter& waiter) {
+    const OpError error = error_.ok() ? SetOutputs(waiter.context, pairs_) : error_;
+    pairs_.clear();
+    if (!error.ok()) TF_OpKernelContext_Failure(waiter.context, ToTfStatus(error).get());
+    waiter.done();
+  }
+
+  const BucketKey key_;
+  Rendezvous<Waiter> rendezvous_;
+  // Of the finishing side, then of the delivering one.
+  OpError error_;
+  std::vector<TensorPair> pairs_;
+};
 
 struct PlanDeleter {
   void operator()(tfc_plan* plan) const { tfc_plan_release(plan); }
@@ -19,22 +113,16 @@ using Plan = std::unique_ptr<tfc_plan, PlanDeleter>;
 
 class BucketStartKernel {
  public:
-  explicit BucketStartKernel(AttributeReader& reader)
-      : name_(reader.String("plan")),
-        signature_(reader.String("signature")),
-        num_buckets_(reader.Int("num_buckets")),
-        bucket_(reader.Int("bucket")),
-        process_set_id_(reader.Int("process_set_id")),
-        timeout_s_(reader.Float("timeout")),
-        reduction_(ReadReduction(reader)) {}
+  explicit BucketStartKernel(AttributeReader& reader) : attributes_(ReadBucket(reader)) {}
 
   OpError Compute(TF_OpKernelContext* context) const {
-    Communicator communicator;
-    Plan plan;
-    OpError error = AcquireCommunicator(process_set_id_, &communicator);
-    if (error.ok()) error = AcquirePlan(communicator, &plan);
+    tfc_error failure = EmptyError();
+    const Communicator communicator = AcquireCommunicator(attributes_.process_set_id, &failure);
+    if (communicator == nullptr) return OpError::From(failure);
+    const Plan plan = AcquirePlan(communicator, &failure);
+    if (plan == nullptr) return OpError::From(failure);
     std::vector<TensorPair> pairs;
-    if (error.ok()) error = GetTensors(context, &pairs);
+    OpError error = GetTensors(context, &pairs);
     Tensor handle;
     if (error.ok()) error = AllocateOutput(context, 0, TF_INT64, {}, &handle);
     if (!error.ok()) return error;
@@ -42,21 +130,20 @@ class BucketStartKernel {
   }
 
  private:
-  OpError AcquirePlan(const Communicator& communicator, Plan* plan) const {
+  // Empty, and the error is filled in, where that fails.
+  Plan AcquirePlan(const Communicator& communicator, tfc_error* error) const {
     tfc_plan_options options{};
     options.struct_size = sizeof(options);
-    options.name = name_.c_str();
-    options.signature = signature_.c_str();
-    options.num_buckets = num_buckets_;
-    options.op = reduction_.op;
-    options.prescale = reduction_.prescale;
-    options.postscale = reduction_.postscale;
-    options.timeout_s = timeout_s_;
-    tfc_error error = EmptyError();
-    tfc_plan* raw = nullptr;
-    if (tfc_plan_acquire(communicator.get(), &options, &raw, &error) != TFC_OK) return OpError::From(error);
-    plan->reset(raw);
-    return OpError();
+    options.name = attributes_.plan.c_str();
+    options.signature = attributes_.signature.c_str();
+    options.num_buckets = attributes_.num_buckets;
+    options.op = attributes_.reduction.op;
+    options.prescale = attributes_.reduction.prescale;
+    options.postscale = attributes_.reduction.postscale;
+    options.timeout_s = attributes_.timeout_s;
+    tfc_plan* plan = nullptr;
+    tfc_plan_acquire(communicator.get(), &options, &plan, error);
+    return Plan(plan);
   }
 
   // References of the inputs, and memory for the results: the outputs belong to the done op.
@@ -76,15 +163,18 @@ class BucketStartKernel {
     std::vector<tfc_span> spans;
     for (const TensorPair& pair : pairs) spans.push_back(SpanOf(pair));
     const int32_t dtype = TfcDtypeOf(TF_TensorType(pairs[0].input.get()));
-    const auto bucket = std::make_shared<Bucket>(BucketKey{process_set_id_, name_, bucket_}, std::move(pairs));
-    *handle = BucketRegistry::Get().Add(bucket);
-    auto* engines = new std::shared_ptr<Bucket>(bucket);
+    const BucketKey key{attributes_.process_set_id, attributes_.plan, attributes_.number};
+    const auto bucket = std::make_shared<Bucket>(key, std::move(pairs));
+    std::vector<std::shared_ptr<Bucket>> abandoned;
+    *handle = Bucket::Started().Add(key, bucket, &abandoned);
+    auto* user = new std::shared_ptr<Bucket>(bucket);
     tfc_error error = EmptyError();
-    if (tfc_plan_start(plan.get(), bucket_, dtype, spans.data(), spans.size(), &OnReduced, engines, &error) == TFC_OK) {
+    if (tfc_plan_start(plan.get(), attributes_.number, dtype, spans.data(), spans.size(), &OnReduced, user, &error) ==
+        TFC_OK) {
       return OpError();
     }
-    delete engines;
-    BucketRegistry::Get().Take(*handle);
+    delete user;
+    Bucket::Started().Take(*handle);
     return OpError::From(error);
   }
 
@@ -93,13 +183,7 @@ class BucketStartKernel {
     (*bucket)->Finish(error == nullptr ? OpError() : OpError::From(*error));
   }
 
-  const std::string name_;
-  const std::string signature_;
-  const int32_t num_buckets_;
-  const int32_t bucket_;
-  const int32_t process_set_id_;
-  const double timeout_s_;
-  const ReductionAttributes reduction_;
+  const BucketAttributes attributes_;
 };
 
 class BucketDoneKernel {
@@ -107,7 +191,7 @@ class BucketDoneKernel {
   explicit BucketDoneKernel(AttributeReader&) {}
 
   void Compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const {
-    BucketWaiter waiter{context, AsyncDone(done)};
+    Waiter waiter{context, AsyncDone(done), NowNanoseconds()};
     std::shared_ptr<Bucket> bucket;
     const OpError error = Find(context, &bucket);
     if (error.ok()) return bucket->Await(std::move(waiter));
@@ -122,12 +206,9 @@ class BucketDoneKernel {
     if (!error.ok()) return error;
     if (TF_TensorElementCount(handle.get()) != 1) return OpError::Invalid("a bucket's handle is one number");
     const int64_t number = *static_cast<const int64_t*>(DataOf(handle.get()));
-    *bucket = BucketRegistry::Get().Take(number);
+    *bucket = Bucket::Started().Take(number);
     if (*bucket) return OpError();
-    return OpError{TFC_FAILED_PRECONDITION, -1,
-                   "there is no started bucket with the handle " + std::to_string(number) +
-                       ": each start has one done, before its bucket is started " +
-                       std::to_string(BucketRegistry::kKept) + " times more"};
+    return OpError{TFC_FAILED_PRECONDITION, -1, BucketRegistry<Bucket>::NotStarted(number, "")};
   }
 };
 
@@ -139,4 +220,4 @@ std::string RegisterBucketKernels() {
   return error;
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

@@ -2,7 +2,10 @@
 
 #include <utility>
 
-namespace tfc_ops {
+#include "tf_common/communicator.h"
+#include "tf_common/dtypes.h"
+
+namespace tfc_tf::ops {
 
 void Call::Start(std::unique_ptr<Call> call, const CommonAttributes& attributes) {
   const OpError error = call->Submit(attributes, &call);
@@ -11,15 +14,13 @@ void Call::Start(std::unique_ptr<Call> call, const CommonAttributes& attributes)
 
 // Where the submission succeeds, the call belongs to OnDone (and may be gone already): `self` is empty then.
 OpError Call::Submit(const CommonAttributes& attributes, std::unique_ptr<Call>* self) {
-  Communicator communicator;
-  OpError failure = AcquireCommunicator(attributes.process_set_id, &communicator);
-  if (!failure.ok()) return failure;
+  tfc_error error = EmptyError();
+  const Communicator communicator = AcquireCommunicator(attributes.process_set_id, &error);
   tfc_communicator_info info;
-  failure = GetInfo(communicator, &info);
-  if (!failure.ok()) return failure;
+  if (communicator == nullptr || !GetInfo(communicator, &info, &error)) return OpError::From(error);
   request_.struct_size = sizeof(request_);
   request_.prescale = request_.postscale = 1.0;
-  failure = Prepare(info);
+  OpError failure = Prepare(info);
   if (!failure.ok()) {
     failure.message = "'" + attributes.name + "': " + failure.message;
     return failure;
@@ -28,7 +29,6 @@ OpError Call::Submit(const CommonAttributes& attributes, std::unique_ptr<Call>* 
   request_.timeout_s = attributes.timeout_s;
   request_.spans = spans_.data();
   request_.num_spans = spans_.size();
-  tfc_error error = EmptyError();
   Call* raw = self->release();
   if (tfc_submit(communicator.get(), &request_, &Call::OnDone, raw, &error) == TFC_OK) return OpError();
   self->reset(raw);
@@ -63,4 +63,4 @@ void Call::UseShape(std::vector<int64_t> shape) {
   request_.ndim = static_cast<int32_t>(shape_.size());
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

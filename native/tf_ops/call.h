@@ -5,13 +5,12 @@
 #include <memory>
 #include <vector>
 
+#include "tf_common/attributes.h"
 #include "tf_ops/async_done.h"
-#include "tf_ops/attributes.h"
 #include "tf_ops/tensors.h"
-#include "tf_ops/communicator.h"
 #include "tfcollective/tfcollective.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 
 // Lives from compute until it has told TensorFlow the end; everything that the request points to
 // lives in it. Never blocks.
@@ -56,6 +55,6 @@ class Call {
   std::vector<int64_t> shape_;
 };
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops
 
 #endif  // TFCOLLECTIVE_TF_OPS_CALL_H_

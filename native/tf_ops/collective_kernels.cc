@@ -3,9 +3,9 @@
 
 #include "tf_ops/call.h"
 #include "tf_ops/kernel_registration.h"
-#include "tf_ops/kernels.h"
+#include "tf_ops/registration.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 // Every input goes, as a span, to the output of the same number.
@@ -115,4 +115,4 @@ std::string RegisterCollectiveKernels() {
   return error;
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

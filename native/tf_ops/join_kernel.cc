@@ -4,26 +4,28 @@
 #include <thread>
 #include <utility>
 
+#include "tf_common/communicator.h"
 #include "tf_ops/async_done.h"
 #include "tf_ops/kernel_registration.h"
-#include "tf_ops/kernels.h"
+#include "tf_ops/registration.h"
 #include "tf_ops/tensors.h"
-#include "tf_ops/communicator.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 class JoinKernel {
  public:
-  explicit JoinKernel(AttributeReader& reader) : process_set_id_(reader.Int("process_set_id")), timeout_s_(reader.Float("timeout")) {}
+  explicit JoinKernel(AttributeReader& reader)
+      : process_set_id_(reader.Int("process_set_id")), timeout_s_(reader.Float("timeout")) {}
 
   // tfc_join blocks for as long as the others have data, and works meanwhile: on a thread of its own, so that
   // TensorFlow's stay free.
   void Compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const {
     const AsyncDone ended(done);
-    Communicator communicator;
-    OpError error = AcquireCommunicator(process_set_id_, &communicator);
-    if (error.ok()) {
+    tfc_error failure = EmptyError();
+    Communicator communicator = AcquireCommunicator(process_set_id_, &failure);
+    OpError error = OpError::From(failure);
+    if (communicator != nullptr) {
       try {
         std::thread(&JoinKernel::Run, std::move(communicator), timeout_s_, context, ended).detach();
         return;
@@ -61,4 +63,4 @@ class JoinKernel {
 
 std::string RegisterJoinKernel() { return RegisterAsyncKernel<JoinKernel>("TfcollectiveJoin"); }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

@@ -9,7 +9,7 @@
 #include "tf_ops/tensorflow_c_api.h"
 #include "tf_ops/tf_status.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 
 // `Kernel` is made from an AttributeReader&.
 template <typename Kernel>
@@ -50,6 +50,6 @@ std::string RegisterKernel(const char* op) {
   return Register(op, TF_NewKernelBuilder(op, "CPU", &CreateKernel<Kernel>, compute, &DeleteKernel<Kernel>));
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops
 
 #endif  // TFCOLLECTIVE_TF_OPS_KERNEL_REGISTRATION_H_

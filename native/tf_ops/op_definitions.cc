@@ -1,12 +1,11 @@
-#include "tf_ops/op_definitions.h"
-
 #include <vector>
 
+#include "tf_ops/registration.h"
 #include "tf_ops/shape_functions.h"
 #include "tf_ops/tensors.h"
 #include "tf_ops/tf_status.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 using Specs = std::vector<std::string>;
@@ -29,10 +28,10 @@ std::vector<OpDefinition> AllOps() {
   const Specs types{"N: int >= 1", kTypeAttr};
   // `tensor_name` is what the ranks are matched by; a timeout of 0 means the communicator's default.
   const Specs common{"tensor_name: string", "process_set_id: int = 0", "timeout: float = 0.0"};
-  // `op` is a tfc_op; the factors are numbers as text: see factor.h.
+  // `op` is a tfc_op; the factors are numbers as text: see ReadFactor.
   const Specs reduction{"op: int", "prescale: string = '1.0'", "postscale: string = '1.0'"};
-  const Specs plan{"plan: string",     "signature: string", "num_buckets: int >= 1",
-                   "bucket: int >= 0", "process_set_id: int = 0",    "timeout: float = 0.0"};
+  const Specs plan{"plan: string",     "signature: string",       "num_buckets: int >= 1",
+                   "bucket: int >= 0", "process_set_id: int = 0", "timeout: float = 0.0"};
   return {
       {"TfcollectiveAllreduce", {"tensor: T"}, {"reduced: T"}, type + common + reduction, SameShapes},
       {"TfcollectiveGroupedAllreduce", {"tensors: N * T"}, {"reduced: N * T"}, types + common + reduction, SameShapes},
@@ -75,4 +74,4 @@ std::string RegisterOps() {
   return "";
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

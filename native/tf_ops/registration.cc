@@ -1,11 +1,9 @@
 // Loading the library registers its ops: that is how tf.load_op_library finds them.
+#include "tf_ops/registration.h"
+
 #include <cstdio>
-#include <string>
 
-#include "tf_ops/kernels.h"
-#include "tf_ops/op_definitions.h"
-
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 bool RegisterEverything() {
@@ -22,4 +20,4 @@ bool RegisterEverything() {
 [[maybe_unused]] const bool registered = RegisterEverything();
 
 }  // namespace
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

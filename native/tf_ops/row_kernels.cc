@@ -5,11 +5,12 @@
 #include <numeric>
 #include <utility>
 
+#include "tf_common/communicator.h"
 #include "tf_ops/call.h"
 #include "tf_ops/kernel_registration.h"
-#include "tf_ops/kernels.h"
+#include "tf_ops/registration.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 class RowsCall : public Call {
@@ -138,7 +139,7 @@ class ReducescatterCall : public RowsCall {
     UseReduction(reduction_);
     OpError error = PrepareInput(TFC_REDUCESCATTER);
     if (!error.ok()) return error;
-    error = AllocateRows(input_rows() / info.size + (info.rank < input_rows() % info.size ? 1 : 0));
+    error = AllocateRows(RowsOf(info, input_rows()));
     if (error.ok()) spans()[0].output = DataOf(output());
     return error;
   }
@@ -181,4 +182,4 @@ std::string RegisterRowKernels() {
   return error;
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 struct ShapeDeleter {
@@ -67,4 +67,4 @@ void Unknown(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

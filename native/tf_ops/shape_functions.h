@@ -4,7 +4,7 @@
 
 #include "tf_ops/tensorflow_c_api.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 
 // Output i has the shape of input i.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);
@@ -17,6 +17,6 @@ void Scalar(TF_ShapeInferenceContext* context, TF_Status* status);
 // Nothing is known, or there is no output.
 void Unknown(TF_ShapeInferenceContext* context, TF_Status* status);
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops
 
 #endif  // TFCOLLECTIVE_TF_OPS_SHAPE_FUNCTIONS_H_

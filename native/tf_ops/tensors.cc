@@ -1,41 +1,11 @@
 #include "tf_ops/tensors.h"
 
-namespace tfc_ops {
+#include "tf_common/dtypes.h"
+
+namespace tfc_tf::ops {
 
 const char kTypeAttr[] =
     "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool}";
-
-int32_t TfcDtypeOf(TF_DataType type) {
-  switch (type) {
-    case TF_HALF:
-      return TFC_FLOAT16;
-    case TF_BFLOAT16:
-      return TFC_BFLOAT16;
-    case TF_FLOAT:
-      return TFC_FLOAT32;
-    case TF_DOUBLE:
-      return TFC_FLOAT64;
-    case TF_INT8:
-      return TFC_INT8;
-    case TF_INT16:
-      return TFC_INT16;
-    case TF_INT32:
-      return TFC_INT32;
-    case TF_INT64:
-      return TFC_INT64;
-    case TF_UINT8:
-      return TFC_UINT8;
-    case TF_UINT16:
-      return TFC_UINT16;
-    case TF_UINT32:
-      return TFC_UINT32;
-    case TF_UINT64:
-      return TFC_UINT64;
-    case TF_BOOL:
-      return TFC_BOOL;
-  }
-  return -1;
-}
 
 std::vector<int64_t> ShapeOf(const TF_Tensor* tensor) {
   std::vector<int64_t> shape(static_cast<size_t>(TF_NumDims(tensor)));
@@ -47,12 +17,6 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(shape[i]);
   return text + "]";
-}
-
-int64_t ElementCount(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (int64_t dimension : shape) count *= dimension;
-  return count;
 }
 
 void* DataOf(TF_Tensor* tensor) {
@@ -72,7 +36,9 @@ OpError GetInput(TF_OpKernelContext* context, int index, Tensor* tensor) {
 namespace {
 
 size_t BytesOf(TF_DataType type, const std::vector<int64_t>& shape) {
-  return static_cast<size_t>(ElementCount(shape)) * tfc_dtype_size(TfcDtypeOf(type));
+  size_t bytes = tfc_dtype_size(TfcDtypeOf(type));
+  for (const int64_t dimension : shape) bytes *= static_cast<size_t>(dimension);
+  return bytes;
 }
 
 }  // namespace
@@ -112,4 +78,4 @@ tfc_span SpanOf(const TensorPair& pair) {
   return tfc_span{pair.input ? DataOf(pair.input.get()) : output, output, TF_TensorElementCount(pair.output.get())};
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

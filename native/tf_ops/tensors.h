@@ -11,7 +11,7 @@
 #include "tf_ops/tf_status.h"
 #include "tfcollective/tfcollective.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 
 struct TensorDeleter {
   void operator()(TF_Tensor* tensor) const { TF_DeleteTensor(tensor); }
@@ -25,15 +25,11 @@ struct TensorPair {
   Tensor output;
 };
 
-// The tfc_dtype of a TensorFlow type, or -1.
-int32_t TfcDtypeOf(TF_DataType type);
-
 // The ops' attribute: "T: {half, ...}": every type that has a tfc_dtype.
 extern const char kTypeAttr[];
 
 std::vector<int64_t> ShapeOf(const TF_Tensor* tensor);
 std::string ShapeText(const std::vector<int64_t>& shape);  // "[2,3]"
-int64_t ElementCount(const std::vector<int64_t>& shape);
 
 // Never NULL, also for an empty tensor.
 void* DataOf(TF_Tensor* tensor);
@@ -49,6 +45,6 @@ OpError GetInputAndLikeOutput(TF_OpKernelContext* context, int index, TensorPair
 
 tfc_span SpanOf(const TensorPair& pair);
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops
 
 #endif  // TFCOLLECTIVE_TF_OPS_TENSORS_H_

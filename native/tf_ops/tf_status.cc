@@ -1,6 +1,6 @@
 #include "tf_ops/tf_status.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 namespace {
 
 constexpr int kFirstCode = TFC_OK;
@@ -32,17 +32,6 @@ int32_t TfcCodeOf(TF_Code code) {
 
 }  // namespace
 
-tfc_error EmptyError() {
-  tfc_error error;
-  error.struct_size = sizeof(error);
-  error.code = TFC_OK;
-  error.peer = -1;
-  error.sys_errno = 0;
-  error.reserved = 0;
-  error.message[0] = '\0';
-  return error;
-}
-
 TfStatus ToTfStatus(const OpError& error) {
   TfStatus status = NewTfStatus();
   const std::string message = std::string(tfc_code_name(error.code)) + ": " + error.message;
@@ -56,4 +45,4 @@ OpError FromTfStatus(const TfStatus& status) {
   return OpError{TfcCodeOf(TF_GetCode(status.get())), -1, TF_Message(status.get())};
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "tf_ops/canonical_codes.h"
+#include "tf_common/canonical_codes.h"
 #include "tf_ops/tensorflow_c_api.h"
 #include "tfcollective/tfcollective.h"
 
-namespace tfc_ops {
+namespace tfc_tf::ops {
 
 struct TfStatusDeleter {
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
@@ -34,9 +34,6 @@ struct OpError {
   static OpError Invalid(std::string message) { return OpError{TFC_INVALID_ARGUMENT, -1, std::move(message)}; }
 };
 
-// A tfc_error ready to be filled in.
-tfc_error EmptyError();
-
 // The error as a TensorFlow status: mapped code; "<CODE>: <message>"; and, for programs, the payloads
 // "tfcollective/code" and "tfcollective/peer" with the decimal numbers.
 TfStatus ToTfStatus(const OpError& error);
@@ -44,6 +41,6 @@ TfStatus ToTfStatus(const OpError& error);
 // What TensorFlow said; ok if it is TF_OK.
 OpError FromTfStatus(const TfStatus& status);
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf::ops
 
 #endif  // TFCOLLECTIVE_TF_OPS_TF_STATUS_H_

@@ -5,13 +5,13 @@
 
 #include <tensorflow/core/framework/op_kernel.h>
 
-namespace tfc_gpu {
+namespace tfc_tf::gpu {
 
 inline const char* Device() { return tensorflow::DEVICE_CPU; }
 inline constexpr char kLabel[] = "standin";
 
 inline void* StreamOf(tensorflow::OpKernelContext*) { return nullptr; }
 
-}  // namespace tfc_gpu
+}  // namespace tfc_tf::gpu
 
 #endif  // TFCOLLECTIVE_TF_GPU_DEVICE_H_

@@ -1,10 +1,10 @@
 // Our error codes as the canonical codes that TensorFlow, Abseil and gRPC share.
-#ifndef TFCOLLECTIVE_TF_OPS_CANONICAL_CODES_H_
-#define TFCOLLECTIVE_TF_OPS_CANONICAL_CODES_H_
+#ifndef TFCOLLECTIVE_TF_COMMON_CANONICAL_CODES_H_
+#define TFCOLLECTIVE_TF_COMMON_CANONICAL_CODES_H_
 
 #include "tfcollective/tfcollective.h"
 
-namespace tfc_ops {
+namespace tfc_tf {
 
 inline constexpr int kCanonicalUnknown = 2;
 
@@ -39,6 +39,6 @@ constexpr int CanonicalCodeOf(int code) {
   }
 }
 
-}  // namespace tfc_ops
+}  // namespace tfc_tf
 
-#endif  // TFCOLLECTIVE_TF_OPS_CANONICAL_CODES_H_
+#endif  // TFCOLLECTIVE_TF_COMMON_CANONICAL_CODES_H_
