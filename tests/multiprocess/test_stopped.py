@@ -11,7 +11,7 @@ import pytest
 from launching import Run, environment_of, gone, until, words_of
 from patience import within
 
-from tfcollective.agent.config import AgentConfig, WorkerConfig
+from tfcollective.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective.codec import encode_line
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.job_keys import new_key
@@ -19,7 +19,7 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings
 from tfcollective.launch.providers.commands import own_agent
 from tfcollective.launch.providers.local import LocalLauncher
-from tfcollective.tasks import workers
+from tfcollective.tasks import TaskKey, workers
 
 pytestmark = pytest.mark.multiprocess
 
@@ -55,7 +55,7 @@ def agent_with_a_rank(host_timeout=None):
     with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
         agent = subprocess.Popen(own_agent(), stdin=subprocess.PIPE, bufsize=0)
         try:
-            config = AgentConfig("job", (WorkerConfig("worker:0", 0, SLEEP, {}),), lost_after=host_timeout)
+            config = AgentConfig("job", (WorkerPlan(TaskKey.parse("worker:0"), 0, SLEEP, {}),), lost_after=host_timeout)
             agent.stdin.write(encode_line(NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",))))
             agent.stdin.write(encode_line(config))
             until(lambda: psutil.Process(agent.pid).children(), 60)

@@ -12,8 +12,7 @@ from launching import gone, until
 from patience import within
 
 from tfcollective.control.protocol import is_loopback
-from tfcollective.machine.network import interface_addresses
-from tfcollective.machine.ports import free_ports
+from tfcollective.machine.network import free_ports, interface_addresses
 
 pytestmark = pytest.mark.multiprocess
 KEY = {"TFCOLLECTIVE_KEY": "ab" * 32}

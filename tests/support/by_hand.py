@@ -14,7 +14,7 @@ import psutil
 
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.records import running_jobs
-from tfcollective.machine.ports import free_ports
+from tfcollective.machine.network import free_ports
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.
 TRAIN = """

@@ -21,12 +21,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfcollective import log
-from tfcollective.agent.config import AgentConfig, Order, StopCommand
-from tfcollective.agent.interrupts import COORDINATOR_LOST, STOP_SIGNALS, Interrupts
 from tfcollective.agent.node import enroll, node_client, own_address, placed
-from tfcollective.agent.orders import Orders, follow_orders
+from tfcollective.agent.orders import COORDINATOR_LOST, STOP_SIGNALS, Interrupts, Orders, follow_orders
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import End, FirstOrder, NodeSettings, end_key, node_name
+from tfcollective.agent.protocol import (
+    AgentConfig,
+    End,
+    FirstOrder,
+    NodeSettings,
+    Order,
+    StopCommand,
+    end_key,
+    node_name,
+)
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.clock import SYSTEM_CLOCK, Deadline

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from tfcollective import log
 from tfcollective._version import __version__
-from tfcollective.agent.config import AgentConfig, WorkerConfig
-from tfcollective.agent.protocol import HOROVOD_PACKAGES, NodeFacts, NodeSettings
+from tfcollective.agent.protocol import HOROVOD_PACKAGES, AgentConfig, NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import Deadline, poll
 from tfcollective.codec import to_document
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
@@ -24,8 +23,7 @@ from tfcollective.identity.addresses import route_address
 from tfcollective.identity.keys import read_key
 from tfcollective.machine.cores import available_cores, thread_variables
 from tfcollective.machine.gpus import gpu_variables, visible_gpus
-from tfcollective.machine.network import choose_address, interface_addresses, with_interface
-from tfcollective.machine.ports import free_ports
+from tfcollective.machine.network import choose_address, free_ports, interface_addresses, with_interface
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import NO_RANK
 from tfcollective.timing import TIMING
@@ -124,7 +122,7 @@ def placed(config: AgentConfig, settings: NodeSettings, address: str) -> AgentCo
     return replace(config, workers=tuple(workers))
 
 
-def _placed(worker: WorkerConfig, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerConfig:
+def _placed(worker: WorkerPlan, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerPlan:
     ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
     slots = len(ranks) if mpi is None else mpi[2]
     share = max(1, available_cores() // max(1, slots))

@@ -1,11 +1,13 @@
-"""The orders of an agent's launcher, line by line: over its stdin, or from the coordinator.
+"""What the main thread of an agent waits for: its launcher's orders, signals, and news of other threads.
 
-Their reader sees no difference: what the coordinator has is written into a socket, whose other end is read as stdin is.
+Orders come line by line, over stdin or from the coordinator. Their reader sees no difference: what the coordinator has
+is written into a socket, whose other end is read as stdin is.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from contextlib import suppress
 
@@ -13,7 +15,7 @@ from tfcollective.agent.protocol import orders_key
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["Orders", "follow_orders"]
+__all__ = ["COORDINATOR_LOST", "Interrupts", "Orders", "STOP_SIGNALS", "follow_orders"]
 
 _READ_BYTES = 1 << 16
 
@@ -60,3 +62,47 @@ def follow_orders(client: CoordinatorClient, number: int, writer: socket.socket)
     with suppress(OSError):  # the agent has ended and closed it
         for line in channel.receive(orders_key(number)):
             writer.sendall(str(line).encode() + b"\n")
+
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+COORDINATOR_LOST = 0  # among the numbers of signals
+
+
+class Interrupts:
+    """A context manager of the main thread: while it is open, children that end, requests to stop and the loss of the
+    coordinator interrupt nothing and can be waited for."""
+
+    def __enter__(self) -> Interrupts:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, _ignore) for number in (signal.SIGCHLD, *STOP_SIGNALS)}
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        signal.set_wakeup_fd(self._fd)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._reader.close()
+        self._writer.close()
+
+    def coordinator_lost(self) -> None:
+        """From any thread."""
+        with suppress(OSError):  # the agent has ended meanwhile
+            self._writer.send(bytes([COORDINATOR_LOST]))
+
+    def fileno(self) -> int:
+        """What to wait on before :meth:`read`."""
+        return self._reader.fileno()
+
+    def read(self) -> bytes:
+        """The numbers of the signals that came, and ``COORDINATOR_LOST``."""
+        try:
+            return self._reader.recv(_READ_BYTES)
+        except BlockingIOError:
+            return b""
+
+
+def _ignore(number: int, frame: object) -> None:
+    """The wake-up descriptor carries the signal; a handler must exist for that."""

@@ -1,20 +1,33 @@
-"""What a node's agent and its launcher say to each other besides orders: settings, facts, signs of life, refusals."""
+"""What a node's agent and its launcher say to each other: values that travel as lines of JSON, over the agent's stdin
+or through the coordinator."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from signal import Signals
+from typing import Any
 
+from tfcollective.agent.policy import StopCause
 from tfcollective.codec import encode_line
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective.tasks import NO_RANK, TaskKey
+from tfcollective.timing import TIMING
 
 __all__ = [
+    "AgentConfig",
+    "Command",
     "End",
-    "HOROVOD_PACKAGES",
-    "NodeFacts",
     "FirstOrder",
+    "HOROVOD_PACKAGES",
+    "KillCommand",
+    "NodeFacts",
     "NodeSettings",
+    "Order",
+    "StopCommand",
+    "ProcessOptions",
+    "WorkerPlan",
     "end_key",
     "node_name",
     "orders_key",
@@ -131,3 +144,132 @@ def orders_key(number: int) -> str:
 def refusal_line(reason: str) -> bytes:
     """The order to go away."""
     return encode_line(FirstOrder(reason))
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One process to run: its task, its rank, its command and what to add to its environment.
+
+    An auxiliary task has no rank (``NO_RANK``); when it fails, the others go on.
+
+    Attributes:
+        local_rank: its slot on its host.
+        host: where it runs; empty: on the launcher's machine.
+    """
+
+    task: TaskKey
+    rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    local_rank: int = 0
+    host: str = ""
+
+    @property
+    def is_auxiliary_task(self) -> bool:
+        """Whether it runs outside the world."""
+        return self.rank == NO_RANK
+
+    @property
+    def label(self) -> str:
+        """What its lines of output begin with: the rank, or what stands for it."""
+        return self.task.type if self.is_auxiliary_task else str(self.rank)
+
+    @property
+    def place(self) -> str:
+        """Which slot of which host it has, for people; empty on the launcher's machine."""
+        return f"{self.host}, slot {self.local_rank}" if self.host and not self.is_auxiliary_task else self.host
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """How all processes of a job run.
+
+    Attributes:
+        cwd: where they run; None: where their agent runs, on the launcher's machine here.
+        log_dir: keep every rank's output under ``log_dir/rank.N/``, an auxiliary task's under its name; None: do not.
+        prefix: whether lines of output start with ``[rank]<stdout>: ``.
+        timestamps: whether the time stands before that.
+        log_level: what they and their agent log.
+        grace: how long (s) they have between SIGTERM and SIGKILL when a person or a platform asks for the end.
+    """
+
+    cwd: str | None = None
+    log_dir: str | None = None
+    prefix: bool = True
+    timestamps: bool = False
+    log_level: str = "warning"
+    grace: float = TIMING.grace
+
+    @property
+    def process_options(self) -> dict[str, Any]:
+        """These, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(ProcessOptions)}
+
+
+@dataclass(frozen=True)
+class AgentConfig(ProcessOptions):
+    """One node's part of a job.
+
+    Attributes:
+        job_id: the name of the job.
+        workers: the processes to run.
+        scratch_dir: an existing private directory of this job on this node; empty: the agent makes one.
+        size: the number of ranks in the world: names of directories have as many digits as its highest rank.
+        lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
+            the end of the launcher ends the agent's stdin, too.
+        placed: whether the processes have all that follows from their node already: threads, GPUs, address.
+    """
+
+    job_id: str
+    workers: tuple[WorkerPlan, ...]
+    scratch_dir: str = ""
+    size: int = 1
+    lost_after: float | None = None
+    placed: bool = False
+
+
+@dataclass(frozen=True)
+class StopCommand:
+    """A later line on the agent's stdin: end the processes, with this signal first, and why."""
+
+    signal: int
+    cause: StopCause = StopCause.REQUEST
+
+
+@dataclass(frozen=True)
+class KillCommand:
+    """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record.
+
+    ``if_stopped``: only if the process is stopped by a signal; one that runs or waits is slow, and there is a warning.
+    """
+
+    task: str
+    reason: str
+    if_stopped: bool = False
+
+
+Command = StopCommand | KillCommand
+
+
+@dataclass(frozen=True)
+class Order:
+    """One command as it travels, a line of JSON: exactly one of them is there."""
+
+    stop: StopCommand | None = None
+    kill: KillCommand | None = None
+
+    def __post_init__(self) -> None:
+        if (self.stop is None) == (self.kill is None):
+            raise ValueError("an order is to stop or to kill")
+
+    @classmethod
+    def of(cls, command: Command) -> Order:
+        """The order that carries ``command``."""
+        return cls(stop=command) if isinstance(command, StopCommand) else cls(kill=command)
+
+    @property
+    def command(self) -> Command:
+        """What it says."""
+        command = self.stop or self.kill
+        assert command is not None
+        return command

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Limits, Stop, StopCause, next_stop, stop_schedule
+from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, is_in_call, read_exception
@@ -33,7 +33,7 @@ _DRAIN_S = 0.25
 
 @dataclass
 class _Worker:
-    config: WorkerConfig
+    config: WorkerPlan
     process: subprocess.Popen[bytes]
     failure_file: Path
     tail: Tail
@@ -115,7 +115,7 @@ class Supervisor:
     def kill(self, command: KillCommand) -> None:
         """Kills one task's process; its record says why. Nothing if it does not run."""
         for pid, worker in self._running.items():
-            if worker.config.task != command.task:
+            if str(worker.config.task) != command.task:
                 continue
             state = state_of(pid) if command.if_stopped else None
             if state is not None and not state.stopped:
@@ -151,8 +151,8 @@ class Supervisor:
                 now = self._clock.monotonic()
                 pump.catch_up(max(0.0, deadline - now), max(0.0, latest - now))
 
-    def _start(self, config: WorkerConfig) -> None:
-        failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.replace(':', '-')}.json"
+    def _start(self, config: WorkerPlan) -> None:
+        failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.type}-{config.task.index}.json"
         env = {**self._environ, **config.env, variable("failure_file"): str(failure_file)}
         copies: dict[str, BinaryIO] = {}
         try:
@@ -174,7 +174,7 @@ class Supervisor:
                     OutputPump(source, self._consoles[name], prefix, copies.get(name), tail, self._config.timestamps)
                 )
 
-    def _open_copies(self, config: WorkerConfig) -> dict[str, BinaryIO]:
+    def _open_copies(self, config: WorkerPlan) -> dict[str, BinaryIO]:
         if self._config.log_dir is None:
             return {}
         digits = len(str(self._config.size - 1))
@@ -192,7 +192,7 @@ class Supervisor:
         time = exception.time if exception is not None else self._clock.wall()
         self._report(
             ExitRecord(
-                task=worker.config.task,
+                task=str(worker.config.task),
                 rank=worker.config.rank,
                 node=self._node,
                 pid=worker.process.pid,
@@ -206,13 +206,13 @@ class Supervisor:
             )
         )
 
-    def _record_start_failure(self, config: WorkerConfig, error: OSError) -> None:
+    def _record_start_failure(self, config: WorkerPlan, error: OSError) -> None:
         at = "" if error.filename in (None, config.argv[0]) else f" ({error.filename})"
         text = f"cannot run {config.argv[0]!r}: {error.strerror}{at}"
         self._consoles["stderr"].write(f"[{config.label}]<stderr>: {text}\n".encode())
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
         now = self._clock.wall()
-        self._report(ExitRecord(config.task, config.rank, self._node, 0, code, None, now, stderr_tail=(text,)))
+        self._report(ExitRecord(str(config.task), config.rank, self._node, 0, code, None, now, stderr_tail=(text,)))
 
     def _report(self, record: ExitRecord) -> None:
         self._reporter.exited(record)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfcollective.auxiliary_tasks.checkpoints import Checkpoint
-from tfcollective.auxiliary_tasks.small_files import read_json, write_json
 from tfcollective.errors import ConfigError
 from tfcollective.files import Place, as_place, delete_tree, join, written_whole
+from tfcollective.files.places import read_json, write_json
 
 __all__ = ["Best", "BestModel"]
 

@@ -14,10 +14,10 @@ from tfcollective.auxiliary_tasks.best import Best, BestModel
 from tfcollective.auxiliary_tasks.checkpoints import Checkpoint, NotWholeError, fetched, find_checkpoints
 from tfcollective.auxiliary_tasks.figures import Figures, Meter
 from tfcollective.auxiliary_tasks.plan import Action, Evaluate, Finish, Policy, View, Wait, next_action
-from tfcollective.auxiliary_tasks.small_files import read_json, write_json
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError
 from tfcollective.files import Place, Workspace, as_place, is_url, join
+from tfcollective.files.places import read_json, write_json
 from tfcollective.log import get_logger
 
 __all__ = ["Evaluation", "EvaluatorOptions", "EvaluatorResult", "run_evaluator"]

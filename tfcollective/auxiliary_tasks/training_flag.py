@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfcollective import runtime
-from tfcollective.auxiliary_tasks.small_files import read_json, write_json
 from tfcollective.errors import ConfigError
 from tfcollective.files import Place, as_place, delete, join
+from tfcollective.files.places import read_json, write_json
 
 __all__ = ["announced_training", "training_ended"]
 

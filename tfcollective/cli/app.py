@@ -1,10 +1,12 @@
-"""The commands together, and the one table from errors to exit codes."""
+"""The commands together, those that other distributions bring by their entry points among them, and the one table from
+errors to exit codes."""
 
 from __future__ import annotations
 
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 
 import click
 
@@ -12,15 +14,67 @@ from tfcollective._version import __version__
 from tfcollective.cli.agent import agent
 from tfcollective.cli.check import check
 from tfcollective.cli.env import env
-from tfcollective.cli.extra_commands import CommandGroup
-from tfcollective.cli.jobs import kill, logs
 from tfcollective.cli.migrate import migrate
 from tfcollective.cli.run import run
-from tfcollective.cli.status import status
-from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, TfCollectiveError, UnsupportedError
+from tfcollective.cli.status import kill, logs, status
+from tfcollective.errors import (
+    ConfigError,
+    CoordinatorError,
+    LaunchError,
+    RendezvousError,
+    TfCollectiveError,
+    UnsupportedError,
+)
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
-__all__ = ["EXIT_CODES", "invoke"]
+__all__ = ["CommandGroup", "EXIT_CODES", "GROUP", "invoke"]
+
+GROUP = "tfcollective.commands"
+_EXTRAS = {"bench": "Measures all-reduce and training side by side with others."}  # command: its first line of help
+
+
+class CommandGroup(click.Group):
+    """A group that also has the commands of the entry points in ``tfcollective.commands``.
+
+    A command of one of our extras is listed also where the extra is not installed; calling it raises UnsupportedError
+    with the way to install it.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        return sorted({*super().list_commands(ctx), *_EXTRAS, *entry_points(group=GROUP).names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None; LaunchError when its distribution cannot be loaded."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        for point in entry_points(group=GROUP, name=cmd_name):
+            return _load(point)
+        return _missing(cmd_name) if cmd_name in _EXTRAS else None
+
+
+def _load(point: EntryPoint) -> click.Command:
+    try:
+        command = point.load()
+    except (ImportError, AttributeError) as error:
+        raise LaunchError(f"the command {point.name!r} cannot be loaded: {error}") from error
+    if not isinstance(command, click.Command):
+        raise LaunchError(f"the entry point {point.name!r} of {GROUP} is not a command")
+    return command
+
+
+def _missing(name: str) -> click.Command:
+    def explain(**_: object) -> None:
+        raise UnsupportedError(
+            f"`tfcollective {name}` is a distribution of its own, tfcollective-{name}, which is not installed: "
+            f"pip install 'tfcollective[{name}]'"
+        )
+
+    words = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    everything = {"ignore_unknown_options": True, "help_option_names": []}
+    return click.Command(name, callback=explain, params=[words], short_help=_EXTRAS[name], context_settings=everything)
+
 
 # The first row that fits decides.
 EXIT_CODES: tuple[tuple[type[TfCollectiveError], ExitCode], ...] = (

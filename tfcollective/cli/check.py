@@ -17,8 +17,7 @@ from tfcollective._version import __version__
 from tfcollective.cli.yarn_options import package_index_option, packing
 from tfcollective.clock import on_thread
 from tfcollective.errors import ConfigError, TfCollectiveError
-from tfcollective.launch.checks import CheckedLauncher, Finding
-from tfcollective.launch.registry import find_launcher
+from tfcollective.launch.launcher import CheckedLauncher, Finding, find_launcher
 from tfcollective.settings import Settings
 
 __all__ = ["check"]

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,18 @@ import click
 
 from tfcollective import log
 from tfcollective._version import __version__
-from tfcollective.cli.build import describe_build
 from tfcollective.cli.command import check_engine, resolve_command
 from tfcollective.cli.groups import GroupedCommand
 from tfcollective.cli.run_options import IGNORED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective.launch.launcher import find_launcher, known_launchers
 from tfcollective.launch.outcome.report import exit_code, render, warning
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.planner import describe
-from tfcollective.launch.registry import find_launcher
+from tfcollective.settings import Settings
 
-__all__ = ["run"]
+__all__ = ["describe_build", "run"]
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -127,3 +128,35 @@ def _make_directory(path: str | None) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--log-dir: cannot make {path}: {error.strerror}") from error
+
+
+def describe_build() -> str:
+    """A table in horovodrun's form: ``[X]`` stands before what is there."""
+    groups = {
+        "Available frameworks": [("TensorFlow", _is_there("tensorflow")), ("Keras", _is_there("keras"))],
+        "Available controllers": [("tfcollective", True)],
+        "Available tensor operations": [("native (TCP, shared memory)", _native_loads())],
+        "Available launchers": [(name, True) for name in known_launchers()],
+    }
+    return "\n".join([f"tfcollective v{__version__}:", *_lines(groups)]) + "\n"
+
+
+def _lines(groups: dict[str, list[tuple[str, bool]]]) -> Iterator[str]:
+    for title, rows in groups.items():
+        yield ""
+        yield f"{title}:"
+        yield from (f"    [{'X' if there else ' '}] {name}" for name, there in rows)
+
+
+def _is_there(module: str) -> bool:
+    return util.find_spec(module) is not None
+
+
+def _native_loads() -> bool:
+    from tfcollective import _native
+
+    try:
+        _native.load(Settings.load().library)
+    except TfCollectiveError:
+        return False
+    return True

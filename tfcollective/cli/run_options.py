@@ -16,7 +16,7 @@ from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
-from tfcollective.launch.plan.options import bucket_variables, gpu_options
+from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.log import LEVELS
 from tfcollective.machine.network import is_this_machine

@@ -1,4 +1,4 @@
-"""``tfcollective status``: this user's running jobs, rank by rank."""
+"""``tfcollective status``, ``logs`` and ``kill``: this user's running jobs, and those that a platform keeps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import click
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
-from tfcollective.launch.launcher import JobDescription
+from tfcollective.launch.launcher import JobDescription, find_manager
 from tfcollective.launch.outcome.report import describe_info
-from tfcollective.launch.registry import find_manager
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["status"]
+__all__ = ["kill", "logs", "status"]
 
 _COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat", "says")
 
@@ -123,3 +122,34 @@ def _row(task: Mapping[str, object]) -> tuple[str, ...]:
         heartbeat,
         describe_info(info),
     )
+
+
+@click.command(
+    short_help="Prints all that a job on YARN has printed.",
+    epilog="""\b
+Examples:
+  tfcollective logs application_1763000000000_0042""",
+)
+@click.argument("job")
+def logs(job: str) -> int:
+    """Prints all that the processes of JOB have printed, also when it has ended.
+
+    JOB is the id of an application on YARN.
+    """
+    return find_manager(job).show_logs(job)
+
+
+@click.command(
+    short_help="Ends a job on YARN.",
+    epilog="""\b
+Examples:
+  tfcollective kill application_1763000000000_0042""",
+)
+@click.argument("job")
+def kill(job: str) -> int:
+    """Ends JOB, wherever it was submitted, and returns when it has ended.
+
+    JOB is the id of an application on YARN. One that runs on this machine ends with its launcher: Ctrl-C.
+    """
+    find_manager(job).kill(job)
+    return 0

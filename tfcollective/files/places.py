@@ -11,15 +11,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from tfcollective.codec import decode, encode
 from tfcollective.errors import ConfigError
 from tfcollective.files import remote
 from tfcollective.files.facts import FileFacts, abandoned, local_facts, temporary_name
 
 __all__ = [
-    "SCRATCH_PREFIX",
     "Place",
+    "SCRATCH_PREFIX",
     "as_place",
     "delete",
     "delete_tree",
@@ -28,6 +29,8 @@ __all__ = [
     "list_files",
     "local_copy",
     "local_path",
+    "read_json",
+    "write_json",
     "written_whole",
 ]
 
@@ -173,3 +176,24 @@ def _remove_abandoned(path: Path) -> None:
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as folder:
         yield Path(folder)
+
+
+_T = TypeVar("_T")
+
+
+def write_json(place: Place, value: object) -> None:
+    """Puts `value` at `place`, which it replaces at once."""
+    with written_whole(place) as path:
+        path.write_bytes(encode(value))
+
+
+def read_json(place: Place, kind: type[_T]) -> _T | None:
+    """The `kind` that is at `place`; None if nothing is.
+
+    Raises ConfigError if it is something else, OSError if it cannot be read.
+    """
+    try:
+        with local_copy(place) as path:
+            return decode(path.read_bytes(), kind, str(place))
+    except FileNotFoundError:
+        return None

@@ -1,17 +1,28 @@
-"""What the sources have in common that give a rank, a size, and perhaps a place to meet. Pure."""
+"""SLURM, SageMaker, and what these sources of a rank, a size and perhaps a place to meet have in common with others.
+Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from tfcollective.errors import ConfigError
-from tfcollective.identity.addresses import job_port
-from tfcollective.identity.model import Claim, Facts
+from tfcollective.host_names import expand_hosts
+from tfcollective.identity.addresses import DEFAULT_PORT, job_port
+from tfcollective.identity.model import Claim, Facts, Source
 from tfcollective.settings import variable
 from tfcollective.tasks import WORKER, TaskKey, is_number, workers
 from tfcollective.topology import Endpoint
 
-__all__ = ["claim_by_rank", "whole_number"]
+__all__ = ["SAGEMAKER", "SLURM", "STEP_SIZE", "claim_by_rank", "whole_number"]
+
+_RANK = "SLURM_PROCID"
+STEP_SIZE = "SLURM_STEP_NUM_TASKS"
+_STEP_HOSTS = "SLURM_STEP_NODELIST"
+_JOB, _STEP, _RESTARTS = "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"
+_LOOPBACK = "127.0.0.1"
+_HOSTS = "SM_HOSTS"
+_CURRENT = "SM_CURRENT_HOST"
 
 
 def whole_number(environ: Mapping[str, str], name: str, least: int = 0) -> int:
@@ -53,3 +64,66 @@ def claim_by_rank(
         if rendezvous is None and host is not None:
             rendezvous = Endpoint.parse(str(Endpoint(host, port or job_port(name))))  # others have written it
     return Claim(TaskKey(WORKER, rank), workers(size), rendezvous, name, tuple(hosts))
+
+
+# ---- SLURM: processes that srun has started. Variables of the whole job alone (in a batch script) do not count. -----
+
+
+def _is_slurm_present(facts: Facts) -> bool:
+    return _RANK in facts.environ and STEP_SIZE in facts.environ
+
+
+def _parse_slurm(facts: Facts) -> Claim:
+    rank, size = whole_number(facts.environ, _RANK), whole_number(facts.environ, STEP_SIZE, 1)
+    hosts = _slurm_hosts(facts.environ.get(_STEP_HOSTS, ""))
+    if len(hosts) == 1:
+        hosts = [_LOOPBACK]  # all ranks are on one node, whatever it is called
+    name = f"slurm-{facts.environ.get(_JOB, '')}-{facts.environ.get(_STEP, '')}"
+    again = facts.environ.get(_RESTARTS, "0")
+    if again != "0":  # a job that was queued again keeps its number: what is left of its last start is not of its world
+        name = f"{name}-{again}"
+    return claim_by_rank(facts, rank, size, name, host=hosts[0] if hosts else None, hosts=hosts)
+
+
+def _slurm_hosts(text: str) -> list[str]:
+    try:
+        return expand_hosts(text) if text else []
+    except ConfigError as error:
+        raise ConfigError(f"{_STEP_HOSTS}: {error}") from error
+
+
+SLURM = Source("slurm", f"{_RANK} and {STEP_SIZE} (srun sets them)", _is_slurm_present, _parse_slurm)
+
+
+# ---- Amazon SageMaker: a list of hosts and the name of this one; TF_CONFIG is there only with parameter servers. ----
+
+
+def _is_sagemaker_present(facts: Facts) -> bool:
+    return bool(facts.environ.get(_HOSTS)) and bool(facts.environ.get(_CURRENT))
+
+
+def _parse_sagemaker(facts: Facts) -> Claim:
+    try:
+        hosts = json.loads(facts.environ[_HOSTS])
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{_HOSTS} is no JSON: {error}") from error
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise ConfigError(f"{_HOSTS}: a JSON list of host names is needed")
+    if len(set(hosts)) != len(hosts):
+        raise ConfigError(f"{_HOSTS} names a host twice: {', '.join(hosts)}")
+    current = facts.environ[_CURRENT]
+    if current not in hosts:
+        raise ConfigError(f"{_CURRENT}={current!r} is not in {_HOSTS}")
+    ordered = sorted(hosts, key=_natural)  # the list's order is not promised to be the same everywhere
+    rank = ordered.index(current)
+    return claim_by_rank(facts, rank, len(ordered), "sagemaker", host=ordered[0], port=DEFAULT_PORT, hosts=ordered)
+
+
+def _natural(host: str) -> tuple[str, int, str, str]:
+    """``algo-2`` before ``algo-10``."""
+    stem = host.rstrip("0123456789")
+    number = host[len(stem) :]
+    return stem, len(number.lstrip("0")), number.lstrip("0"), number
+
+
+SAGEMAKER = Source("sagemaker", f"{_HOSTS} and {_CURRENT}", _is_sagemaker_present, _parse_sagemaker)

@@ -1,4 +1,4 @@
-"""The rules by which a cluster of TF_CONFIG, or of what resembles it, becomes a world. Pure.
+"""TF_CONFIG, Vertex AI's CLUSTER_SPEC, and the rules by which the cluster in them becomes a world. Pure.
 
 Who writes what, and how TensorFlow itself reads it: ``docs/howto/tf_config.md``.
 """
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
-from tfcollective.identity.model import Claim, Facts
-from tfcollective.settings import variable
+from tfcollective.identity.model import Claim, Facts, Source
+from tfcollective.settings import TF_CONFIG, variable
 from tfcollective.tasks import (
     CHIEF,
     EVALUATOR,
@@ -26,16 +26,19 @@ from tfcollective.tasks import (
 )
 from tfcollective.topology import Endpoint
 
-__all__ = ["Cluster", "claim", "has_cluster", "load"]
+__all__ = ["SOURCES"]
 
 _OTHER_NAMES = {"master": CHIEF}
 _LISTED_TYPES = (*TRAINER_TYPES, EVALUATOR, PS)
 _KNOWN_TYPES = (*TRAINER_TYPES, *SIDE_TYPES, PS)
 _SCHEMES = ("grpc://",)
+_CLUSTER_SPEC = "CLUSTER_SPEC"
+# The pools' places are fixed: primary replica, workers, parameter or reduction servers, evaluators.
+_POOLS = {"workerpool0": CHIEF, "workerpool1": WORKER, "workerpool2": PS, "workerpool3": EVALUATOR}
 
 
 @dataclass(frozen=True)
-class Cluster:
+class _Cluster:
     """A cluster, in our words.
 
     Attributes:
@@ -51,7 +54,7 @@ class Cluster:
     notes: tuple[str, ...]
 
 
-def load(text: str, where: str) -> Mapping[str, object]:
+def _load(text: str, where: str) -> Mapping[str, object]:
     """The JSON object in a variable; ConfigError that names the variable and the place when there is none."""
     try:
         document = json.loads(text)
@@ -62,13 +65,13 @@ def load(text: str, where: str) -> Mapping[str, object]:
     return document
 
 
-def has_cluster(document: Mapping[str, object]) -> bool:
+def _has_cluster(document: Mapping[str, object]) -> bool:
     """Whether there is anybody in it; a process whose cluster is empty runs for itself."""
     cluster = document.get("cluster")
     return bool(cluster) and (not isinstance(cluster, Mapping) or any(cluster.values()))
 
 
-def claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
+def _claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
     """Who this process is by the document of a variable. Raises ConfigError."""
     cluster = _read_cluster(document.get("cluster"), where)
     task = _read_task(document.get("task"), where) or _find_self(cluster, facts)
@@ -85,7 +88,7 @@ def claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
 # ---- the cluster ----------------------------------------------------------------------------------------------------
 
 
-def _read_cluster(document: object, where: str) -> Cluster:
+def _read_cluster(document: object, where: str) -> _Cluster:
     if not isinstance(document, Mapping):
         raise ConfigError(f"{where}: 'cluster' is a JSON object, not {_brief(document)}")
     addresses: dict[TaskKey, Endpoint] = {}
@@ -104,7 +107,7 @@ def _read_cluster(document: object, where: str) -> Cluster:
         sparse = sparse or (kind == WORKER and _is_sparse(members, indexed))
         addresses.update({_task(kind, index, where): endpoint for index, endpoint in indexed.items()})
     _check_addresses(addresses, where)
-    return Cluster(where, addresses, sparse, tuple(notes))
+    return _Cluster(where, addresses, sparse, tuple(notes))
 
 
 def _canonical(kind: str) -> str:
@@ -191,7 +194,7 @@ def _index(value: object, where: str) -> int:
     raise ConfigError(f"{where}: an index is a whole number of 0 or more, not {_brief(value)}")
 
 
-def _find_self(cluster: Cluster, facts: Facts) -> TaskKey:
+def _find_self(cluster: _Cluster, facts: Facts) -> TaskKey:
     """The one task of the cluster whose host is this machine: for an environment that is the same everywhere."""
     own = [task for task, endpoint in cluster.addresses.items() if facts.is_own_host(endpoint.host)]
     if len(own) == 1:
@@ -205,7 +208,7 @@ def _find_self(cluster: Cluster, facts: Facts) -> TaskKey:
 # ---- the world ------------------------------------------------------------------------------------------------------
 
 
-def _world(cluster: Cluster, task: TaskKey, size: int | None) -> tuple[TaskKey, ...]:
+def _world(cluster: _Cluster, task: TaskKey, size: int | None) -> tuple[TaskKey, ...]:
     listed = trainers(cluster.addresses)
     if not cluster.sparse:
         if size is not None and size != len(listed):
@@ -220,13 +223,13 @@ def _world(cluster: Cluster, task: TaskKey, size: int | None) -> tuple[TaskKey, 
     return trainers((*chief, *workers(size - len(chief))))
 
 
-def _check_member(cluster: Cluster, task: TaskKey, world: Sequence[TaskKey]) -> None:
+def _check_member(cluster: _Cluster, task: TaskKey, world: Sequence[TaskKey]) -> None:
     if task.is_trainer and task not in world:
         known = ", ".join(str(one) for one in world) or "no trainers"
         raise ConfigError(f"{cluster.where}: this process is {task}, but the world is {known}")
 
 
-def _address_of_first(cluster: Cluster, first: TaskKey) -> Endpoint:
+def _address_of_first(cluster: _Cluster, first: TaskKey) -> Endpoint:
     endpoint = cluster.addresses.get(first)
     if endpoint is None:
         raise ConfigError(
@@ -239,3 +242,46 @@ def _address_of_first(cluster: Cluster, first: TaskKey) -> Endpoint:
 def _brief(value: object) -> str:
     text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# ---- the variables --------------------------------------------------------------------------------------------------
+
+
+def _tf_config_text(facts: Facts) -> str:
+    """The variable, or what it was before an earlier ``init()`` of this process took it away."""
+    return facts.environ.get(TF_CONFIG, "").strip() or facts.settings.tf_config or ""
+
+
+def _is_tf_config_present(facts: Facts) -> bool:
+    text = _tf_config_text(facts)
+    return bool(text) and _has_cluster(_load(text, TF_CONFIG))
+
+
+def _parse_tf_config(facts: Facts) -> Claim:
+    return _claim(_load(_tf_config_text(facts), TF_CONFIG), TF_CONFIG, facts)
+
+
+def _is_vertex_present(facts: Facts) -> bool:
+    text = facts.environ.get(_CLUSTER_SPEC, "")
+    if "workerpool" not in text:
+        return False  # others use the name for clusters of their own kind
+    cluster = _load(text, _CLUSTER_SPEC).get("cluster")
+    return isinstance(cluster, Mapping) and any(name in _POOLS and members for name, members in cluster.items())
+
+
+def _parse_vertex(facts: Facts) -> Claim:
+    """Like TF_CONFIG, with pools of workers in place of roles."""
+    document = dict(_load(facts.environ[_CLUSTER_SPEC], _CLUSTER_SPEC))
+    cluster, task = document.get("cluster"), document.get("task")
+    if isinstance(cluster, Mapping):
+        document["cluster"] = {_POOLS.get(name, name): members for name, members in cluster.items()}
+    if isinstance(task, Mapping):
+        document["task"] = {**task, "type": _POOLS.get(str(task.get("type")), task.get("type"))}
+    return _claim(document, _CLUSTER_SPEC, facts)
+
+
+#: The first is written by any tool (TFJob, TonY, Ray, Vertex AI, people).
+SOURCES = (
+    Source("tf_config", f"{TF_CONFIG} with a cluster that is not empty", _is_tf_config_present, _parse_tf_config),
+    Source("vertex", f"{_CLUSTER_SPEC} with workerpool0", _is_vertex_present, _parse_vertex),
+)

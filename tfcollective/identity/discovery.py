@@ -14,30 +14,24 @@ The first that is present decides; ``TFCOLLECTIVE_IDENTITY`` names another one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 
 from tfcollective.errors import ConfigError
-from tfcollective.identity import kubernetes, launcher, mpi, sagemaker, single, slurm, tf_config, vertex
+from tfcollective.identity import cluster, kubernetes, mpi
 from tfcollective.identity.addresses import is_own_host
-from tfcollective.identity.ancestors import ancestor
+from tfcollective.identity.by_rank import SAGEMAKER, SLURM
 from tfcollective.identity.keys import read_key
 from tfcollective.identity.model import Claim, Facts, Identity, Source
-from tfcollective.identity.node import current_node_id
+from tfcollective.identity.node import ancestor, current_node_id
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings, variable
-from tfcollective.tasks import PS, PS_ADVICE
+from tfcollective.tasks import PS, PS_ADVICE, WORKER, TaskKey
 
 __all__ = ["SOURCES", "discover"]
 
 _LOG = get_logger(__name__)
-SOURCES: tuple[Source, ...] = (
-    tf_config.SOURCE,
-    vertex.SOURCE,
-    sagemaker.SOURCE,
-    mpi.SOURCE,
-    slurm.SOURCE,
-    kubernetes.SOURCE,
-)
+SOURCES: tuple[Source, ...] = (*cluster.SOURCES, SAGEMAKER, mpi.SOURCE, SLURM, kubernetes.SOURCE)
 
 
 def discover(
@@ -54,11 +48,12 @@ def discover(
     facts = Facts(settings, environ, is_own_host, ancestor)
     node = current_node_id(settings.node_id)
     forced = settings.identity
-    if forced == launcher.SOURCE or (forced == "auto" and launcher.is_present(settings)):
-        return launcher.parse(settings, read_key(settings), node)
+    if forced == "launcher" or (forced == "auto" and settings.coordinator is not None):
+        return _launched(settings, read_key(settings), node)
     source = _find(facts, forced)
     if source is None:
-        return single.identity(node)
+        alone, name = TaskKey(WORKER, 0), f"single-{os.getpid()}"
+        return Identity(alone, 1, coordinator=None, job_id=name, key=None, source="single", node_id=node)
     claim = source.parse(facts)
     _check_ps(claim, source, settings)
     identity = _identity(claim, source, settings, node)
@@ -68,8 +63,19 @@ def discover(
     return identity
 
 
+def _launched(settings: Settings, key: bytes | None, node: str) -> Identity:
+    """The identity that our own launchers write into a worker's environment. ConfigError names what is missing."""
+    if settings.coordinator is None or settings.task is None or settings.size is None or settings.job_id is None:
+        needed = ("coordinator", "task", "size", "job_id")
+        missing = ", ".join(variable(field) for field in needed if getattr(settings, field) is None)
+        raise ConfigError(f"the launcher's environment is incomplete: {missing} not set")
+    if key is None:
+        raise ConfigError(f"no job key: none of {variable('key_file')}, {variable('key_fd')}, {variable('key')} is set")
+    return Identity(settings.task, settings.size, settings.coordinator, settings.job_id, key, "launcher", node)
+
+
 def _find(facts: Facts, forced: str) -> Source | None:
-    if forced == single.SOURCE:
+    if forced == "single":
         return None
     for source in SOURCES:
         if forced in ("auto", source.name):

@@ -66,7 +66,7 @@ class Facts:
         settings: ours.
         environ: a snapshot of the environment, for what other systems write.
         is_own_host: whether a host name or address is one of this machine.
-        ancestor: see :func:`tfcollective.identity.ancestors.ancestor`.
+        ancestor: see :func:`tfcollective.identity.node.ancestor`.
     """
 
     settings: Settings

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
-from tfcollective.identity.by_rank import claim_by_rank, whole_number
+from tfcollective.identity.by_rank import STEP_SIZE, claim_by_rank, whole_number
 from tfcollective.identity.model import Claim, Facts, Source
-from tfcollective.identity.slurm import STEP_SIZE
 from tfcollective.settings import variable
 
 __all__ = ["SOURCE", "open_mpi_place"]

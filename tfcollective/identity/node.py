@@ -1,20 +1,25 @@
-"""Which node is this? Not the host name: containers of one host may share that, and hosts may share a name."""
+"""Which node is this, and which process has started this one?"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["current_node_id", "node_id"]
+__all__ = ["ancestor", "current_node_id", "node_id"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 
 
 def node_id(boot_id: str, network_namespace: int) -> str:
-    """A short text that is equal for processes of one running kernel and one network namespace."""
+    """A short text that is equal for processes of one running kernel and one network namespace.
+
+    Not the host name: containers of one host may share that, and hosts may share a name.
+    """
     return hashlib.sha256(f"{boot_id.strip()}/{network_namespace}".encode()).hexdigest()[:16]
 
 
@@ -26,3 +31,28 @@ def current_node_id(override: str | None = None) -> str:
         return node_id(_BOOT_ID.read_text("ascii"), _NETWORK_NAMESPACE.stat().st_ino)
     except OSError as error:
         raise ConfigError(f"cannot tell which node this is ({error}): set TFCOLLECTIVE_NODE_ID") from error
+
+
+_PARENT_FIELD, _START_FIELD = 1, 19  # behind the name, counted from the state on; see proc(5)
+_MOST_NAME_BYTES = 15  # the kernel keeps this much of a program's name
+
+
+def ancestor(names: Collection[str]) -> str | None:
+    """The nearest ancestor of this process that runs a program of one of these names; None if there is none.
+
+    Its number and its start time, as a text: equal for all processes that it has started, and for no others of this
+    boot.
+    """
+    known = {name[:_MOST_NAME_BYTES] for name in names}
+    pid = os.getppid()
+    while pid > 0:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        except OSError:
+            return None
+        head, _, rest = text.rpartition(")")  # the name may hold anything
+        fields = rest.split()
+        if head.partition("(")[2] in known:
+            return f"{pid}-{fields[_START_FIELD]}"
+        pid = int(fields[_PARENT_FIELD])
+    return None

@@ -15,13 +15,12 @@ from tfcollective import payload
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
 from tfcollective.failures import first_cause, in_order_of_arrival
 from tfcollective.launch.horovod_run import translate
-from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.launcher import JobOutcome, find_launcher
 from tfcollective.launch.outcome.report import render
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.options import bucket_variables, gpu_options
+from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.running.function import make_call
 from tfcollective.machine.network import is_this_machine
 from tfcollective.processes import program_of

@@ -1,17 +1,33 @@
-"""What a launcher is, and what it gives back."""
+"""What a launcher is, what it gives back, and how one is found by its name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from tfcollective.control.service import JobView
+from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 
-__all__ = ["JobDescription", "JobManager", "JobOutcome", "Launcher", "AuxiliaryTaskEnd", "StartFailure"]
+__all__ = [
+    "AuxiliaryTaskEnd",
+    "CheckedLauncher",
+    "Finding",
+    "GROUP",
+    "JobDescription",
+    "JobManager",
+    "JobOutcome",
+    "Launcher",
+    "StartFailure",
+    "find_launcher",
+    "find_manager",
+    "known_launchers",
+]
 
 
 @dataclass(frozen=True)
@@ -150,3 +166,69 @@ class JobManager(ABC):
     @abstractmethod
     def kill(self, job: str) -> None:
         """Ends it, and returns when it has ended; nothing if it had. Raises LaunchError."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check; ``remedy`` is there when it failed."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+class CheckedLauncher(ABC):
+    """A launcher whose platform can be looked at before a job is given to it."""
+
+    @abstractmethod
+    def check(self, platform: Mapping[str, Any]) -> Iterator[Finding]:
+        """Looks at one thing after the other, as a job with these platform settings would need it; may run a small job.
+
+        Ends early when what comes next cannot work. Raises ConfigError for settings that cannot be used.
+        """
+
+
+GROUP = "tfcollective.launchers"
+_BUILT_IN = {
+    "agents": "tfcollective.launch.providers.join:JoinedLauncher",
+    "local": "tfcollective.launch.providers.local:LocalLauncher",
+}
+
+
+def find_launcher(name: str) -> Launcher:
+    """The launcher called ``name``; ConfigError lists the known ones, LaunchError says why it cannot be loaded."""
+    known = _known()
+    point = known.get(name)
+    if point is None:
+        raise ConfigError(f"there is no launcher {name!r}; known: {', '.join(sorted(known))}")
+    try:
+        launcher = point.load()()
+    except (ImportError, AttributeError) as error:
+        raise LaunchError(f"the launcher {name!r} cannot be loaded: {error}") from error
+    if not isinstance(launcher, Launcher):
+        raise LaunchError(f"the launcher {name!r} ({point.value}) is no tfcollective launcher")
+    return launcher
+
+
+def find_manager(job: str) -> JobManager:
+    """The launcher that has a job of this id; ConfigError when there is none."""
+    for name in sorted(_known()):
+        launcher = find_launcher(name)
+        if isinstance(launcher, JobManager) and launcher.owns(job):
+            return launcher
+    raise ConfigError(
+        f"{job!r} is no job of a platform that keeps jobs; YARN's are called application_NUMBER_NUMBER, and "
+        "`tfcollective status` alone shows those that were started on this machine"
+    )
+
+
+def known_launchers() -> tuple[str, ...]:
+    """The names that :func:`find_launcher` knows."""
+    return tuple(sorted(_known()))
+
+
+def _known() -> dict[str, EntryPoint]:
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    known.update({built_in: EntryPoint(built_in, target, GROUP) for built_in, target in _BUILT_IN.items()})
+    return known

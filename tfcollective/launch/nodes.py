@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tfcollective.agent.config import Command, Order, StopCommand
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import HOROVOD_PACKAGES, End, NodeFacts, end_key, node_name
+from tfcollective.agent.protocol import (
+    HOROVOD_PACKAGES,
+    Command,
+    End,
+    NodeFacts,
+    Order,
+    StopCommand,
+    WorkerPlan,
+    end_key,
+    node_name,
+)
 from tfcollective.codec import encode_line, from_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import orders_to
-from tfcollective.launch.plan.planner import WorkerPlan
 from tfcollective.launch.plan.rank_variables import PYTHONPATH
 from tfcollective.launch.provider import NodeProvider, Went
-from tfcollective.launch.running.agents import AgentFailure
-from tfcollective.launch.running.job import Job
+from tfcollective.launch.running.job import AgentFailure, Job
+from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
-__all__ = ["Node", "stop_limit"]
+__all__ = ["Agents", "Node", "stop_limit"]
+
+_LOG = get_logger(__name__)
 
 
 def stop_limit(command: StopCommand, grace: float) -> float:
@@ -31,7 +42,7 @@ def stop_limit(command: StopCommand, grace: float) -> float:
 
 
 class Node:
-    """One enrolled node; an :class:`~tfcollective.launch.running.agents.AgentHandle`.
+    """One enrolled node, wherever its agent runs.
 
     Args:
         facts: what it has said of itself.
@@ -83,12 +94,14 @@ class Node:
         return replace(worker, argv=argv, env={**worker.env, PYTHONPATH: path} if path else worker.env)
 
     def send(self, command: Command) -> None:
-        """See :class:`AgentHandle`."""
+        """Tells its agent what to do. May be called from a signal handler and from any thread."""
         self._write(encode_line(Order.of(command)))
 
     def stop(self, command: StopCommand) -> None:
-        """See :class:`AgentHandle`. The first order's limit counts: a later one never gives more time, and Ctrl-C that
-        comes again gives little."""
+        """Asks its agent to end its processes; from any thread, and from signal handlers. It has a deadline then.
+
+        The first order's limit counts: a later one never gives more time, and Ctrl-C that comes again gives little.
+        """
         self.send(command)
         again = self._stop_by is not None
         if again and not (command.cause is StopCause.REQUEST and command.signal == signal.SIGINT):
@@ -115,7 +128,7 @@ class Node:
             self._woken = True
 
     def wait(self) -> AgentFailure | None:
-        """See :class:`AgentHandle`."""
+        """Blocks until its agent has ended; what happened when it did not end its work in order, else None."""
         try:
             entry = self._client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
             if entry is None:
@@ -176,3 +189,72 @@ class Node:
 def _before(seconds: float = TIMING.node_heartbeat) -> float:
     """The last moment at which a node certainly lived that has given no sign of life for so long."""
     return time.monotonic() - seconds
+
+
+class Agents:
+    """Several agents that end together.
+
+    Args:
+        agents: those that have ranks.
+        side: those that have auxiliary tasks only: what happens to them is none of the others' business.
+
+    Attributes:
+        side_failures: what happened to those of ``side`` that did not end in order, by their place in it.
+    """
+
+    def __init__(self, agents: Sequence[Node], side: Sequence[Node] = ()) -> None:
+        self._agents = (*agents, *side)
+        self._side = tuple(side)
+        self._failures: list[AgentFailure] = []
+        self._lock = threading.Lock()  # not for :meth:`stop`, which may run in a signal handler
+        self._ended: set[Node] = set()
+        self._requested = False
+        self._aborted = False
+        self.side_failures: dict[int, str] = {}
+
+    def stop(self, number: int) -> None:
+        """A person or a platform asks for the end, with this signal: each agent is asked once, and again only when
+        Ctrl-C says that it is to be at once. For signal handlers, too."""
+        if self._requested and number != signal.SIGINT:
+            return
+        self._requested = True
+        for agent in self._agents:
+            agent.stop(StopCommand(number))
+
+    def wait(self, failed: Callable[[], bool]) -> AgentFailure | None:
+        """Blocks until all have ended; what happened to the first of those that did not end in order, or None.
+
+        An agent looks after its own node. When the first has ended and ``failed()``, the others are asked, once, to
+        stop: their ranks may never have met the one that failed.
+        """
+        threads = [threading.Thread(target=self._watch, args=(agent, failed), daemon=True) for agent in self._agents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return min(self._failures, key=lambda failure: failure.at, default=None)
+
+    def _watch(self, agent: Node, failed: Callable[[], bool]) -> None:
+        failure = agent.wait()
+        with self._lock:
+            self._ended.add(agent)
+        place = next((place for place, one in enumerate(self._side) if agent is one), None)
+        if place is not None:
+            if failure is not None:
+                self.side_failures[place] = failure.message
+                _LOG.warning("%s: training goes on without it", failure.message)
+            return
+        if failure is not None:
+            self._failures.append(failure)
+        if failure is not None or failed():
+            self._abort()
+
+    def _abort(self) -> None:
+        """Asks those that still run to stop, unless all have been asked already."""
+        with self._lock:
+            if self._aborted or self._requested:
+                return
+            self._aborted = True
+            left = [agent for agent in self._agents if agent not in self._ended]
+        for agent in left:
+            agent.stop(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))

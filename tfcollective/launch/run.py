@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tfcollective.agent.protocol import NodeFacts, NodeSettings
+import psutil
+
+from tfcollective.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.service import JobView
 from tfcollective.launch.gather import gather, refuse
 from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.nodes import Node
-from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.nodes import Agents, Node
+from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider
-from tfcollective.launch.running.agents import Agents
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import Gate, forward_signals
-from tfcollective.launch.system.sweep import end_processes_of
-from tfcollective.tasks import NO_RANK
+from tfcollective.settings import variable
 
-__all__ = ["Assignment", "NodesRun", "by_name", "client_of", "run_job_on", "run_on_nodes"]
+__all__ = ["Assignment", "NodesRun", "by_name", "client_of", "end_processes_of", "run_job_on", "run_on_nodes"]
 
 _LOOK_S = 0.5
 _START_S = 60.0
@@ -147,7 +149,7 @@ def run_on_nodes(
         job.replace_plan(assignment.plan)
         parts = [(Node(facts, client, provider), workers) for facts, workers in assignment.parts if workers]
         nodes = tuple(node for node, _ in parts)
-        side = [part for part in parts if all(one.rank == NO_RANK for one in part[1])]
+        side = [part for part in parts if all(one.is_auxiliary_task for one in part[1])]
         agents = Agents([node for node, _ in parts if node not in dict(side)], [node for node, _ in side])
         for facts in found:
             if facts.number not in {node.facts.number for node in nodes}:
@@ -179,3 +181,31 @@ def _look(provider: NodeProvider, nodes: Sequence[Node]) -> None:
                 node.went(event)
     for node in nodes:
         node.look()
+
+
+_WAIT_S = 2.0
+_ROUNDS = 3  # a process may start another while we look
+
+
+def end_processes_of(job_id: str) -> int:
+    """Kills every process of this user that belongs to the job; returns how many there were."""
+    total = 0
+    for _ in range(_ROUNDS):
+        found = [process for process in psutil.process_iter() if _belongs(process, job_id)]
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, _WAIT_S)
+        total += len(found)
+        if not found:
+            break
+    return total
+
+
+def _belongs(process: psutil.Process, job_id: str) -> bool:
+    if process.pid == os.getpid():
+        return False
+    try:
+        return process.environ().get(variable("job_id")) == job_id and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OSError):
+        return False  # another user's, or gone

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
+import random
 import socket
 from collections.abc import Mapping, Sequence
 
 import psutil
 
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.identity.addresses import is_own_host, route_address
 from tfcollective.settings import variable
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
 
 __all__ = [
     "choose_address",
+    "choose_endpoints",
+    "free_ports",
     "interface_addresses",
     "interface_of",
     "is_this_machine",
@@ -89,3 +95,33 @@ def with_interface(
 def interface_of(interfaces: Mapping[str, Sequence[str]], address: str | None) -> str | None:
     """The name of the interface with this address, or None."""
     return next((name for name, addresses in interfaces.items() if address in addresses), None)
+
+
+_PORTS = range(20000, 32000)
+
+
+def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpoint]:
+    """A port of ``host``, an address of this machine, for each task: free now.
+
+    Raises LaunchError when there are not enough.
+    """
+    return {task: Endpoint(host, port) for task, port in zip(tasks, free_ports(host, len(tasks)), strict=True)}
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """So many ports of ``host``, an address of this machine, that are free now. Raises LaunchError."""
+    # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
+    ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))
+    if len(found) < count:
+        raise LaunchError(f"there are no {count} free ports on {host} for TF_CONFIG")
+    return found
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -15,10 +15,9 @@ from typing import Any
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.api import function_job, results_of
 from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.launcher import JobOutcome, Launcher, find_launcher
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.registry import find_launcher
 from tfcollective.task_specs import single_server_topology
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 

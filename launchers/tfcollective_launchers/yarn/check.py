@@ -14,8 +14,7 @@ from pathlib import Path
 
 from tfcollective.errors import TfCollectiveError
 from tfcollective.launch.api import function_job
-from tfcollective.launch.checks import Finding
-from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.launcher import Finding, JobOutcome
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.settings import environ_snapshot

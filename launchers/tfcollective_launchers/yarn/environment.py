@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+import sys
+import sysconfig
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.settings import environ_snapshot, first_on_path
+from tfcollective_launchers.yarn.options import YarnOptions
 
-__all__ = ["Environment", "environment_of", "source_url"]
+__all__ = ["Environment", "archives_of", "environment_of", "pack_directories", "source_url"]
 
 _UNPACKED = "environment"  # the directory of an archive in a container
 
@@ -68,3 +75,86 @@ def source_url(source: str) -> str:
 def _file(source: str, kind: str) -> dict[str, str]:
     """What is on a file system of the cluster already stays on the nodes for this user's next application."""
     return {"source": source_url(source), "type": kind, "visibility": "PRIVATE" if "://" in source else "APPLICATION"}
+
+
+def pack_directories(files: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """``files`` with every directory packed into an archive in ``folder``, whose contents appear under the target's
+    name. Paths become absolute; ConfigError when there is nothing."""
+    packed = {}
+    for target, source in files.items():
+        if "://" in source:
+            packed[target] = source
+            continue
+        path = Path(source).absolute()
+        if not path.exists():
+            raise ConfigError(f"yarn: files: {target}: there is no {source}")
+        packed[target] = str(_zip(path, folder / f"{target}.zip") if path.is_dir() else path)
+    return packed
+
+
+def _zip(directory: Path, archive: Path) -> Path:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(directory.rglob("*")):
+            if "__pycache__" not in path.parts:
+                file.write(path, path.relative_to(directory))
+    return archive
+
+
+def archives_of(options: YarnOptions) -> dict[str, str]:
+    """The packed environment by node label; none when there is an interpreter on the nodes.
+
+    Without either the running environment is packed: that takes minutes the first time.
+    """
+    if options.python is not None:
+        return {}
+    if isinstance(options.archive, str):
+        return {"": _local(options.archive)}
+    if options.archive is not None:
+        return {str(getattr(label, "value", label)): _local(path) for label, path in options.archive.items()}
+    return {"": _pack_environment(options.pack)}
+
+
+def _local(source: str) -> str:
+    if "://" in source:
+        return source
+    path = Path(source).absolute()
+    if not path.exists():
+        raise ConfigError(f"yarn: archive: there is no {source}")
+    return str(path)
+
+
+def _pack_environment(more: Mapping[str, Any]) -> str:
+    """Packs it into this user's cache, where it stays as long as the environment has the same packages.
+
+    Not onto HDFS, where cluster-pack would put it: that takes libraries of Hadoop's, and skein sends the file anyway.
+    """
+    try:
+        import cluster_pack
+    except ImportError as error:
+        raise ConfigError(
+            f"yarn: no python (a path on the nodes) and no archive was given, and cluster-pack, which would pack this "
+            f"environment, cannot be used ({error}): give one, or pip install 'tfcollective[yarn]'"
+        ) from error
+    try:
+        # With its tools, a pex can make a virtual environment of itself, which containers ask it for.
+        asked = {"package_path": str(_cache_file()), "include_pex_tools": True, **more}
+        with first_on_path(sysconfig.get_path("scripts")):  # it calls pex, and this environment need not be activated
+            place, _ = cluster_pack.upload_env(**asked)
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise LaunchError(
+            f"cluster-pack could not pack this environment ({lines[-1].strip()}): give a packed one, or a python on "
+            "the nodes; for wheels that no package index has, give --package-index DIRECTORY, in Python "
+            "pack={'additional_indexes': [DIRECTORY]}"
+        ) from error
+    return str(place)
+
+
+def _cache_file() -> Path:
+    environ = environ_snapshot()
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfcollective" / "environments"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"the environment cannot be packed into {cache}: {error}") from error
+    return cache / f"{hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]}.pex"

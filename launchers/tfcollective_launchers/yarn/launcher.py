@@ -16,10 +16,9 @@ from typing import Any
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
 from tfcollective.job_keys import new_key
-from tfcollective.launch.checks import CheckedLauncher, Finding
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
-from tfcollective.launch.launcher import JobDescription, JobManager, JobOutcome, Launcher
+from tfcollective.launch.launcher import CheckedLauncher, Finding, JobDescription, JobManager, JobOutcome, Launcher
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running.job import new_job_id
@@ -38,9 +37,9 @@ from tfcollective_launchers.yarn.application import (
 )
 from tfcollective_launchers.yarn.check import findings
 from tfcollective_launchers.yarn.cluster import impossible, shortage
+from tfcollective_launchers.yarn.environment import archives_of, pack_directories
 from tfcollective_launchers.yarn.logs import end_of_log, show_logs
 from tfcollective_launchers.yarn.options import YarnOptions
-from tfcollective_launchers.yarn.packing import archives_of, pack_directories
 from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient, check_programs
 from tfcollective_launchers.yarn.table import render_table
 

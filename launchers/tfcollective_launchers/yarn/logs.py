@@ -1,15 +1,20 @@
-"""The logs of an application, by Hadoop's own command: it knows where its version keeps them."""
+"""The logs of an application, by Hadoop's own command, which knows where its version keeps them; and what a node's web
+service tells of a container: how it ended, and the end of its log. That is there for people, and may be closed to us.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 
 from tfcollective.clock import poll
 from tfcollective.errors import LaunchError
 
-__all__ = ["end_of_log", "logs_command", "show_logs"]
+__all__ = ["ContainerEnd", "container_end", "end_of_log", "last_lines", "log_page", "logs_command", "show_logs"]
 
 _TIMEOUT_S = 60.0
 _COLLECTED_S = 20.0
@@ -56,3 +61,52 @@ def end_of_log(app_id: str, file: str) -> tuple[str, ...]:
         return tuple(lines[-_LINES:]) if done.returncode == 0 and lines else None
 
     return () if shutil.which("yarn") is None else poll(look, _COLLECTED_S, 1.0) or ()
+
+
+_WEB_TIMEOUT_S = 5.0
+_MAX_BYTES = 1 << 20
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+ContainerEnd = tuple["int | None", str]
+
+
+def container_end(node: str, container: str) -> ContainerEnd | None:
+    """A container's exit code and what the node says of its end; None when it tells nothing."""
+    data = _get(f"http://{node}/ws/v1/node/containers/{container}")
+    try:
+        found = json.loads(data or b"{}").get("container", {})
+        code = found.get("exitCode")
+        # A container that runs has the code -1000.
+        known = isinstance(code, int) and code != _RUNNING
+        return (code if known else None), " ".join(str(found.get("diagnostics", "")).split())
+    except (ValueError, AttributeError):
+        return None
+
+
+_RUNNING = -1000
+
+
+def last_lines(node: str, container: str, file: str, count: int) -> tuple[str, ...]:
+    """The last lines of a container's log; none when they cannot be had."""
+    data = _get(f"http://{node}/ws/v1/node/containers/{container}/logs/{file}?size=-16384")
+    if data is None:
+        return ()
+    text = data.decode("utf-8", "replace")
+    # The service puts a head before the text and a line after it.
+    body = text.partition("LogContents:")[2].lstrip("\n") or text
+    lines = [line for line in body.partition("End of LogType:")[0].splitlines() if line.strip()]
+    return tuple(lines[-count:])
+
+
+def log_page(node: str, container: str, user: str) -> str:
+    """Where people read the log of a container."""
+    return f"http://{node}/node/containerlogs/{container}/{user}"
+
+
+def _get(url: str) -> bytes | None:
+    try:
+        with _OPENER.open(url, timeout=_WEB_TIMEOUT_S) as reply:
+            data: bytes = reply.read(_MAX_BYTES)
+            return data
+    except (OSError, ValueError, urllib.error.URLError):
+        return None

@@ -23,7 +23,7 @@ from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
 from tfcollective.log import get_logger
 from tfcollective.machine.network import choose_address, interface_addresses
 from tfcollective.settings import environ_snapshot
-from tfcollective_launchers.yarn import node_web
+from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, Request
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 
@@ -143,7 +143,7 @@ class SkeinPlatform(ContainerProvider):
 
     def _place(self, container: Any) -> tuple[str, str]:
         address = container.yarn_node_http_address or ""
-        page = node_web.log_page(address, container.yarn_container_id, self._user) if address else ""
+        page = logs.log_page(address, container.yarn_container_id, self._user) if address else ""
         return address.partition(":")[0], page
 
     def end(self, status: str, diagnostics: str) -> None:
@@ -163,14 +163,14 @@ class SkeinPlatform(ContainerProvider):
         if not container.yarn_node_http_address:
             return ""
         node, key = container.yarn_node_http_address, container.yarn_container_id
-        lines = node_web.last_lines(node, key, f"{name}.log", _TAIL_LINES)
+        lines = logs.last_lines(node, key, f"{name}.log", _TAIL_LINES)
         return "\n    ".join(["the end of its log:", *lines]) if lines else ""
 
 
-def _end_of(container: Any) -> node_web.ContainerEnd | None:
+def _end_of(container: Any) -> logs.ContainerEnd | None:
     if not container.yarn_node_http_address:
         return None
-    return node_web.container_end(container.yarn_node_http_address, container.yarn_container_id)
+    return logs.container_end(container.yarn_node_http_address, container.yarn_container_id)
 
 
 def _how(container: Any) -> str:

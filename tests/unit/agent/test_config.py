@@ -1,13 +1,14 @@
 import pytest
 
-from tfcollective.agent.config import AgentConfig, KillCommand, Order, StopCommand, WorkerConfig
 from tfcollective.agent.policy import StopCause
+from tfcollective.agent.protocol import AgentConfig, KillCommand, Order, StopCommand, WorkerPlan
 from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError
+from tfcollective.tasks import TaskKey
 
 CONFIG = AgentConfig(
     job_id="job",
-    workers=(WorkerConfig("worker:0", 0, ("python", "-c", "print('\n')"), {"A": "é"}),),
+    workers=(WorkerPlan(TaskKey.parse("worker:0"), 0, ("python", "-c", "print('\n')"), {"A": "é"}),),
     scratch_dir="/s",
 )
 

@@ -13,19 +13,28 @@ from patience import within
 
 from tfcollective.agent import main as agent_main
 from tfcollective.agent import node
-from tfcollective.agent.config import AgentConfig, KillCommand, Order, StopCommand, WorkerConfig
-from tfcollective.agent.interrupts import Interrupts
 from tfcollective.agent.main import Supervision, serve
-from tfcollective.agent.orders import Orders
+from tfcollective.agent.orders import Interrupts, Orders
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import End, NodeSettings, end_key, orders_key, refusal_line
+from tfcollective.agent.protocol import (
+    AgentConfig,
+    End,
+    KillCommand,
+    NodeSettings,
+    Order,
+    StopCommand,
+    WorkerPlan,
+    end_key,
+    orders_key,
+    refusal_line,
+)
 from tfcollective.codec import encode_line
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
 from tfcollective.control.protocol import NODES
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.job_keys import new_key
-from tfcollective.tasks import workers
+from tfcollective.tasks import TaskKey, workers
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def settings(server, key, timeout=60.0):
 
 
 def order(*argv, **options):
-    worker = WorkerConfig("worker:0", 0, argv, {})
+    worker = WorkerPlan(TaskKey.parse("worker:0"), 0, argv, {})
     return encode_line(AgentConfig("job", (worker,) if argv else (), **options)).decode()
 
 

@@ -10,10 +10,11 @@ import pytest
 from manual_clock import ManualClock
 from patience import within
 
-from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
 from tfcollective.agent.policy import Limits, StopCause
+from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.processes import state_of
+from tfcollective.tasks import TaskKey
 
 GRACE_S = 30.0
 
@@ -33,7 +34,7 @@ class Reports:
 
 def supervise(tmp_path, clock, *programs):
     workers = tuple(
-        WorkerConfig(f"worker:{rank}", rank, (sys.executable, "-c", program), {})
+        WorkerPlan(TaskKey.parse(f"worker:{rank}"), rank, (sys.executable, "-c", program), {})
         for rank, program in enumerate(programs)
     )
     config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
@@ -153,7 +154,7 @@ def test_a_silent_process_that_is_stopped_is_killed(tmp_path, clock, wrapped):
 
 
 def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
-    config = AgentConfig("job", (WorkerConfig("worker:0", 0, ("/no/such/program",), {}),), str(tmp_path))
+    config = AgentConfig("job", (WorkerPlan(TaskKey.parse("worker:0"), 0, ("/no/such/program",), {}),), str(tmp_path))
     reports = Reports()
     supervisor = Supervisor(config, {}, "node", reports, clock=clock)
     supervisor.start()
@@ -182,7 +183,7 @@ def test_output_that_cannot_be_kept_is_a_failure_that_says_so(tmp_path, clock):
 
 
 def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
-    worker = WorkerConfig("worker:0", 0, ("true",), {})
+    worker = WorkerPlan(TaskKey.parse("worker:0"), 0, ("true",), {})
     config = AgentConfig("job", (worker,), str(tmp_path), cwd="/no/such/place")
     reports = Reports()
     Supervisor(config, {}, "node", reports, clock=clock).start()
@@ -191,9 +192,9 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
 
 def test_a_auxiliary_task_that_fails_stops_nobody(tmp_path, clock):
     workers = (
-        WorkerConfig("worker:0", 0, (sys.executable, "-c", "import time; time.sleep(60)"), {}),
-        WorkerConfig("evaluator:0", -1, (sys.executable, "-c", "raise SystemExit(3)"), {}),
-        WorkerConfig("tensorboard:0", -1, ("/no/such/program",), {}),
+        WorkerPlan(TaskKey.parse("worker:0"), 0, (sys.executable, "-c", "import time; time.sleep(60)"), {}),
+        WorkerPlan(TaskKey.parse("evaluator:0"), -1, (sys.executable, "-c", "raise SystemExit(3)"), {}),
+        WorkerPlan(TaskKey.parse("tensorboard:0"), -1, ("/no/such/program",), {}),
     )
     config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()

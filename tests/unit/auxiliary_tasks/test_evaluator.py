@@ -13,7 +13,7 @@ from tfcollective import files
 from tfcollective.auxiliary_tasks.checkpoints import NotWholeError
 from tfcollective.auxiliary_tasks.evaluator import Evaluation, EvaluatorOptions, run_evaluator
 from tfcollective.auxiliary_tasks.plan import IDLE, MAX_STEPS, TRAINING_ENDED
-from tfcollective.auxiliary_tasks.remote_events import EventFollower
+from tfcollective.auxiliary_tasks.tensorboard import EventFollower
 from tfcollective.errors import ConfigError
 
 

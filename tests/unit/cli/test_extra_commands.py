@@ -7,8 +7,8 @@ import pytest
 
 import tfcollective
 import tfcollective_bench
-from tfcollective.cli import extra_commands
-from tfcollective.cli.extra_commands import GROUP, CommandGroup
+from tfcollective.cli import app
+from tfcollective.cli.app import GROUP, CommandGroup
 from tfcollective.errors import LaunchError, UnsupportedError
 
 
@@ -24,7 +24,7 @@ def installed(monkeypatch):
         assert group == GROUP
         return Points(EntryPoint(key, value, group) for key, value in points.items() if name in (None, key))
 
-    monkeypatch.setattr(extra_commands, "entry_points", entry_points)
+    monkeypatch.setattr(app, "entry_points", entry_points)
     return points
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import tfcollective
 from tfcollective.launch import api
+from tfcollective.launch.launcher import find_launcher
 from tfcollective.launch.providers.local import LocalLauncher
-from tfcollective.launch.registry import find_launcher
 from tfcollective.launch.running import function
 
 

@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.auxiliary_tasks import side_limit
+from tfcollective.launch.nodes import Agents
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
 from tfcollective.launch.plan.rank_variables import tf_config
 from tfcollective.launch.plan.spec import FunctionCall, JobSpec
-from tfcollective.launch.running.agents import AgentFailure, Agents
+from tfcollective.launch.running.job import AgentFailure
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, trainers_of
@@ -73,9 +73,10 @@ def test_on_several_hosts_they_are_where_rank_0_writes():
 
 
 def test_how_long_they_may_stay():
-    specs = job({"tb_model_dir": "/m", "tb_termination_timeout_seconds": 7}).task_specs
-    assert side_limit(EVALUATOR, specs, evaluator_grace=60.0, start_timeout=300.0) == 60.0
-    assert side_limit(TENSORBOARD, specs, evaluator_grace=60.0, start_timeout=300.0) > 300 + 7
+    fields = {"tb_model_dir": "/m", "tb_termination_timeout_seconds": 7}
+    spec = job(fields, evaluator_grace=60.0, start_timeout=300.0)
+    assert spec.limit_of(EVALUATOR) == 60.0
+    assert spec.limit_of(TENSORBOARD) > 300 + 7
     with pytest.raises(ConfigError, match="the evaluator grace is a number of seconds, above 0, not 0"):
         job(evaluator_grace=0)
 

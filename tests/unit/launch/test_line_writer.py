@@ -2,7 +2,7 @@
 
 import os
 
-from tfcollective.launch.running.line_writer import LineWriter
+from tfcollective.launch.providers.commands import LineWriter
 
 
 def test_everything_is_written_before_the_end():

@@ -12,16 +12,15 @@ from fake_nodes import FakeProvider
 from patience import within
 
 from tfcollective._version import __version__
-from tfcollective.agent.config import AgentConfig, Order, StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.agent.protocol import AgentConfig, Order, StopCommand
 from tfcollective.codec import decode, encode_line
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch import nodes
 from tfcollective.launch.gather import version_problem
-from tfcollective.launch.nodes import Node
+from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
-from tfcollective.launch.running.agents import Agents
 from tfcollective.timing import TIMING
 
 FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)

@@ -5,8 +5,7 @@ import signal
 import pytest
 from fake_nodes import FakeProvider, come, refusal
 
-from tfcollective.agent.config import AgentConfig, Order
-from tfcollective.agent.protocol import end_key
+from tfcollective.agent.protocol import AgentConfig, Order, end_key
 from tfcollective.codec import decode
 from tfcollective.errors import RendezvousError
 from tfcollective.launch.plan.hosts import parse_hosts, share_out

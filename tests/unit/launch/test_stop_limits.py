@@ -3,11 +3,11 @@
 import signal
 
 import pytest
-from tfcollective_launchers.mpi.command import MpiOptions, mpirun_command
+from tfcollective_launchers.mpi import MpiOptions, mpirun_command
 
 from tfcollective import clusters
-from tfcollective.agent.config import StopCommand
 from tfcollective.agent.policy import StopCause
+from tfcollective.agent.protocol import StopCommand
 from tfcollective.launch.nodes import stop_limit
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers import commands

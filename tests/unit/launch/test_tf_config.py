@@ -11,8 +11,8 @@ from tfcollective.launch.plan.planner import plan_hosts, plan_local, with_tf_con
 from tfcollective.launch.plan.rank_variables import tf_config
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers.join import JoinedLauncher
-from tfcollective.machine import ports
-from tfcollective.machine.ports import choose_endpoints
+from tfcollective.machine import network
+from tfcollective.machine.network import choose_endpoints
 from tfcollective.settings import Settings
 from tfcollective.task_specs import allreduce_topology, trainers_of
 from tfcollective.tasks import TaskKey, trainers, workers
@@ -40,7 +40,7 @@ def test_ports_that_are_taken_are_not_given(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(ports, "_PORTS", range(port, port + 1))
+        monkeypatch.setattr(network, "_PORTS", range(port, port + 1))
         with pytest.raises(LaunchError, match="no 1 free ports on"):
             choose_endpoints(workers(1), "127.0.0.1")
 

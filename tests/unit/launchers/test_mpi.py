@@ -2,8 +2,7 @@
 
 import pytest
 from launching import until
-from tfcollective_launchers.mpi.command import MpiOptions, check_flavour, mpirun_command
-from tfcollective_launchers.mpi.launcher import MpiLauncher, MpirunProvider, placed
+from tfcollective_launchers.mpi import MpiLauncher, MpiOptions, MpirunProvider, check_flavour, mpirun_command, placed
 
 from tfcollective.errors import ConfigError
 from tfcollective.identity.mpi import open_mpi_place

@@ -6,9 +6,16 @@ import shlex
 import shutil
 
 import pytest
-from tfcollective_launchers.ssh.command import SshOptions, accepting_new_keys, ssh_command
-from tfcollective_launchers.ssh.launcher import SshLauncher, meeting_address
-from tfcollective_launchers.ssh.preflight import Answer, Visitor, diagnose
+from tfcollective_launchers.ssh import (
+    Answer,
+    SshLauncher,
+    SshOptions,
+    Visitor,
+    accepting_new_keys,
+    diagnose,
+    meeting_address,
+    ssh_command,
+)
 
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from tfcollective_launchers.yarn.application import application, plan_containers, requests
 from tfcollective_launchers.yarn.cluster import Amount, NodeView, impossible, shortage
-from tfcollective_launchers.yarn.environment import environment_of
+from tfcollective_launchers.yarn.environment import archives_of, environment_of, pack_directories
 from tfcollective_launchers.yarn.options import YarnOptions
-from tfcollective_launchers.yarn.packing import archives_of, pack_directories
 from tfcollective_launchers.yarn.table import render_table
 
 from tfcollective.errors import ConfigError, LaunchError

@@ -9,7 +9,7 @@ from tfcollective_launchers.yarn.launcher import YarnLauncher
 
 from tfcollective.cli.run import run
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.registry import GROUP, find_manager
+from tfcollective.launch.launcher import GROUP, find_manager
 from tfcollective.task_specs import TaskSpec
 
 installed = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfcollective.launch.plan.auxiliary_tasks import side_command
+from tfcollective.agent.protocol import WorkerPlan
 from tfcollective.launch.plan.hosts import Share
 from tfcollective.launch.plan.rank_variables import (
     PYTHONPATH,
@@ -42,28 +42,6 @@ _KEPT_BACK = frozenset(
     {TF_CONFIG, *(variable(field) for field in ("bind_host", "library", "runtime_dir"))} | set(identity_variables())
 )
 _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """One process: its role, its rank, its command, what to add to its environment, and its host (none: this one).
-
-    An auxiliary task has no rank (``NO_RANK``).
-    """
-
-    task: TaskKey
-    rank: int
-    local_rank: int
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    host: str = ""
-
-    @property
-    def place(self) -> str:
-        """Which slot of which host it has, for people; empty on this machine."""
-        if self.rank == NO_RANK:
-            return self.host
-        return f"{self.host}, slot {self.local_rank}" if self.host else ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +100,7 @@ def plan_local(
             **rank_variables(place, spec.env),
             **_horovod_variables(spec, place, 0, environ),
         }
-        plans.append(WorkerPlan(task, rank, rank, spec.command, {**common, **added}))
+        plans.append(WorkerPlan(task, rank, spec.command, {**common, **added}, rank))
     return Plan(tuple(plans), _side_plans(spec, common, endpoints))
 
 
@@ -146,7 +124,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
                 **rank_variables(place, spec.env),
                 **_horovod_variables(spec, place, node, common),
             }
-            plans.append(WorkerPlan(task, place.rank, slot, spec.command, {**common, **added}, share.host.name))
+            plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
     return Plan(tuple(plans), _side_plans(spec, common, None, first))
 
@@ -155,7 +133,7 @@ def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:
     """The same processes, of which ranks and evaluators get a TF_CONFIG that says ``endpoints``."""
 
     def configured(worker: WorkerPlan) -> WorkerPlan:
-        if worker.rank == NO_RANK and worker.task.type != EVALUATOR:
+        if worker.is_auxiliary_task and worker.task.type != EVALUATOR:
             return worker
         return replace(worker, env={**worker.env, TF_CONFIG: tf_config(worker.task, endpoints)})
 
@@ -169,10 +147,9 @@ def _side_plans(
         WorkerPlan(
             task,
             NO_RANK,
-            0,
-            side_command(task, spec.command, spec.task_specs, spec.world),
+            spec.command_of(task),
             {**common, **_task_variables(task, endpoints if task.type == EVALUATOR else None)},
-            host,
+            host=host,
         )
         for task in spec.auxiliary_tasks
     )
@@ -203,7 +180,7 @@ def describe(plan: Plan) -> str:
     lines: list[str] = []
     for worker in plan.processes:
         host = f", host {worker.host}" if worker.host else ""
-        if worker.rank == NO_RANK:
+        if worker.is_auxiliary_task:
             lines.append(f"{worker.task} (outside the world{host})")
         else:
             lines.append(f"rank {worker.rank} ({worker.task}, local rank {worker.local_rank}{host})")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfcollective.agent.protocol import ProcessOptions
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.auxiliary_tasks import check_auxiliary_tasks
 from tfcollective.launch.plan.hosts import Host
+from tfcollective.processes import program_of
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
-from tfcollective.tasks import TaskKey, trainers, workers
+from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
 __all__ = ["FunctionCall", "JobSpec"]
+
+_TENSORBOARD_END_S = 30.0
+_TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class FunctionCall:
 
 
 @dataclass(frozen=True)
-class JobSpec:
-    """One job.
+class JobSpec(ProcessOptions):
+    """One job: what to run, besides how its processes run.
 
     Attributes:
         command: the command that every rank runs.
@@ -46,21 +51,15 @@ class JobSpec:
         transport: ``auto`` or ``tcp``.
         engine: who moves data between the ranks: ``native``, ``horovod`` or ``mpi``.
         timeline: where rank 0 writes a trace of all ranks' operations, or None.
-        log_dir: where to keep every rank's output, or None.
-        prefix: whether lines of output start with the rank.
-        log_level: what the ranks and the agent log.
-        cwd: where the ranks run; None: here.
         emit_tf_config: whether the ranks get a TF_CONFIG, for ``tf.distribute``.
         horovod_compat: whether ``import horovod`` gives the ranks tfcollective under that name.
         hosts: where the ranks run, in this order; empty: on this machine.
         network_interfaces: names or networks (``10.0.0.0/8``) of interfaces; empty: what leads to the others.
         pass_env: patterns of the names of variables that ranks on other hosts get from here, besides the usual ones.
-        timestamps: whether lines of output start with the time.
         platform: settings that the launcher's platform has besides these.
         call: a function to call instead of ``command``'s own work, or None.
         task_specs: what each role needs, for platforms that give it out; its auxiliary tasks run beside the world.
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
-        grace: how long (s) the processes have between SIGTERM and SIGKILL when a person or a platform asks for the end.
         host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
         max_restarts: how often all ranks are started again when one fails.
         restarts: how often they have been.
@@ -77,22 +76,16 @@ class JobSpec:
     transport: str = "auto"
     engine: str = "native"
     timeline: str | None = None
-    log_dir: str | None = None
-    prefix: bool = True
-    log_level: str = "warning"
-    cwd: str | None = None
     emit_tf_config: bool = False
     horovod_compat: bool = False
     hosts: tuple[Host, ...] = ()
     network_interfaces: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
-    timestamps: bool = False
     platform: Mapping[str, Any] = field(default_factory=dict)
     call: FunctionCall | None = None
     tasks: tuple[TaskKey, ...] = ()
     task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
     evaluator_grace: float = 3600.0
-    grace: float = Settings.grace
     host_timeout: float = Settings.host_timeout
     max_restarts: int = 0
     restarts: int = 0
@@ -108,6 +101,23 @@ class JobSpec:
     def auxiliary_tasks(self) -> tuple[TaskKey, ...]:
         """The tasks outside the world."""
         return auxiliary_tasks_of(self.task_specs)
+
+    def command_of(self, task: TaskKey) -> tuple[str, ...]:
+        """The command of an auxiliary task: an evaluator runs what the ranks run."""
+        if task.type == EVALUATOR:
+            return self.command
+        spec = self.task_specs[task.type]
+        chief = str(self.world[0])
+        where = ("--experiment-of", chief) if spec.tb_model_dir is None else ("--logdir", spec.tb_model_dir)
+        extra = () if spec.tb_extra_args is None else (f"--extra-args={spec.tb_extra_args}",)
+        return (*_TENSORBOARD, "--linger", f"{spec.tensorboard_linger_s:g}", *where, *extra)
+
+    def limit_of(self, task: TaskKey) -> float:
+        """How long (s) an auxiliary task may stay when training has ended, before it is killed."""
+        if task.type == EVALUATOR:
+            return self.evaluator_grace
+        # It may still be about to start when training ends, and needs a while to end.
+        return self.start_timeout + self.task_specs[task.type].tensorboard_linger_s + _TENSORBOARD_END_S
 
     def __post_init__(self) -> None:
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
@@ -125,7 +135,11 @@ class JobSpec:
                 f"the host timeout is {TIMING.least_host_timeout:g} s or more, not {self.host_timeout:g}: hosts give a "
                 f"sign of life every {TIMING.node_heartbeat:g} s, and one may be late"
             )
-        check_auxiliary_tasks(self.task_specs, is_function=self.call is not None)
+        tensorboard = self.task_specs.get(TENSORBOARD)
+        if tensorboard is not None and tensorboard.tb_model_dir is None and self.call is None:
+            raise ConfigError(
+                "task_specs: tensorboard: tb_model_dir: give it: a command does not tell where it writes what to show"
+            )
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
         _check_engine(self.engine, self.horovod_compat)

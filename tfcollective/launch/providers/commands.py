@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tfcollective.agent.output import Console, OutputPump
@@ -13,11 +16,46 @@ from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
-from tfcollective.launch.running.line_writer import LineWriter
 from tfcollective.processes import end_process
 from tfcollective.timing import TIMING
 
-__all__ = ["AGENT", "AgentCommand", "CommandProvider", "own_agent"]
+__all__ = ["AGENT", "AgentCommand", "CommandProvider", "LineWriter", "own_agent"]
+
+
+class LineWriter:
+    """Writes lines to a descriptor on a thread of its own: who reads there may have been stopped, and a line that does
+    not fit into the pipe would then hold up the launcher for ever.
+
+    Args:
+        descriptor: is the writer's from now on.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def start(self) -> LineWriter:
+        """Starts the thread; it ends with :meth:`close`, or when the reader is gone."""
+        threading.Thread(target=self._run, name="tfc-writer", daemon=True).start()
+        return self
+
+    def write(self, line: bytes) -> None:
+        """Hands over a line; from any thread, and from signal handlers. One that is gone does not get it."""
+        self._lines.put(line)
+
+    def close(self) -> None:
+        """Closes the descriptor once all lines are written."""
+        self._lines.put(None)
+
+    def _run(self) -> None:
+        try:
+            with contextlib.suppress(OSError):  # the reader is gone
+                while (line := self._lines.get()) is not None:
+                    while line:
+                        line = line[os.write(self._descriptor, line) :]
+        finally:
+            os.close(self._descriptor)
+
 
 # After the end of its stdin an agent ends its ranks; that takes 3 s at worst.
 _END_S = 5.0

@@ -15,8 +15,7 @@ from tfcollective.launch.run import run_job_on
 from tfcollective.log import get_logger
 from tfcollective.machine.cores import available_cores
 from tfcollective.machine.gpus import visible_gpus
-from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine
-from tfcollective.machine.ports import choose_endpoints
+from tfcollective.machine.network import choose_address, choose_endpoints, interface_addresses, is_this_machine
 from tfcollective.settings import environ_snapshot
 from tfcollective.timeline import check_writable
 

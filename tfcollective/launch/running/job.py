@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
 import psutil
 
-from tfcollective.agent.config import AgentConfig, KillCommand, WorkerConfig
+from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
 from tfcollective.control.protocol import read_published
@@ -26,20 +27,18 @@ from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
 from tfcollective.job_keys import new_key
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
-from tfcollective.launch.plan.auxiliary_tasks import side_limit
-from tfcollective.launch.plan.planner import Plan, WorkerPlan
+from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
-from tfcollective.launch.running.agents import AgentFailure
 from tfcollective.log import get_logger
 from tfcollective.machine.network import interface_addresses, with_interface
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot, variable
-from tfcollective.tasks import NO_RANK, TaskKey
+from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
-__all__ = ["Job", "new_job_id"]
+__all__ = ["AgentFailure", "Job", "new_job_id"]
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -49,6 +48,20 @@ _LOOK_S = 5.0
 def new_job_id() -> str:
     """A name that no other job has."""
     return f"job-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class AgentFailure:
+    """An agent that has not done its work to the end.
+
+    Attributes:
+        message: what happened to it.
+        at: until when it was known to work, in seconds on this process's monotonic clock: what a rank reported before
+            that is no consequence of it.
+    """
+
+    message: str
+    at: float
 
 
 class Job:
@@ -94,9 +107,8 @@ class Job:
             encryption=Settings.load().encryption,
         )
         self._killer = _Killer()
-        limits = {"evaluator_grace": spec.evaluator_grace, "start_timeout": spec.start_timeout}
         self._auxiliary_tasks = _AuxiliaryTaskWatch(
-            {task: side_limit(task, spec.task_specs, **limits) for task in spec.auxiliary_tasks}, self._killer
+            {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._killer
         )
         self._store: GlooStoreServer | None = None
         self._open = ExitStack()
@@ -176,22 +188,15 @@ class Job:
     def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
         """What the agent of these processes is to do."""
         return AgentConfig(
-            job_id=self.job_id,
-            workers=tuple(
-                WorkerConfig(str(worker.task), worker.rank, worker.argv, self._engine_env(worker)) for worker in workers
-            ),
-            cwd=self._spec.cwd,
-            log_dir=self._spec.log_dir,
-            prefix=self._spec.prefix,
-            timestamps=self._spec.timestamps,
+            self.job_id,
+            tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
             size=self._spec.num_proc,
-            log_level=self._spec.log_level,
-            grace=self._spec.grace,
+            **self._spec.process_options,
         )
 
     def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
         """The worker's variables with what only the open job knows: where Horovod's ranks meet."""
-        if self._spec.engine != "horovod" or worker.rank == NO_RANK:
+        if self._spec.engine != "horovod" or worker.is_auxiliary_task:
             return worker.env
         if self._store is None:  # not before the hosts are known, of which the plan speaks
             scopes = scopes_of(one.env for one in self._plan.workers)

@@ -1,20 +1,91 @@
-"""Asks every host whether it can take part, before anything starts, and says how to mend what is wrong."""
+"""Runs a job on hosts that ssh reaches; hosts that are this machine need no ssh."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shlex
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfcollective._version import __version__
-from tfcollective.errors import LaunchError
-from tfcollective_launchers.ssh.command import SshOptions, ssh_command
+from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.plan.hosts import share_out
+from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.provider import NodeFacts
+from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
+from tfcollective.launch.run import Assignment, by_name, run_job_on
+from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, hosts_that_ask
+from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine, own_address
+from tfcollective.settings import environ_snapshot
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
 
-__all__ = ["Answer", "Visitor", "ask_all", "diagnose"]
+__all__ = [
+    "Answer",
+    "SshLauncher",
+    "SshOptions",
+    "Visitor",
+    "accepting_new_keys",
+    "ask_all",
+    "diagnose",
+    "meeting_address",
+    "ssh_command",
+]
+
+_MAX_PORT = 65535
+# The first value that ssh reads for an option counts, so the user's stand before these.
+_DEFAULTS = (*DEFAULTS, "-o", "ServerAliveInterval=15")
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """The platform's settings.
+
+    Attributes:
+        port: sshd's port; None: ssh's own choice.
+        identity_file: the private key; None: ssh's own choice.
+        options: more arguments of ssh, before ours.
+        python: the interpreter on the other hosts.
+    """
+
+    port: int | None = None
+    identity_file: str | None = None
+    options: tuple[str, ...] = ()
+    python: str = sys.executable
+
+    @classmethod
+    def from_platform(cls, platform: Mapping[str, object]) -> SshOptions:
+        """Checks what a job says; ConfigError."""
+        try:
+            made = cls(**platform)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ConfigError(f"the launcher 'ssh' takes port, identity_file, options and python: {error}") from error
+        if made.port is not None and not 0 < made.port <= _MAX_PORT:
+            raise ConfigError(f"an ssh port is between 1 and {_MAX_PORT}, not {made.port}")
+        return made
+
+
+def accepting_new_keys(options: SshOptions, hosts: Collection[str]) -> dict[str, SshOptions]:
+    """The options for each host: where ssh would ask whether a new host's key is right, it takes the key."""
+    asking = hosts_that_ask(hosts, options.options)
+    accepting = replace(options, options=(*options.options, *ACCEPT_NEW))
+    return {host: accepting if host in asking else options for host in hosts}
+
+
+def ssh_command(host: str, options: SshOptions, remote: Sequence[str]) -> tuple[str, ...]:
+    """What runs the command ``remote`` on ``host``. Nothing in it is secret: everybody on both hosts can read it."""
+    port = () if options.port is None else ("-p", str(options.port))
+    identity = () if options.identity_file is None else ("-i", options.identity_file)
+    return ("ssh", "-T", *options.options, *_DEFAULTS, *port, *identity, "--", host, shlex.join(remote))
+
 
 _TIMEOUT_S = 30.0
 _AT_ONCE = 32
@@ -168,3 +239,65 @@ def _our_address(answer: Answer) -> str:
     """Sshd tells the address that we came from: the one that the host can reach us under."""
     facts = answer.facts or {}
     return str(facts.get("ssh", "")).partition(" ")[0]
+
+
+class SshLauncher(Launcher):
+    """An agent on every host of ``spec.hosts``."""
+
+    def plan(self, spec: JobSpec) -> Plan:
+        """See :class:`Launcher`."""
+        if not spec.hosts:
+            raise ConfigError("the launcher 'ssh' needs hosts, for example host1:4,host2:4")
+        return plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
+
+    def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
+        """See :class:`Launcher`."""
+        options = SshOptions.from_platform(spec.platform)
+        spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
+        plan = self.plan(spec)
+        here = [host for host in plan.hosts if is_this_machine(host)]
+        remote = accepting_new_keys(options, [host for host in plan.hosts if host not in here])
+        commands = {host: own_agent() for host in here}
+        commands.update({host: ssh_command(host, one, [one.python, *AGENT]) for host, one in remote.items()})
+        visitors = ask_all(remote, str(spec.cwd))
+        return run_job_on(
+            lambda job: CommandProvider(commands, here),
+            spec,
+            plan,
+            bind_host=meeting_address(visitors, interface_addresses(), spec.network_interfaces),
+            observer=self.observer,
+            assign=_with_ports(plan) if spec.emit_tf_config else None,
+            stop_signals=stop_signals,
+        )
+
+
+def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
+    """Where the coordinator listens: on the interface that is ``wanted``, else where the first host sees us.
+
+    Raises ConfigError when that is not one of our addresses: something on the way translates addresses.
+    """
+    if wanted:
+        return choose_address(interfaces, wanted)
+    if not visitors:
+        return own_address(())
+    seen = visitors[0].our_address
+    if not any(seen in addresses for addresses in interfaces.values()):
+        raise ConfigError(
+            f"{visitors[0].host} sees this machine as {seen or 'no address'}, which no interface here has: "
+            "say with --network-interface which one the hosts can reach"
+        )
+    return seen
+
+
+def _with_ports(plan: Plan) -> Callable[[Sequence[NodeFacts]], Assignment]:
+    """Each process may listen on its host's address, at one of the ports that the host has named."""
+
+    def assign(found: Sequence[NodeFacts]) -> Assignment:
+        addresses = {one.name: one.address for one in found}
+        free = {one.name: iter(one.ports) for one in found}
+        endpoints: dict[TaskKey, Endpoint] = {
+            one.task: Endpoint(addresses[one.host], next(free[one.host])) for one in plan.processes
+        }
+        return by_name(with_tf_config(plan, endpoints))(found)
+
+    return assign
