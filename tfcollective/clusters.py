@@ -1,12 +1,13 @@
 """Processes that are kept: functions are sent to all of them again and again, from a notebook for example.
 
-The processes are one job of any launcher, whose function asks the submitter for calls until there are no more. Calls
-and results go through a coordinator of the submitter's own, over requests that both ends have proved its key for.
+The processes are one job of any launcher, whose function follows the number of the newest call, over a channel to a
+coordinator in the submitter, until there are no more. Calls and results are blobs there.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import secrets
 import signal
 import sys
@@ -29,11 +30,12 @@ from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exceptio
 from tfcollective.identity import current_node_id, discover
 from tfcollective.job_keys import CLUSTER, derived_key, new_key
 from tfcollective.launch import api
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.running.function import make_call
 from tfcollective.launch.system.signals import StopSwitch
 from tfcollective.log import get_logger
 from tfcollective.machine.network import own_address
 from tfcollective.settings import Settings, environ_snapshot
-from tfcollective.task_specs import auxiliary_tasks_of, check_task_specs, trainers_of
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
@@ -41,8 +43,7 @@ from tfcollective.topology import Endpoint
 __all__ = ["Cluster", "cluster", "serve_calls"]
 
 _LOG = get_logger(__name__)
-_ORDER = "order"
-_END = "end"
+_NEWEST = "newest"  # the number of the newest call; null: there are to be no more
 _LOOK_S = 1.0
 _GRACE_S = 5.0
 _STOP_S = 60.0
@@ -65,7 +66,10 @@ def cluster(
     Raises:
         ConfigError: what :func:`tfcollective.run` refuses, and auxiliary tasks.
     """
-    return Cluster(task_specs, np, launcher, options)
+    spec = api.function_job(serve_calls, np=np, task_specs=task_specs, **options)
+    if spec.auxiliary_tasks:
+        raise ConfigError("task_specs: a cluster has no auxiliary tasks: they follow one job; use tfcollective.run")
+    return Cluster(spec, launcher)
 
 
 class Cluster:
@@ -75,34 +79,29 @@ class Cluster:
     new world. A process that dies ends them all.
     """
 
-    def __init__(
-        self, task_specs: Mapping[str, Any] | None, np: int | None, launcher: str, options: Mapping[str, Any]
-    ) -> None:
-        self._specs, self._np, self._launcher, self._options = task_specs, np, launcher, dict(options)
-        self._tasks = _tasks(task_specs, np)
+    def __init__(self, spec: JobSpec, launcher: str) -> None:
+        self._spec, self._launcher = spec, launcher
         self._calls = 0
         self._calling = threading.Lock()  # the processes make one call at a time
-        self._broken = False
         self._open = ExitStack()
         self._job: threading.Thread | None = None
-        self._ready = False
-        self._switch = StopSwitch()
         self._error: BaseException | None = None
 
     def __enter__(self) -> Cluster:
-        self._ready, self._switch, self._error, self._broken = False, StopSwitch(), None, False
-        host = _LOOPBACK if self._launcher == "local" else own_address(self._options.get("network_interfaces", ()))
+        self._switch, self._error, self._ready, self._broken = StopSwitch(), None, False, False
+        spec = self._spec
+        host = _LOOPBACK if self._launcher == "local" else own_address(spec.network_interfaces)
         name, job_key = f"cluster-{secrets.token_hex(4)}", new_key()
         key, encryption = derived_key(job_key, CLUSTER, name), Settings.load().encryption
-        start_timeout = _START_S + _allocation_timeout(self._options.get("platform"))
+        start_timeout = _START_S + _allocation_timeout(spec.platform)
         with ExitStack() as opened:
             options = ServerOptions(name, key, workers(1), start_timeout, bind_host=host, encryption=encryption)
             server = opened.enter_context(CoordinatorServer(options))
             client = CoordinatorClient(server.endpoint, key, name, encryption=encryption)
             self._client = opened.enter_context(client)
             opened.callback(self._end)
-            arguments = (str(server.endpoint), name)
-            job = (arguments, job_key)
+            call = make_call(serve_calls, (str(server.endpoint), name), {}, sys.path)
+            job = (replace(spec, call=call, key=job_key),)
             self._job = threading.Thread(target=self._run_job, args=job, name="tfc-cluster", daemon=True)
             self._job.start()
             self._wait_for("ready", start_timeout)
@@ -138,16 +137,16 @@ class Cluster:
             raise StateError("the cluster's processes have ended") from self._error
         self._calls += 1
         name = f"call/{self._calls}"
-        data = payload.dumps((fn, args, kwargs), f"the function {getattr(fn, '__name__', fn)!r}")
-        self._client.put_blob(name, data)
-        self._client.put(_ORDER, {"number": self._calls, "fresh": self._broken, "path": sys.path})
+        call = payload.dumps((fn, args, kwargs), f"the function {getattr(fn, '__name__', fn)!r}")
+        self._client.put_blob(name, payload.dumps(_Call(call, sys.path, self._broken), "a call"))
+        self._client.put(_NEWEST, self._calls)
         try:
             found = self._wait_for(f"result/{self._calls}")
         except BaseException:
             self.close()
             raise
         self._client.remove_blob(name)
-        answers = [payload.loads(found[task]) for task in self._tasks]
+        answers = [payload.loads(found[task]) for task in self._spec.world]
         self._broken = any(answer.failure is not None for answer in answers)
         if self._broken:
             raise _failure(answers)
@@ -157,8 +156,7 @@ class Cluster:
         """What every process has put there; raises what has ended them meanwhile."""
         deadline = None if seconds is None else Deadline.after(seconds)
         found: dict[TaskKey, bytes] = {}
-        while len(found) < len(self._tasks):
-            missing = [task for task in self._tasks if task not in found]
+        while missing := [task for task in self._spec.world if task not in found]:
             data = self._client.get_blob(f"{name}/{missing[0]}", timeout=_LOOK_S)
             if data is not None:
                 found[missing[0]] = data
@@ -170,12 +168,10 @@ class Cluster:
                 raise RendezvousError(f"not ready within {seconds:g} s: {', '.join(names)}", missing=names)
         return found
 
-    def _run_job(self, arguments: tuple[str, str], key: bytes) -> None:
+    def _run_job(self, spec: JobSpec) -> None:
         try:
-            more: dict[str, Any] = {"task_specs": self._specs, **self._options}
             with self._switch.held():
-                spec = api.function_job(serve_calls, arguments, np=self._np, **more)
-                api.run_function_job(replace(spec, key=key), self._launcher)
+                api.run_function_job(spec, self._launcher)
         except KeyboardInterrupt:
             self._error = StateError("the cluster's processes were stopped")
         except BaseException as error:  # noqa: BLE001  it is raised where a call waits
@@ -186,37 +182,19 @@ class Cluster:
             return
         if self._ready:
             with suppress(CoordinatorError):
-                self._client.put(_END, True)
-                self._client.put(_ORDER, None)
+                self._client.put(_NEWEST, None)
             self._job.join(TIMING.coordinator_lost + _GRACE_S)
         if self._job.is_alive():  # no process is ready yet, or one is not responding
             self._switch.stop(signal.SIGTERM)
-            self._job.join(_STOP_S + _grace(self._options))
+            self._job.join(_STOP_S + self._spec.grace)
         if self._job.is_alive():  # in the middle of something that cannot be interrupted, such as packing
             _LOG.warning("the cluster's launcher has not ended yet; it ends what it has started as soon as it can")
-
-
-def _grace(options: Mapping[str, Any]) -> float:
-    """How long (s) the processes may take to end. What cannot be used is refused by the job, which says why."""
-    asked = options.get("grace", Settings.load().grace)
-    return float(asked) if isinstance(asked, int | float) else 0.0
 
 
 def _allocation_timeout(platform: object) -> float:
     """How long (s) the platform may take. What cannot be used is refused by the job, which says why."""
     asked = platform.get("allocation_timeout") if isinstance(platform, Mapping) else None
     return float(asked) if isinstance(asked, int | float) else _ALLOCATION_S
-
-
-def _tasks(task_specs: Mapping[str, Any] | None, np: int | None) -> tuple[TaskKey, ...]:
-    if task_specs is None:
-        return workers(1 if np is None else np)
-    if np is not None:
-        raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
-    specs = check_task_specs(task_specs)
-    if auxiliary_tasks_of(specs):
-        raise ConfigError("task_specs: a cluster has no auxiliary tasks: they follow one job; use tfcollective.run")
-    return trainers_of(specs)
 
 
 def _failure(answers: list[_Answer]) -> WorkerFailedError:
@@ -233,6 +211,15 @@ def _failure(answers: list[_Answer]) -> WorkerFailedError:
 
 
 # ---- on the ranks ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call: function and arguments, pickled; where to look for their modules; whether it wants a new world."""
+
+    payload: bytes
+    sys_path: list[str]
+    fresh: bool
 
 
 @dataclass(frozen=True)
@@ -256,45 +243,59 @@ def serve_calls(coordinator: str, name: str) -> int:
         raise CoordinatorError("only a cluster starts its processes")
     task, node = str(identity.task), current_node_id(settings.node_id)
     key = derived_key(identity.key, CLUSTER, name)
+    calls: queue.SimpleQueue[int | CoordinatorError | None] = queue.SimpleQueue()
+    made = 0
     with CoordinatorClient(Endpoint.parse(coordinator), key, name, encryption=settings.encryption) as client:
-        watched = (client, settings.failure_file)
-        threading.Thread(target=_watch_for_end, args=watched, name="tfc-end", daemon=True).start()
+        listening = (client, calls, settings.failure_file)
+        threading.Thread(target=_listen, args=listening, name="tfc-calls", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")
-        orders = _Orders(client)
-        for order in orders:
-            _follow(client, order, task, node)
-    return orders.count
+        while (number := calls.get()) is not None:  # one comes once the submitter is silent
+            if isinstance(number, CoordinatorError):
+                raise number
+            _make(client, number, task, node)
+            made += 1
+    return made
 
 
-class _Orders:
-    """The calls to make, each once: an order comes twice when the answer to its first delivery was lost."""
-
-    def __init__(self, client: CoordinatorClient) -> None:
-        self._channel = Channel(client)
-        self.count = 0
-        """How many there were."""
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Each call, until the submitter ends the cluster. Raises CoordinatorError when the submitter is gone."""
-        number = 0
-        for entry in self._channel.follow(_ORDER, Retry(TIMING.coordinator_lost)):
-            if entry.value is None:
-                return
-            if isinstance(entry.value, dict) and entry.value["number"] > number:
-                number = entry.value["number"]
-                self.count += 1
-                yield entry.value
+def _numbers(client: CoordinatorClient) -> Iterator[int | None]:
+    """The number of each call to make, once; None, the last, ends the cluster. CoordinatorError when the submitter is
+    gone. A number comes twice when the answer to its first delivery was lost."""
+    newest = 0
+    for entry in Channel(client).follow(_NEWEST, Retry(TIMING.coordinator_lost)):
+        if not isinstance(entry.value, int):
+            yield None
+            return
+        if entry.value > newest:
+            newest = entry.value
+            yield newest
 
 
-def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str, node: str) -> None:
+def _listen(
+    client: CoordinatorClient, calls: queue.SimpleQueue[int | CoordinatorError | None], failure_file: str | None
+) -> None:
+    """Hands on the calls; ends this process when it is in the middle of one while there are to be no more."""
+    number: int | None = 0
+    try:
+        for number in _numbers(client):
+            calls.put(number)
+    except CoordinatorError as error:
+        calls.put(error)
+    if number is None:
+        time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
+        if failure_file is not None:
+            end_call(failure_file)  # its result is not needed any longer
+        os._exit(0)
+
+
+def _make(client: CoordinatorClient, number: int, task: str, node: str) -> None:
     from tfcollective import runtime
 
-    if order["fresh"] and runtime.is_initialized():
-        runtime.shutdown()  # the world of a call that failed
-    sys.path[:0] = [place for place in order["path"] if place not in sys.path]
     try:
-        data = client.get_blob(f"call/{order['number']}", timeout=TIMING.poll)
-        fn, args, kwargs = payload.loads(data or b"")
+        call: _Call = payload.loads(client.get_blob(f"call/{number}", timeout=TIMING.poll) or b"")
+        if call.fresh and runtime.is_initialized():
+            runtime.shutdown()  # the world of a call that failed
+        sys.path[:0] = [place for place in call.sys_path if place not in sys.path]
+        fn, args, kwargs = payload.loads(call.payload)
         value = fn(*args, **kwargs)
         answer = _Answer(task, node, os.getpid(), value.train() if isinstance(value, Trainable) else value)
         reply = payload.dumps(answer, f"the result of {task}")
@@ -304,13 +305,4 @@ def _follow(client: CoordinatorClient, order: Mapping[str, Any], task: str, node
         reply = payload.dumps(_Answer(task, node, os.getpid(), failure=failure), "a failure")
         with suppress(Exception):
             runtime.shutdown()  # the others learn of it in their collectives
-    client.put_blob(f"result/{order['number']}/{task}", reply)
-
-
-def _watch_for_end(client: CoordinatorClient, failure_file: str | None) -> None:
-    """Ends this process when it is in the middle of a call while there are to be no more."""
-    for _ in Channel(client).follow(_END):
-        time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
-        if failure_file is not None:
-            end_call(failure_file)  # its result is not needed any longer
-        os._exit(0)
+    client.put_blob(f"result/{number}/{task}", reply)

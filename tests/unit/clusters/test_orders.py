@@ -7,7 +7,7 @@ import pytest
 from patience import within
 
 from tfcollective import clusters, payload
-from tfcollective.clusters import Cluster, _Orders
+from tfcollective.clusters import _Call, _numbers
 from tfcollective.control.store import Entry
 
 
@@ -25,18 +25,14 @@ class Client:
         return self.entries.pop(0)
 
 
-def test_an_order_that_was_stored_twice_is_followed_once():
-    one, two = {"number": 1}, {"number": 2}
-    client = Client(Entry(one, 1), Entry(one, 2), None, Entry(two, 3), Entry(two, 5), Entry(None, 6))
-    orders = _Orders(client)
-    assert list(orders) == [one, two]
-    assert orders.count == 2
+def test_a_call_whose_number_was_stored_twice_is_made_once():
+    client = Client(Entry(1, 1), Entry(1, 2), None, Entry(2, 3), Entry(2, 5), Entry(None, 6))
+    assert list(_numbers(client)) == [1, 2, None]
     assert client.asked == [0, 1, 2, 2, 3, 5]
 
 
 def test_a_process_that_comes_later_begins_with_the_newest():
-    orders = _Orders(Client(Entry({"number": 7}, 9)))
-    assert next(iter(orders)) == {"number": 7}
+    assert next(_numbers(Client(Entry(7, 9)))) == 7
 
 
 @pytest.mark.parametrize("code", [None, 0, 3])
@@ -46,12 +42,13 @@ def test_a_function_that_wants_to_end_its_process_has_failed(code):
 
     class Store:
         def get_blob(self, name, *, timeout):
-            return payload.dumps((sys.exit, (code,), {}), "sys.exit")
+            call = payload.dumps((sys.exit, (code,), {}), "sys.exit")
+            return payload.dumps(_Call(call, [], fresh=False), "it")
 
         def put_blob(self, name, data):
             told[name] = payload.loads(data)
 
-    clusters._follow(Store(), {"number": 4, "fresh": False, "path": []}, "worker:1", "n")
+    clusters._make(Store(), 4, "worker:1", "n")
     assert list(told) == ["result/4/worker:1"]
     assert told["result/4/worker:1"].failure.type == "SystemExit"
 
@@ -67,7 +64,7 @@ def test_calls_of_several_threads_are_made_one_after_the_other(monkeypatch):
         return [args[0]]
 
     monkeypatch.setattr(clusters.Cluster, "_call", call)
-    cluster = Cluster(None, 1, "local", {})
+    cluster = clusters.cluster(np=1)
     answers = {}
     threads = [
         threading.Thread(target=lambda n=n: answers.setdefault(n, cluster.run(abs, n)), daemon=True) for n in range(20)
