@@ -1,15 +1,17 @@
 """Settings: the one reader of the environment.
 
-Every environment variable of tfcollective is one row of :data:`VARIABLES`. Entry points call :meth:`Settings.load`
-once; from there on settings travel as a value.
+Every environment variable of tfcollective is one field of :class:`Settings`, and one row of :data:`VARIABLES`. Entry
+points call :meth:`Settings.load` once; from there on settings travel as a value.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfcollective.errors import ConfigError
@@ -87,32 +89,20 @@ class Variable:
         return getattr(Settings, self.field)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError("it must be above 0")
-    return value
+def _number(kind: Callable[[str], Any], fits: Callable[[Any], bool], needed: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not fits(value):
+            raise ValueError(f"it must be {needed}")
+        return value
+
+    return parse
 
 
-def _not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError("it must be 0 or more")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("it must be 1 or more")
-    return value
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError("it must be 0 or more")
-    return value
+_positive = _number(float, lambda value: 0 < value < math.inf, "above 0")
+_not_negative = _number(float, lambda value: 0 <= value < math.inf, "0 or more")
+_count = _number(int, lambda value: value >= 1, "1 or more")
+_whole = _number(int, lambda value: value >= 0, "0 or more")
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -136,212 +126,144 @@ def _horovod_level(text: str) -> str:
     return _one_of(*LEVELS)({"trace": "debug", "fatal": "error"}.get(level, level))
 
 
-VARIABLES: tuple[Variable, ...] = (
-    Variable("coordinator", "HOST:PORT", Endpoint.parse, "Where the job's coordinator listens.", identity=True),
-    Variable("key_file", "path", str, "A file of mode 0600 that holds the job key in hexadecimal.", identity=True),
-    Variable("key_fd", "number", _whole, "An inherited descriptor of such a file, instead of its path.", identity=True),
-    Variable("key", "hexadecimal", str, "The job key itself, for example from a Kubernetes Secret.", identity=True),
-    Variable("insecure", "0 or 1", _flag, "Without a launcher: do without a job key. Anybody can join the job."),
-    Variable(
-        "encryption",
-        "auto, on or off",
-        _one_of(*ENCRYPTIONS),
-        "Whether connections to the coordinator are encrypted: those between hosts, all, or none. The same everywhere.",
-    ),
-    Variable("job_id", "text", str, "The name of the job.", identity=True),
-    Variable("task", "TYPE:INDEX", TaskKey.parse, "The task of this process, for example worker:3.", identity=True),
-    Variable("evaluator", "0 or 1", _flag, "Whether the job has an evaluator.", identity=True),
-    Variable("size", "number", _count, "The number of processes that take part in collectives.", identity=True),
-    Variable(
-        "max_restarts",
-        "number",
-        _whole,
-        "How often the launcher starts all ranks again when one fails.",
-        identity=True,
-    ),
-    Variable("restarts", "number", _whole, "How often it has.", identity=True),
-    Variable(
-        "rendezvous",
-        "HOST:PORT",
-        Endpoint.parse,
-        "Without a launcher: where rank 0's coordinator listens.",
-        identity=True,
-    ),
-    Variable(
-        "identity",
-        "name",
-        _one_of(*IDENTITIES),
-        "Who says which rank this is: " + ", ".join(IDENTITIES) + ".",
-        identity=True,
-    ),
-    Variable(
-        "ps_policy",
-        "error or exit0",
-        _one_of("error", "exit0"),
-        "What `init()` does in a ps process: raise an error, or end the process with exit code 0.",
-    ),
-    Variable(
-        "keep_tf_config",
-        "0 or 1",
-        _flag,
-        "Leave `TF_CONFIG` in the environment; else `init()` takes it out, so that TensorFlow does not act on it.",
-    ),
-    Variable(
-        "tf_config",
-        "JSON",
-        str,
-        "What `TF_CONFIG` was before `init()` took it out of the environment.",
-        identity=True,
-    ),
-    Variable("node_id", "text", str, "Names this node; processes with equal node ids share memory.", identity=True),
-    Variable(
-        "bind_host",
-        "address",
-        str,
-        "The address of the interface that peers connect to; by default the one that leads to them.",
-    ),
-    Variable(
-        "op_timeout",
-        "seconds",
-        _positive,
-        "How long a collective may take.",
-        alias=Alias("HOROVOD_GLOO_TIMEOUT_SECONDS", _positive),
-    ),
-    Variable(
-        "start_timeout",
-        "seconds",
-        _positive,
-        "How long the ranks wait for each other in `init()`.",
-        alias=Alias("HOROVOD_START_TIMEOUT", _positive),
-    ),
-    Variable(
-        "grace",
-        "seconds",
-        _not_negative,
-        "How long processes have between SIGTERM and SIGKILL when a person or a platform ends the job.",
-    ),
-    Variable(
-        "host_timeout",
-        "seconds",
-        _positive,
-        "How long a host may be silent before a launcher takes it for lost; 5 or more.",
-    ),
-    Variable(
-        "stall_warning",
-        "seconds",
-        _not_negative,
-        "When to warn of a slow collective; 0: never.",
-        alias=Alias("HOROVOD_STALL_CHECK_TIME_SECONDS", _not_negative),
-    ),
-    Variable("transport", "auto or tcp", _one_of(*TRANSPORTS), "How ranks of one node move data."),
-    Variable(
-        "link_probe",
-        "0 or 1",
-        _flag,
-        "Measure the network between nodes in `init()` and choose algorithms by it; rank 0's counts.",
-    ),
-    Variable("engine", "native, horovod or mpi", _one_of(*ENGINES), "Who moves data between the ranks."),
-    Variable(
-        "bucket_bytes",
-        "bytes or auto",
-        lambda text: None if text.lower() == "auto" else _count(text),
-        "How many bytes of gradients are reduced together at most; by default, and with `auto`, what suits the link.",
-        alias=Alias("HOROVOD_FUSION_THRESHOLD", lambda text: max(1, _whole(text))),
-    ),
-    Variable(
-        "replica_check_steps",
-        "number",
-        _whole,
-        "Every so many steps, and after 2, 4, 8 and so on, the ranks compare their weights; 0: never.",
-    ),
-    Variable(
-        "timeline",
-        "path",
-        str,
-        "Where rank 0 writes a trace of all ranks' operations.",
-        alias=Alias("HOROVOD_TIMELINE", lambda text: None if text == "DYNAMIC" else text),
-    ),
-    Variable("failure_file", "path", str, "Where a worker leaves the record of its exception.", identity=True),
-    Variable(
-        "log_level",
-        "level",
-        _one_of(*LEVELS),
-        "What to log: debug, info, warning or error.",
-        alias=Alias("HOROVOD_LOG_LEVEL", _horovod_level),
-    ),
-    Variable("mlflow", "0 or 1", _flag, "Whether launchers tell MLflow of a job where its tracking URI is set."),
-    Variable("library", "path", str, "Use this libtfcollective.so instead of the installed one."),
-    Variable("nccl", "path", str, "The NCCL library to use for arrays on GPUs, instead of the one that is found."),
-    Variable("cuda_driver", "path", str, "The CUDA driver to use instead of libcuda.so.1."),
-    Variable(
-        "gpu_kernels",
-        "0 or 1",
-        _flag,
-        "Whether tensors on GPUs are reduced there; 0: TensorFlow copies them to the host. The same on all ranks.",
-    ),
-    Variable(
-        "gpus_per_proc",
-        "number",
-        _whole,
-        "How many GPUs the launcher gives each rank, by `CUDA_VISIBLE_DEVICES`; 0: ranks see them all.",
-    ),
-    Variable("share_gpus", "0 or 1", _flag, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer)."),
-    Variable(
-        "cache_dir",
-        "path",
-        str,
-        "Where GPU kernels are kept that were compiled here; a private directory. By default `~/.cache/tfcollective`.",
-    ),
-    Variable("runtime_dir", "path", str, "Where the records of running jobs are kept; a private directory."),
-)
-_BY_FIELD = {row.field: row for row in VARIABLES}
+_Kind = tuple[str, Callable[[str], Any]]  # what the text of a variable looks like, and what reads it
+_FLAG: _Kind = ("0 or 1", _flag)
+_NUMBER: _Kind = ("number", _whole)
+_SECONDS: _Kind = ("seconds", _positive)
+_SECONDS_OR_0: _Kind = ("seconds", _not_negative)
+_TEXT: _Kind = ("text", str)
+_PATH: _Kind = ("path", str)
+_ENDPOINT: _Kind = ("HOST:PORT", Endpoint.parse)
+
+
+def _choice(*values: str) -> _Kind:
+    return f"{', '.join(values[:-1])} or {values[-1]}", _one_of(*values)
+
+
+def _row(
+    kind: _Kind,
+    doc: str,
+    default: Any = None,
+    *,
+    identity: bool = False,
+    alias: Alias | str | None = None,
+    repr: bool = True,  # noqa: A002  as for a field
+) -> Any:
+    """A field of :class:`Settings`, and its row of :data:`VARIABLES`; an alias that is a text is read as it is."""
+    other = Alias(alias, kind[1]) if isinstance(alias, str) else alias
+    return dataclasses.field(
+        default=default, repr=repr, metadata={"row": Variable("", *kind, doc, identity=identity, alias=other)}
+    )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of :data:`VARIABLES`; what each means stands there."""
+    """The settings: what each variable looks like, how it is read, what it means, and its default."""
 
-    coordinator: Endpoint | None = None
-    key_file: str | None = None
-    key_fd: int | None = None
-    key: str | None = field(default=None, repr=False)
-    insecure: bool = False
-    encryption: str = "auto"
-    job_id: str | None = None
-    task: TaskKey | None = None
-    evaluator: bool = False
-    size: int | None = None
-    max_restarts: int = 0
-    restarts: int = 0
-    rendezvous: Endpoint | None = None
-    identity: str = "auto"
-    ps_policy: str = "error"
-    keep_tf_config: bool = False
-    tf_config: str | None = None
-    node_id: str | None = None
-    bind_host: str | None = None
-    op_timeout: float = 300.0
-    start_timeout: float = 120.0
-    grace: float = TIMING.grace
-    host_timeout: float = TIMING.host_timeout
-    stall_warning: float = 60.0
-    transport: str = "auto"
-    link_probe: bool = True
-    engine: str = "native"
-    bucket_bytes: int | None = None
-    replica_check_steps: int = 1000
-    timeline: str | None = None
-    failure_file: str | None = None
-    log_level: str = "warning"
-    mlflow: bool = True
-    library: str | None = None
-    nccl: str | None = None
-    cuda_driver: str | None = None
-    gpu_kernels: bool = True
-    gpus_per_proc: int = 0
-    share_gpus: bool = False
-    cache_dir: str | None = None
-    runtime_dir: str | None = None
+    coordinator: Endpoint | None = _row(_ENDPOINT, "Where the job's coordinator listens.", identity=True)
+    key_file: str | None = _row(_PATH, "A file of mode 0600 that holds the job key in hexadecimal.", identity=True)
+    key_fd: int | None = _row(_NUMBER, "An inherited descriptor of such a file, instead of its path.", identity=True)
+    key: str | None = _row(
+        ("hexadecimal", str), "The job key itself, for example from a Kubernetes Secret.", identity=True, repr=False
+    )
+    insecure: bool = _row(_FLAG, "Without a launcher: do without a job key. Anybody can join the job.", False)
+    encryption: str = _row(
+        _choice(*ENCRYPTIONS),
+        "Whether connections to the coordinator are encrypted: those between hosts, all, or none. The same everywhere.",
+        "auto",
+    )
+    job_id: str | None = _row(_TEXT, "The name of the job.", identity=True)
+    task: TaskKey | None = _row(
+        ("TYPE:INDEX", TaskKey.parse), "The task of this process, for example worker:3.", identity=True
+    )
+    evaluator: bool = _row(_FLAG, "Whether the job has an evaluator.", False, identity=True)
+    size: int | None = _row(("number", _count), "The number of processes that take part in collectives.", identity=True)
+    max_restarts: int = _row(_NUMBER, "How often the launcher starts all ranks again when one fails.", 0, identity=True)
+    restarts: int = _row(_NUMBER, "How often it has.", 0, identity=True)
+    rendezvous: Endpoint | None = _row(
+        _ENDPOINT, "Without a launcher: where rank 0's coordinator listens.", identity=True
+    )
+    identity: str = _row(
+        ("name", _one_of(*IDENTITIES)),
+        "Who says which rank this is: " + ", ".join(IDENTITIES) + ".",
+        "auto",
+        identity=True,
+    )
+    ps_policy: str = _row(
+        _choice("error", "exit0"),
+        "What `init()` does in a ps process: raise an error, or end the process with exit code 0.",
+        "error",
+    )
+    keep_tf_config: bool = _row(
+        _FLAG,
+        "Leave `TF_CONFIG` in the environment; else `init()` takes it out, so that TensorFlow does not act on it.",
+        False,
+    )
+    tf_config: str | None = _row(
+        ("JSON", str), "What `TF_CONFIG` was before `init()` took it out of the environment.", identity=True
+    )
+    node_id: str | None = _row(_TEXT, "Names this node; processes with equal node ids share memory.", identity=True)
+    bind_host: str | None = _row(
+        ("address", str), "The address of the interface that peers connect to; by default the one that leads to them."
+    )
+    op_timeout: float = _row(_SECONDS, "How long a collective may take.", 300.0, alias="HOROVOD_GLOO_TIMEOUT_SECONDS")
+    start_timeout: float = _row(
+        _SECONDS, "How long the ranks wait for each other in `init()`.", 120.0, alias="HOROVOD_START_TIMEOUT"
+    )
+    grace: float = _row(
+        _SECONDS_OR_0,
+        "How long processes have between SIGTERM and SIGKILL when a person or a platform ends the job.",
+        TIMING.grace,
+    )
+    host_timeout: float = _row(
+        _SECONDS, "How long a host may be silent before a launcher takes it for lost; 5 or more.", TIMING.host_timeout
+    )
+    stall_warning: float = _row(
+        _SECONDS_OR_0, "When to warn of a slow collective; 0: never.", 60.0, alias="HOROVOD_STALL_CHECK_TIME_SECONDS"
+    )
+    transport: str = _row(_choice(*TRANSPORTS), "How ranks of one node move data.", "auto")
+    link_probe: bool = _row(
+        _FLAG, "Measure the network between nodes in `init()` and choose algorithms by it; rank 0's counts.", True
+    )
+    engine: str = _row(_choice(*ENGINES), "Who moves data between the ranks.", "native")
+    bucket_bytes: int | None = _row(
+        ("bytes or auto", lambda text: None if text.lower() == "auto" else _count(text)),
+        "How many bytes of gradients are reduced together at most; by default, and with `auto`, what suits the link.",
+        alias=Alias("HOROVOD_FUSION_THRESHOLD", lambda text: max(1, _whole(text))),
+    )
+    replica_check_steps: int = _row(
+        _NUMBER, "Every so many steps, and after 2, 4, 8 and so on, the ranks compare their weights; 0: never.", 1000
+    )
+    timeline: str | None = _row(
+        _PATH,
+        "Where rank 0 writes a trace of all ranks' operations.",
+        alias=Alias("HOROVOD_TIMELINE", lambda text: None if text == "DYNAMIC" else text),
+    )
+    failure_file: str | None = _row(_PATH, "Where a worker leaves the record of its exception.", identity=True)
+    log_level: str = _row(
+        ("level", _one_of(*LEVELS)),
+        "What to log: debug, info, warning or error.",
+        "warning",
+        alias=Alias("HOROVOD_LOG_LEVEL", _horovod_level),
+    )
+    mlflow: bool = _row(_FLAG, "Whether launchers tell MLflow of a job where its tracking URI is set.", True)
+    library: str | None = _row(_PATH, "Use this libtfcollective.so instead of the installed one.")
+    nccl: str | None = _row(_PATH, "The NCCL library to use for arrays on GPUs, instead of the one that is found.")
+    cuda_driver: str | None = _row(_PATH, "The CUDA driver to use instead of libcuda.so.1.")
+    gpu_kernels: bool = _row(
+        _FLAG,
+        "Whether tensors on GPUs are reduced there; 0: TensorFlow copies them to the host. The same on all ranks.",
+        True,
+    )
+    gpus_per_proc: int = _row(
+        _NUMBER, "How many GPUs the launcher gives each rank, by `CUDA_VISIBLE_DEVICES`; 0: ranks see them all.", 0
+    )
+    share_gpus: bool = _row(_FLAG, "Let several ranks of a node use one GPU (NCCL 2.30.3 or newer).", False)
+    cache_dir: str | None = _row(
+        _PATH,
+        "Where GPU kernels are kept that were compiled here; a private directory. By default `~/.cache/tfcollective`.",
+    )
+    runtime_dir: str | None = _row(_PATH, "Where the records of running jobs are kept; a private directory.")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -356,6 +278,10 @@ class Settings:
             if name.startswith(PREFIX) and name not in known:
                 _LOG.warning("the environment variable %s means nothing to tfcollective: is it misspelt?", name)
         return cls(**{row.field: _value(row, source) for row in VARIABLES})
+
+
+VARIABLES = tuple(replace(one.metadata["row"], field=one.name) for one in dataclasses.fields(Settings))
+_BY_FIELD = {row.field: row for row in VARIABLES}
 
 
 def _value(row: Variable, source: Mapping[str, str]) -> Any:
