@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO
 
 from tfcollective.log import get_logger
+from tfcollective.timing import TIMING
 
 __all__ = ["Console", "LineSplitter", "OutputPump", "Tail"]
 
@@ -25,6 +26,7 @@ _TAIL_LINES = 20
 _TIME = "%Y-%m-%d %H:%M:%S "
 _TAIL_LINE_BYTES = 2000
 _LATE_S = 0.05
+_DRAIN_S = 0.25  # a descendant may hold the pipe open
 _BLOCKED_S = 0.5
 # A carriage return at the end of what has come so far is no end yet: the line feed of a pair may follow.
 _PIECE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
@@ -135,7 +137,7 @@ class OutputPump:
         """Waits for the end of the stream, at most ``timeout`` seconds."""
         self._thread.join(timeout)
 
-    def catch_up(self, timeout: float, most: float) -> None:
+    def catch_up(self, timeout: float = _DRAIN_S, most: float = TIMING.late_drain) -> None:
         """Waits for the end of the stream, at most ``timeout`` seconds; longer, up to ``most``, only while the pump's
         thread is late, as on a busy machine: what was there has not been read, and not for want of a reader."""
         deadline = time.monotonic() + most

@@ -28,7 +28,6 @@ _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
 _LEFT_CALL = 1
-_DRAIN_S = 0.25
 
 
 @dataclass
@@ -186,7 +185,7 @@ class Supervisor:
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
         if worker.stderr_pump is not None:
-            worker.stderr_pump.catch_up(_DRAIN_S, TIMING.late_drain)  # a descendant may hold the pipe open
+            worker.stderr_pump.catch_up()
         code, number, note = _end_of(worker, status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
         time = exception.time if exception is not None else self._clock.wall()

@@ -13,37 +13,31 @@ from tfcollective.errors import ConfigError
 
 __all__ = ["read_config", "read_text"]
 
+
+def _ignored(names: str) -> dict[str, str | None]:
+    return dict.fromkeys(names.split())
+
+
 # horovodrun's groups, and which of our options a key of theirs is; None: it has no effect here.
 _GROUPS: Mapping[str, Mapping[str, str | None]] = {
     "params": {
         "fusion_threshold_mb": "bucket_mb",
-        "cycle_time_ms": None,
-        "cache_capacity": None,
-        "hierarchical_allreduce": None,
-        "hierarchical_allgather": None,
-        "torus_allreduce": None,
+        **_ignored("cycle_time_ms cache_capacity hierarchical_allreduce hierarchical_allgather torus_allreduce"),
     },
-    "autotune": {
-        "enabled": None,
-        "log_file": None,
-        "warmup_samples": None,
-        "steps_per_sample": None,
-        "bayes_opt_max_samples": None,
-        "gaussian_process_noise": None,
-    },
-    "timeline": {"filename": "timeline", "mark_cycles": None},
+    "autotune": _ignored(
+        "enabled log_file warmup_samples steps_per_sample bayes_opt_max_samples gaussian_process_noise"
+    ),
+    "timeline": {"filename": "timeline", **_ignored("mark_cycles")},
     "stall_check": {
         "enabled": "no_stall_check",
         "warning_time_seconds": "stall_warning",
-        "shutdown_time_seconds": None,
+        **_ignored("shutdown_time_seconds"),
     },
     "library_options": {
-        "mpi_threads_disable": None,
-        "num_nccl_streams": None,
-        "thread_affinity": None,
+        **_ignored("mpi_threads_disable num_nccl_streams thread_affinity"),
         "gloo_timeout_seconds": "op_timeout",
     },
-    "logging": {"level": "log_level", "with_timestamp": None},
+    "logging": {"level": "log_level", **_ignored("with_timestamp")},
 }
 
 

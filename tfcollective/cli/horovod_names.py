@@ -6,6 +6,11 @@ __all__ = ["TABLES"]
 
 _SAME = ("same", "")
 
+
+def _same(names: str) -> dict[str, tuple[str, str]]:
+    return dict.fromkeys(names.split(), _SAME)
+
+
 #: By module: name, ("same", "different" or "not yet", what differs).
 TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "tensorflow": {
@@ -13,15 +18,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             "different",
             '`comm` is refused; `process_sets` is a list of `ProcessSet`, or "dynamic", which is not needed',
         ),
-        "shutdown": _SAME,
-        "is_initialized": _SAME,
-        "rank": _SAME,
-        "size": _SAME,
-        "local_rank": _SAME,
-        "local_size": _SAME,
-        "cross_rank": _SAME,
-        "cross_size": _SAME,
-        "is_homogeneous": _SAME,
+        **_same("shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous"),
         "mpi_threads_supported": ("same", "False"),
         "mpi_enabled": ("same", "True with the engine mpi"),
         "mpi_built": ("same", "True with the engine mpi"),
@@ -47,10 +44,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             "same",
             "of integers: of the exact sum, rounded toward zero; in Horovod the sum wraps first",
         ),
-        "Sum": _SAME,
-        "Min": _SAME,
-        "Max": _SAME,
-        "Product": _SAME,
+        **_same("Sum Min Max Product"),
         "Adasum": (
             "different",
             "of any process set; a power of two of ranks. For `allreduce`, `grouped_allreduce` and the tape",
@@ -61,27 +55,19 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "grouped_allreduce": ("different", "tensors may have several types: one operation a type"),
         "allgather": _SAME,
         "grouped_allgather": ("different", "one operation a tensor, not one for all"),
-        "broadcast": _SAME,
-        "broadcast_": _SAME,
-        "alltoall": _SAME,
+        **_same("broadcast broadcast_ alltoall"),
         "reducescatter": ("same", "also Min, Max and Product"),
         "grouped_reducescatter": ("different", "one operation a tensor, not one for all"),
         "join": ("different", "averages are of the ranks that still contribute; Min, Max and Product are refused"),
-        "size_op": _SAME,
-        "rank_op": _SAME,
-        "local_rank_op": _SAME,
-        "local_size_op": _SAME,
-        "process_set_included_op": _SAME,
-        "broadcast_object": ("different", "`session` is not needed"),
-        "broadcast_object_fn": ("different", "`session` is not needed"),
-        "allgather_object": ("different", "`session` is not needed"),
+        **_same("size_op rank_op local_rank_op local_size_op process_set_included_op"),
+        **dict.fromkeys(
+            ("broadcast_object", "broadcast_object_fn", "allgather_object"), ("different", "`session` is not needed")
+        ),
         "broadcast_variables": _SAME,
         "broadcast_global_variables": _SAME,
         "BroadcastGlobalVariablesHook": ("same", "there with every TensorFlow"),
         "gpu_available": ("different", "says whether TensorFlow has a GPU"),
-        "check_num_rank_power_of_2": _SAME,
-        "num_rank_is_power_2": _SAME,
-        "handle_average_backwards_compatibility": _SAME,
+        **_same("check_num_rank_power_of_2 num_rank_is_power_2 handle_average_backwards_compatibility"),
         "DistributedOptimizer": (
             "different",
             (
@@ -102,10 +88,10 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "keras": {
-        "allreduce": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
-        "allgather": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
-        "broadcast": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
-        "reducescatter": ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
+        **dict.fromkeys(
+            ("allreduce", "allgather", "broadcast", "reducescatter"),
+            ("different", "gives a tensor, also in a graph of `tf.compat.v1`"),
+        ),
         "broadcast_global_variables": ("different", "gives the operation to run"),
         "DistributedOptimizer": (
             "different",

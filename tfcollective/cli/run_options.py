@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -17,7 +17,7 @@ from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yar
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, from_settings
 from tfcollective.log import LEVELS
 from tfcollective.machine.network import is_this_machine
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
@@ -26,33 +26,20 @@ from tfcollective.tasks import TaskKey, workers
 
 __all__ = ["IGNORED_OPTIONS", "RUN_OPTIONS", "choose_launcher", "job_spec", "warn_of_ignored"]
 
-_Value = TypeVar("_Value")
-
 # horovodrun has six levels of logging, we have four.
 _LEVELS = {"trace": "debug", "fatal": "error"}
-# What horovodrun's users may have in their scripts, and what is different here by nature: (flags, takes a value).
-_IGNORED: tuple[tuple[str, bool], ...] = (
-    ("--gloo", False),
-    ("--disable-cache", False),
-    ("--cycle-time-ms", True),
-    ("--cache-capacity", True),
-    ("--hierarchical-allreduce/--no-hierarchical-allreduce", False),
-    ("--hierarchical-allgather/--no-hierarchical-allgather", False),
-    ("--torus-allreduce/--no-torus-allreduce", False),
-    ("--autotune/--no-autotune", False),
-    ("--autotune-log-file", True),
-    ("--autotune-warmup-samples", True),
-    ("--autotune-steps-per-sample", True),
-    ("--autotune-bayes-opt-max-samples", True),
-    ("--autotune-gaussian-process-noise", True),
-    ("--timeline-mark-cycles/--no-timeline-mark-cycles", False),
-    ("--stall-check", False),
-    ("--stall-check-shutdown-time-seconds", True),
-    ("--mpi-threads-disable/--no-mpi-threads-disable", False),
-    ("--num-nccl-streams", True),
-    ("--thread-affinity", True),
-    ("--log-with-timestamp/--log-without-timestamp", False),
-    ("--log-hide-timestamp/--no-log-hide-timestamp", False),
+# What horovodrun's users may have in their scripts, and what is different here by nature: flags, and those with values.
+_IGNORED_FLAGS = (
+    *("--gloo", "--disable-cache", "--hierarchical-allreduce/--no-hierarchical-allreduce", "--stall-check"),
+    *("--hierarchical-allgather/--no-hierarchical-allgather", "--torus-allreduce/--no-torus-allreduce"),
+    *("--autotune/--no-autotune", "--timeline-mark-cycles/--no-timeline-mark-cycles"),
+    *("--mpi-threads-disable/--no-mpi-threads-disable", "--log-with-timestamp/--log-without-timestamp"),
+    "--log-hide-timestamp/--no-log-hide-timestamp",
+)
+_IGNORED_VALUES = (
+    *("--cycle-time-ms", "--cache-capacity", "--num-nccl-streams", "--thread-affinity"),
+    *("--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample"),
+    *("--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise", "--stall-check-shutdown-time-seconds"),
 )
 
 
@@ -210,13 +197,15 @@ def _note_ignored(context: click.Context, parameter: click.Parameter, value: obj
         context.meta.setdefault(_NOTED, []).append(parameter.opts[0])
 
 
-def _ignored(flags: str, with_value: bool) -> click.Option:
-    kind: dict[str, Any] = {} if with_value else {"is_flag": True, "default": None}
+def _ignored(flags: str, **kind: Any) -> click.Option:
     return click.Option((flags,), hidden=True, expose_value=False, callback=_note_ignored, **kind)
 
 
 #: Without effect, and not in the help.
-IGNORED_OPTIONS = tuple(_ignored(*one) for one in _IGNORED)
+IGNORED_OPTIONS = (
+    *(_ignored(one, is_flag=True, default=None) for one in _IGNORED_FLAGS),
+    *(_ignored(one) for one in _IGNORED_VALUES),
+)
 
 
 def warn_of_ignored(context: click.Context) -> None:
@@ -264,33 +253,32 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         tasks=tasks,
         task_specs=specs,
         max_restarts=options["max_restarts"],
-        evaluator_grace=_given(options["evaluator_grace"], JobSpec.evaluator_grace),
         env={
             **bucket_variables(options["bucket_mb"]),
             **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
             **_parse_env(options["env"]),
         },
-        start_timeout=_given(options["start_timeout"], settings.start_timeout),
-        op_timeout=_given(options["op_timeout"], settings.op_timeout),
-        grace=_given(options["grace"], settings.grace),
-        host_timeout=_given(options["host_timeout"], settings.host_timeout),
-        stall_warning=0.0 if options["no_stall_check"] else _given(options["stall_warning"], settings.stall_warning),
-        transport=options["transport"] or settings.transport,
-        engine=engine,
-        timeline=_absolute(_given(options["timeline"], settings.timeline)),
+        timeline=_absolute(options["timeline"] or settings.timeline),
         emit_tf_config=options["emit_tf_config"],
         horovod_compat=options["horovod_compat"],
         log_dir=_absolute(options["log_dir"]),
         prefix=not options["no_prefix"],
         timestamps=options["prefix_output_with_timestamp"],
-        log_level=options["log_level"] or ("info" if options["verbose"] else settings.log_level),
         cwd=_absolute(options["cwd"]),
         hosts=() if launcher == "local" else tuple(hosts),
         network_interfaces=_split(options["network_interface"]),
         pass_env=_split(options["pass_env"]),
         platform=_platform(launcher, options),
+        **{**from_settings(settings), **_given(options), "engine": engine},
     )
     return launcher, spec
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of fields that the settings, or the job itself, have a default for."""
+    given = {name: options[name] for name in (*FROM_SETTINGS, "evaluator_grace") if options[name] is not None}
+    quiet = {"stall_warning": 0.0} if options["no_stall_check"] else {}
+    return {**({"log_level": "info"} if options["verbose"] else {}), **given, **quiet}
 
 
 def _engine(options: Mapping[str, Any], settings: Settings) -> str:
@@ -352,10 +340,6 @@ def _words(option: str, text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigError(f"{option} {text!r}: {error}") from error
-
-
-def _given(option: _Value | None, default: _Value) -> _Value:
-    return default if option is None else option
 
 
 def _absolute(path: str | None) -> str | None:

@@ -32,7 +32,6 @@ YARN_OPTIONS: tuple[GroupedOption, ...] = (
     option("--allocation-timeout", type=float, metavar="S", help="How long to wait for containers. [600]"),
     option("--detach", is_flag=True, help="Leave when the job runs, and let it go on."),
 )
-_FIELDS = ("queue", "job_name", "archive", "package_index", "ship", "pre_script", "allocation_timeout", "detach")
 
 
 def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def packing(indexes: Sequence[str]) -> dict[str, Any] | None:
 
 def refuse_yarn_options(options: Mapping[str, Any]) -> None:
     """Raises ConfigError when a job that does not run on YARN is given one of them."""
-    given = [name for name in _FIELDS if options[name] not in (None, (), False)]
+    given = [str(one.name) for one in YARN_OPTIONS if options[str(one.name)] not in (None, (), False)]
     if given:
         raise ConfigError(f"--{given[0].replace('_', '-')} is for --launcher yarn")
 

@@ -20,7 +20,7 @@ from tfcollective.launch.outcome.report import render
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.plan.spec import JobSpec, from_settings
 from tfcollective.launch.running.function import make_call
 from tfcollective.machine.network import is_this_machine
 from tfcollective.processes import program_of
@@ -33,16 +33,6 @@ _PATHS = {"cwd", "log_dir", "timeline"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
 _FOR_RANKS = ("bucket_mb", "gpus_per_proc", "oversubscribe_gpus")  # reach the ranks as variables
 _OPTIONS = tuple(sorted({*_FOR_RANKS, *(field.name for field in fields(JobSpec))} - _NOT_OPTIONS))
-_FROM_SETTINGS = (
-    "start_timeout",
-    "op_timeout",
-    "grace",
-    "host_timeout",
-    "stall_warning",
-    "transport",
-    "engine",
-    "log_level",
-)
 
 
 class Results(list[Any]):
@@ -172,7 +162,7 @@ def function_job(
         tasks=tasks,
         task_specs=specs,
         hosts=hosts,
-        **{**_defaults(loaded), **options},
+        **{**from_settings(loaded), **options},
     )
 
 
@@ -201,11 +191,6 @@ def _as_path(name: str, value: object) -> str | None:
     if value is None or isinstance(value, (str, os.PathLike)):
         return None if value is None else str(Path(value).absolute())
     raise ConfigError(f"{name} is a path, not {value!r}")
-
-
-def _defaults(settings: Settings) -> dict[str, Any]:
-    """What the environment says about options that are not given."""
-    return {name: getattr(settings, name) for name in _FROM_SETTINGS}
 
 
 def results_of(outcome: JobOutcome, count: int) -> Results:

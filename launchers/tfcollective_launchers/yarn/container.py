@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from tfcollective.clock import poll
 from tfcollective.errors import LaunchError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.platform_side import serve_container
@@ -38,16 +38,19 @@ def main() -> int:
 
 def _find_coordinator(app: Any, timeout: float) -> str:
     """Asks again and again: skein's own wait would hang for ever once the master is gone."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+
+    def look() -> bytes | None:
         try:
-            found = within(_CALL_S, "asking for the coordinator", lambda: app.kv.get(ENDPOINT_KEY))
-            if found is not None:
-                return str(found.decode())
+            found: bytes | None = within(_CALL_S, "asking for the coordinator", lambda: app.kv.get(ENDPOINT_KEY))
         except Exception as error:  # noqa: BLE001  skein raises many kinds; the deadline ends it
             _LOG.info("yarn: %s", error)
-        time.sleep(_POLL_S)  # skein's only call that waits has no deadline
-    raise LaunchError(f"the application's master has not started the coordinator within {timeout:g} s")
+            return None
+        return found
+
+    found = poll(look, timeout, _POLL_S)
+    if found is None:
+        raise LaunchError(f"the application's master has not started the coordinator within {timeout:g} s")
+    return found.decode()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,22 @@ from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
-__all__ = ["FunctionCall", "JobSpec"]
+__all__ = ["FROM_SETTINGS", "FunctionCall", "JobSpec", "from_settings"]
 
 _TENSORBOARD_END_S = 30.0
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
+
+
+#: Fields of a job whose defaults are settings.
+FROM_SETTINGS = (
+    *("start_timeout", "op_timeout", "grace", "host_timeout", "stall_warning"),
+    *("transport", "engine", "log_level"),
+)
+
+
+def from_settings(settings: Settings) -> dict[str, Any]:
+    """What the environment says about fields that are not given."""
+    return {name: getattr(settings, name) for name in FROM_SETTINGS}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.processes import end_process
-from tfcollective.timing import TIMING
 
 __all__ = ["AGENT", "AgentCommand", "CommandProvider", "LineWriter", "own_agent"]
 
@@ -60,7 +59,6 @@ class LineWriter:
 # After the end of its stdin an agent ends its ranks; that takes 3 s at worst.
 _END_S = 5.0
 _CONSOLES = (Console(1), Console(2))  # shared: a line of one child does not begin in the middle of another's
-_DRAIN_S = 0.25
 _PROGRAM = "from tfcollective.agent.main import main; sys.exit(main())"
 
 #: What an interpreter is given to run an agent. Not ``-m``, which looks into the directory where it happens to be
@@ -127,7 +125,7 @@ class AgentCommand:
         process may hold the other end, such as a connection that ssh keeps for later."""
         end_process(self._process, _END_S, ask=False)
         for pump in self._pumps:
-            pump.catch_up(_DRAIN_S, TIMING.late_drain)
+            pump.catch_up()
 
 
 class CommandProvider(NodeProvider):
