@@ -280,7 +280,9 @@ class Settings:
         return cls(**{row.field: _value(row, source) for row in VARIABLES})
 
 
-VARIABLES = tuple(replace(one.metadata["row"], field=one.name) for one in dataclasses.fields(Settings))
+VARIABLES: tuple[Variable, ...] = tuple(
+    replace(one.metadata["row"], field=one.name) for one in dataclasses.fields(Settings)
+)
 _BY_FIELD = {row.field: row for row in VARIABLES}
 
 

@@ -11,22 +11,21 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.launch.run import Assignment, run_job_on
-from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, hosts_that_ask
+from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
 from tfcollective.machine.network import is_this_machine, own_address, route_address
-from tfcollective.processes import end_process
+from tfcollective.processes import end_process, program_of
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.topology import Placement
 
@@ -40,35 +39,19 @@ _BY_HAND = f"start the ranks with it by hand: {variable('engine')}=mpi mpirun -n
 
 
 @dataclass(frozen=True)
-class MpiOptions:
-    """The platform's settings.
+class MpiOptions(SshOptions):
+    """The platform's settings; ``args`` are more arguments of mpirun, after ours: one text, as horovodrun has it, or
+    several."""
 
-    Attributes:
-        args: more arguments of mpirun, after ours.
-        port: sshd's port on the hosts; None: ssh's own choice.
-        identity_file: the private key for the hosts; None: ssh's own choice.
-        options: more arguments of ssh.
-        python: the interpreter on the hosts.
-    """
+    args: str | tuple[str, ...] = ()
 
-    args: tuple[str, ...] = ()
-    port: int | None = None
-    identity_file: str | None = None
-    options: tuple[str, ...] = ()
-    python: str = sys.executable
-
-    @classmethod
-    def from_platform(cls, platform: Mapping[str, object]) -> MpiOptions:
-        """Checks what a job says; ConfigError. ``args`` may be one text, as horovodrun has it."""
-        values = dict(platform)
-        if isinstance(values.get("args"), str):
-            values["args"] = _split(str(values["args"]))
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The arguments of mpirun; ConfigError when the text is not well quoted."""
         try:
-            return cls(**values)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise ConfigError(
-                f"the launcher 'mpi' takes args, port, identity_file, options and python: {error}"
-            ) from error
+            return tuple(shlex.split(self.args)) if isinstance(self.args, str) else self.args
+        except ValueError as error:
+            raise ConfigError(f"mpi_args {self.args!r}: {error}") from error
 
 
 def check_flavour(version: str) -> None:
@@ -103,29 +86,18 @@ def mpirun_command(
         *("--bind-to", "none", "--mca", "odls_base_sigkill_timeout", str(math.ceil(_KILL_AFTER_S + grace))),
         *(("--mca", "plm_rsh_args", _ssh_arguments(options)) if hosts else ()),
         *handed_on,
-        *options.args,
+        *options.words,
         *agent,
     )
 
 
 def _ssh_arguments(options: MpiOptions) -> str:
-    """Open MPI cuts this text at its spaces, so none of the words may have one. What the user says comes first, as
-    ssh takes the first value of an option."""
-    words = [*options.options]
-    words += [] if options.port is None else ["-p", str(options.port)]
-    words += [] if options.identity_file is None else ["-i", options.identity_file]
-    words += DEFAULTS
+    """Open MPI cuts this text at its spaces, so none of the words may have one."""
+    words = (*options.arguments, *DEFAULTS)
     for word in words:
         if " " in word:
             raise ConfigError(f"mpirun cannot hand {word!r} to ssh, for the space in it: write it into ssh's settings")
     return " ".join(words)
-
-
-def _split(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise ConfigError(f"mpi_args {text!r}: {error}") from error
 
 
 _LOOPBACK = "127.0.0.1"
@@ -133,8 +105,6 @@ _VERSION_S = 30.0
 _ENROLL_S = 90.0
 _END_S = 20.0
 _ABORT_S = 2.0
-# Not `-m`, which looks into the directory where it happens to be first: a file there may be called like a module.
-_PROGRAM = "import sys; del sys.path[0]; from tfcollective.cli import main; sys.exit(main())"
 
 
 class MpiLauncher(Launcher):
@@ -144,7 +114,7 @@ class MpiLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. MPI may deal the ranks to the hosts in another way, if its arguments ask for that."""
-        MpiOptions.from_platform(spec.platform)
+        platform_options(MpiOptions, spec.platform, "mpi")
         if spec.auxiliary_tasks:
             raise ConfigError(
                 f"{spec.auxiliary_tasks[0]}: mpirun starts ranks only; run auxiliary tasks as a job of their own"
@@ -156,7 +126,7 @@ class MpiLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = MpiOptions.from_platform(spec.platform)
+        options = platform_options(MpiOptions, spec.platform, "mpi")
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
         _check_mpirun()
@@ -270,7 +240,7 @@ def _in_rank_order(facts: Sequence[NodeFacts]) -> list[NodeFacts]:
 
 def _command(coordinator: str, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
     interfaces = [word for name in spec.network_interfaces for word in ("--network-interface", name)]
-    agent = (options.python, "-c", _PROGRAM, "agent", "--mpi", "--join", coordinator, *interfaces)
+    agent = (options.python, *program_of("tfcollective.cli"), "agent", "--mpi", "--join", coordinator, *interfaces)
     environ = {**environ_snapshot(), variable("key"): ""}
     names = {host.name for host in spec.hosts}
     if names and hosts_that_ask(names, options.options) == names:  # mpirun has one list of arguments for all of them

@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts
 from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
 from tfcollective.launch.run import Assignment, by_name, run_job_on
-from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, hosts_that_ask
+from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
 from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine, own_address
 from tfcollective.settings import environ_snapshot
 from tfcollective.tasks import TaskKey
@@ -40,37 +39,7 @@ __all__ = [
     "ssh_command",
 ]
 
-_MAX_PORT = 65535
-# The first value that ssh reads for an option counts, so the user's stand before these.
 _DEFAULTS = (*DEFAULTS, "-o", "ServerAliveInterval=15")
-
-
-@dataclass(frozen=True)
-class SshOptions:
-    """The platform's settings.
-
-    Attributes:
-        port: sshd's port; None: ssh's own choice.
-        identity_file: the private key; None: ssh's own choice.
-        options: more arguments of ssh, before ours.
-        python: the interpreter on the other hosts.
-    """
-
-    port: int | None = None
-    identity_file: str | None = None
-    options: tuple[str, ...] = ()
-    python: str = sys.executable
-
-    @classmethod
-    def from_platform(cls, platform: Mapping[str, object]) -> SshOptions:
-        """Checks what a job says; ConfigError."""
-        try:
-            made = cls(**platform)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise ConfigError(f"the launcher 'ssh' takes port, identity_file, options and python: {error}") from error
-        if made.port is not None and not 0 < made.port <= _MAX_PORT:
-            raise ConfigError(f"an ssh port is between 1 and {_MAX_PORT}, not {made.port}")
-        return made
 
 
 def accepting_new_keys(options: SshOptions, hosts: Collection[str]) -> dict[str, SshOptions]:
@@ -82,9 +51,7 @@ def accepting_new_keys(options: SshOptions, hosts: Collection[str]) -> dict[str,
 
 def ssh_command(host: str, options: SshOptions, remote: Sequence[str]) -> tuple[str, ...]:
     """What runs the command ``remote`` on ``host``. Nothing in it is secret: everybody on both hosts can read it."""
-    port = () if options.port is None else ("-p", str(options.port))
-    identity = () if options.identity_file is None else ("-i", options.identity_file)
-    return ("ssh", "-T", *options.options, *_DEFAULTS, *port, *identity, "--", host, shlex.join(remote))
+    return ("ssh", "-T", *options.arguments, *_DEFAULTS, "--", host, shlex.join(remote))
 
 
 _TIMEOUT_S = 30.0
@@ -252,7 +219,7 @@ class SshLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = SshOptions.from_platform(spec.platform)
+        options = platform_options(SshOptions, spec.platform, "ssh")
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
         here = [host for host in plan.hosts if is_this_machine(host)]

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Protocol
 
 from tfcollective.auxiliary_tasks import training_flag
@@ -168,9 +167,7 @@ class TensorBoardProcess:
     def __enter__(self) -> TensorBoardProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from tfcollective.control.service import JobView
 from tfcollective.errors import ConfigError, LaunchError
@@ -27,7 +27,10 @@ __all__ = [
     "find_launcher",
     "find_manager",
     "known_launchers",
+    "platform_options",
 ]
+
+_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,15 @@ class JobDescription:
 
     facts: Mapping[str, str]
     status: Mapping[str, object] | None = None
+
+
+def platform_options(kind: type[_Options], platform: Mapping[str, Any], launcher: str) -> _Options:
+    """A job's settings of its platform, as a dataclass of this kind; ConfigError that lists what the launcher takes."""
+    try:
+        return kind(**platform)
+    except TypeError as error:
+        *names, last = kind.__dataclass_fields__  # type: ignore[attr-defined]
+        raise ConfigError(f"the launcher {launcher!r} takes {', '.join(names)} and {last}: {error}") from error
 
 
 class JobManager(ABC):

@@ -188,7 +188,8 @@ _ROUNDS = 3  # a process may start another while we look
 
 
 def end_processes_of(job_id: str) -> int:
-    """Kills every process of this user that belongs to the job; returns how many there were."""
+    """Kills every process of this user that has the job id in its environment: what a dead agent has left. Returns how
+    many there were."""
     total = 0
     for _ in range(_ROUNDS):
         found = [process for process in psutil.process_iter() if _belongs(process, job_id)]

@@ -1,4 +1,4 @@
-"""Which address of this machine others are to use: decisions are pure, looking is not."""
+"""Which addresses and ports of this machine others are to use."""
 
 from __future__ import annotations
 
@@ -109,7 +109,12 @@ def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpo
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """So many ports of ``host``, an address of this machine, that are free now. Raises LaunchError."""
+    """So many ports of ``host``, an address of this machine, that are free now: for servers that take a port and no
+    socket, as TensorFlow's do. Raises LaunchError.
+
+    They cannot be held for them: they are chosen below the range from which Linux gives out ports by itself, where no
+    process gets one by accident between our choice and the server's start.
+    """
     # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
     ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
     found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))

@@ -7,6 +7,7 @@ from tfcollective_launchers.mpi import MpiLauncher, MpiOptions, MpirunProvider, 
 from tfcollective.errors import ConfigError
 from tfcollective.identity.mpi import open_mpi_place
 from tfcollective.launch.api import run
+from tfcollective.launch.launcher import platform_options
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
@@ -55,11 +56,11 @@ def test_the_key_is_named_and_not_shown():
 
 
 def test_more_arguments_stand_after_ours():
-    options = MpiOptions.from_platform({"args": "--mca btl 'self,tcp'"})
+    options = MpiOptions(args="--mca btl 'self,tcp'")
     words = mpirun_command((), 1, options, AGENT, {}, GRACE_S)
     assert words[-5:] == ("--mca", "btl", "self,tcp", *AGENT)
-    with pytest.raises(ConfigError, match="takes args"):
-        MpiOptions.from_platform({"queue": "x"})
+    with pytest.raises(ConfigError, match="takes port, identity_file, options, python and args"):
+        platform_options(MpiOptions, {"queue": "x"}, "mpi")
 
 
 def test_another_mpirun_is_refused_with_the_way_by_hand():

@@ -19,6 +19,7 @@ from tfcollective_launchers.ssh import (
 
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError
+from tfcollective.launch.launcher import platform_options
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
 
@@ -66,7 +67,7 @@ def test_new_keys_are_taken_only_where_ssh_would_ask(tmp_path):
 @pytest.mark.parametrize("platform", [{"port": 0}, {"port": 70000}, {"prot": 22}])
 def test_settings_that_mean_nothing(platform):
     with pytest.raises(ConfigError):
-        SshOptions.from_platform(platform)
+        platform_options(SshOptions, platform, "ssh")
 
 
 def said(**facts):

@@ -16,7 +16,7 @@ from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
-from tfcollective.processes import end_process
+from tfcollective.processes import end_process, program_of
 
 __all__ = ["AGENT", "AgentCommand", "CommandProvider", "LineWriter", "own_agent"]
 
@@ -59,16 +59,15 @@ class LineWriter:
 # After the end of its stdin an agent ends its ranks; that takes 3 s at worst.
 _END_S = 5.0
 _CONSOLES = (Console(1), Console(2))  # shared: a line of one child does not begin in the middle of another's
-_PROGRAM = "from tfcollective.agent.main import main; sys.exit(main())"
 
-#: What an interpreter is given to run an agent. Not ``-m``, which looks into the directory where it happens to be
-#: first: a file there may be called like a module.
-AGENT = ("-c", f"import sys; del sys.path[0]; {_PROGRAM}", "tfcollective.agent")
+#: What an interpreter is given to run an agent.
+AGENT = (*program_of("tfcollective.agent.main"), "tfcollective.agent")
 
 
 def own_agent() -> tuple[str, ...]:
     """The command that runs an agent on this machine, with the modules that this process has."""
-    return (sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_PROGRAM}", "tfcollective.agent")
+    program = f"import sys; sys.path[:] = {sys.path!r}; from tfcollective.agent.main import main; sys.exit(main())"
+    return (sys.executable, "-c", program, "tfcollective.agent")
 
 
 class AgentCommand:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import Host, Share, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
@@ -31,15 +31,9 @@ class _Options:
     port: int = 0
     key_file: str | None = None
 
-    @classmethod
-    def from_platform(cls, platform: Mapping[str, object]) -> _Options:
-        try:
-            options = cls(**platform)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise ConfigError(f"the launcher 'agents' takes agents, port and key_file: {error}") from error
-        if options.agents < 1:
-            raise ConfigError(f"the number of agents is 1 or more, not {options.agents}")
-        return options
+    def __post_init__(self) -> None:
+        if self.agents < 1:
+            raise ConfigError(f"the number of agents is 1 or more, not {self.agents}")
 
 
 class JoinedLauncher(Launcher):
@@ -49,7 +43,7 @@ class JoinedLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. Which hosts they are is not known before they are there."""
-        options = _Options.from_platform(spec.platform)
+        options = platform_options(_Options, spec.platform, "agents")
         if spec.emit_tf_config:
             raise UnsupportedError("a TF_CONFIG names ports: with -H or --hostfile, or on this machine only")
         names = [f"agent {number}" for number in range(options.agents)]
@@ -57,7 +51,7 @@ class JoinedLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = _Options.from_platform(spec.platform)
+        options = platform_options(_Options, spec.platform, "agents")
         return run_job_on(
             lambda job: JoinProvider(options.key_file or str(Path(job.scratch_dir) / "join.key")),
             spec,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 
 import psutil
 
@@ -135,9 +134,7 @@ class Job:
         _LOG.info("%s: coordinator at %s, records in %s", self.job_id, self.coordinator, self._directory.path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self._open.close()
 
     @property

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
-__all__ = ["ACCEPT_NEW", "DEFAULTS", "hosts_that_ask"]
+from tfcollective.errors import ConfigError
+
+__all__ = ["ACCEPT_NEW", "DEFAULTS", "SshOptions", "hosts_that_ask"]
 
 #: Ask nothing of a person who may not be there, and do not wait for ever.
 DEFAULTS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
@@ -15,6 +19,35 @@ ACCEPT_NEW = ("-o", "StrictHostKeyChecking=accept-new")
 
 _AT_ONCE = 32
 _TIMEOUT_S = 10.0
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How a job's hosts are reached.
+
+    Attributes:
+        port: sshd's port; None: ssh's own choice.
+        identity_file: the private key; None: ssh's own choice.
+        options: more arguments of ssh, before ours: the first value that ssh reads for an option counts.
+        python: the interpreter on the other hosts.
+    """
+
+    port: int | None = None
+    identity_file: str | None = None
+    options: tuple[str, ...] = ()
+    python: str = sys.executable
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 0 < self.port <= _MAX_PORT:
+            raise ConfigError(f"an ssh port is between 1 and {_MAX_PORT}, not {self.port}")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the user has chosen, as arguments of ssh."""
+        port = () if self.port is None else ("-p", str(self.port))
+        identity = () if self.identity_file is None else ("-i", self.identity_file)
+        return (*self.options, *port, *identity)
 
 
 def hosts_that_ask(hosts: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
