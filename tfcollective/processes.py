@@ -16,6 +16,7 @@ from tfcollective.timing import TIMING
 
 __all__ = [
     "ProcessState",
+    "answer_of",
     "become_subreaper",
     "describe_status",
     "end_descendants",
@@ -73,6 +74,16 @@ def _die_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return arm
+
+
+def answer_of(command: Sequence[str], seconds: float, text: str = "") -> subprocess.CompletedProcess[str] | None:
+    """What a command says that is given ``text``; None when it cannot be run, or takes longer."""
+    try:
+        return subprocess.run(
+            list(command), input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def signal_group(pid: int, number: int) -> None:

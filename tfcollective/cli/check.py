@@ -102,12 +102,8 @@ def _versions() -> Finding:
 def _native_library() -> Finding:
     from tfcollective import _native
 
-    try:
-        library = _native.load(Settings.load().library)
-    except TfCollectiveError as error:
-        remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
-        return Finding("native library", False, str(error), remedy)
-    return Finding("native library", True, str(library.path))
+    remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
+    return Finding.of("native library", lambda: str(_native.load(Settings.load().library).path), remedy)
 
 
 def _gpus() -> Finding:

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from tfcollective.control.service import JobView
-from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
@@ -188,6 +188,14 @@ class Finding:
     ok: bool
     detail: str
     remedy: str = ""
+
+    @classmethod
+    def of(cls, name: str, look: Callable[[], str], remedy: str) -> Finding:
+        """What ``look`` returns as the detail; the TfCollectiveError that it raises as what is wrong."""
+        try:
+            return cls(name, True, look())
+        except TfCollectiveError as error:
+            return cls(name, False, str(error), remedy)
 
 
 class CheckedLauncher(ABC):

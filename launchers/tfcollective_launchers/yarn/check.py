@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import uuid
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from tfcollective.launch.api import function_job
 from tfcollective.launch.launcher import Finding, JobOutcome
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.processes import answer_of
 from tfcollective.settings import environ_snapshot
 from tfcollective.task_specs import TaskSpec
 from tfcollective_launchers.yarn.options import YarnOptions
@@ -95,7 +94,7 @@ def _yarn_command() -> Finding:
 
 
 def _command(name: str, command: Sequence[str], remedy: str) -> Finding:
-    done = _run_command(command)
+    done = answer_of(command, _TIMEOUT_S)
     if done is None or done.returncode != 0:
         said = "not found, or no answer" if done is None else (done.stderr.strip().splitlines() or ["no reason"])[-1]
         return Finding(name, False, f"{' '.join(command)}: {said}", remedy)
@@ -103,23 +102,10 @@ def _command(name: str, command: Sequence[str], remedy: str) -> Finding:
     return Finding(name, True, lines[0] if lines else "answers")
 
 
-def _run_command(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str] | None:
-    try:
-        return subprocess.run(
-            list(command), input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
 def _skein(options: YarnOptions) -> Finding:
-    name = "skein"
-    try:
-        skein = import_skein()
-    except TfCollectiveError as error:
-        return Finding(name, False, str(error), "pip install 'tfcollective[yarn]'")
     whose = "those of the given client" if options.skein_client is not None else "made new for every application"
-    return Finding(name, True, f"{skein.__version__}; TLS credentials: {whose}")
+    remedy = "pip install 'tfcollective[yarn]'"
+    return Finding.of("skein", lambda: f"{import_skein().__version__}; TLS credentials: {whose}", remedy)
 
 
 def _cluster(options: YarnOptions) -> Iterator[Finding]:
@@ -130,21 +116,9 @@ def _cluster(options: YarnOptions) -> Iterator[Finding]:
             memory, vcores = sum(node.total.memory for node in nodes), sum(node.total.vcores for node in nodes)
             detail = f"{len(nodes)} nodes, {memory} MiB, {vcores} vcores, labels: {', '.join(labels) or 'none'}"
             yield Finding("ResourceManager", bool(nodes), detail, "see why no NodeManager runs")
-            with _reported("queue", "name one of them with --queue") as problem:
-                yarn.check_queue(options.queue)
-            yield problem[0] if problem else Finding("queue", True, options.queue)
+            yield Finding.of("queue", lambda: yarn.check_queue(options.queue), "name one of them with --queue")
     except TfCollectiveError as error:
         yield Finding("ResourceManager", False, str(error), "see whether `yarn node -list` answers")
-
-
-@contextmanager
-def _reported(name: str, remedy: str) -> Iterator[list[Finding]]:
-    """An error inside becomes a finding in the list."""
-    problem: list[Finding] = []
-    try:
-        yield problem
-    except TfCollectiveError as error:
-        problem.append(Finding(name, False, str(error), remedy))
 
 
 def _hdfs() -> Finding:
@@ -153,9 +127,9 @@ def _hdfs() -> Finding:
     if shutil.which("hdfs") is None:
         return Finding(name, True, "there is no command hdfs here: not looked at")
     path = f"/tmp/tfcollective-check-{uuid.uuid4().hex}"  # noqa: S108  on HDFS, with a name that cannot be guessed
-    wrote = _run_command(["hdfs", "dfs", "-put", "-", path], text)
-    read = _run_command(["hdfs", "dfs", "-cat", path])
-    _run_command(["hdfs", "dfs", "-rm", "-skipTrash", path])
+    wrote = answer_of(["hdfs", "dfs", "-put", "-", path], _TIMEOUT_S, text)
+    read = answer_of(["hdfs", "dfs", "-cat", path], _TIMEOUT_S)
+    answer_of(["hdfs", "dfs", "-rm", "-skipTrash", path], _TIMEOUT_S)
     if read is not None and read.stdout == text:
         return Finding(name, True, f"{path} was written, read and removed")
     lines = ["no answer"] if wrote is None else wrote.stderr.strip().splitlines()

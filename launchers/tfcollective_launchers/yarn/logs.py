@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from tfcollective.clock import poll
 from tfcollective.errors import LaunchError
+from tfcollective.processes import answer_of
 
 __all__ = ["ContainerEnd", "container_end", "end_of_log", "last_lines", "log_page", "logs_command", "show_logs"]
 
@@ -45,17 +46,8 @@ def end_of_log(app_id: str, file: str) -> tuple[str, ...]:
     """
 
     def look() -> tuple[str, ...] | None:
-        try:
-            done = subprocess.run(
-                logs_command(app_id, (file,)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+        done = answer_of(logs_command(app_id, (file,)), _TIMEOUT_S)
+        if done is None:
             return ()
         lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith(_MARKS)]
         return tuple(lines[-_LINES:]) if done.returncode == 0 and lines else None

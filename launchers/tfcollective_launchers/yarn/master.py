@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective import log
+from tfcollective.clock import poll
 from tfcollective.codec import decode
 from tfcollective.errors import TfCollectiveError
 from tfcollective.exit_codes import ExitCode
@@ -123,18 +124,18 @@ class SkeinPlatform(ContainerProvider):
 
     def explain(self, node: NodeFacts, silent: float) -> str | None:
         """See :class:`ContainerProvider`."""
-        deadline = time.monotonic() + _END_KNOWN_S
-        while True:
+
+        def look() -> str | None:
             container = self._containers((*_OVER, "RUNNING")).get(node.name)
             if container is not None and str(container.state) in _OVER:
                 how = _how(container)
-                return f"was ended{how}" if how or silent else None  # else the agent's own message says more
+                return f"was ended{how}" if how or silent else ""  # the agent's own message says more
             end = None if container is None else _end_of(container)
-            if end is not None and end[0] is not None:
-                return f"was ended (exit code {end[0]}{': ' + end[1] if end[1] else ''})"
-            if time.monotonic() > deadline:
+            if end is None or end[0] is None:
                 return None
-            time.sleep(0.5)  # skein hears from YARN every 5 s
+            return f"was ended (exit code {end[0]}{': ' + end[1] if end[1] else ''})"
+
+        return poll(look, _END_KNOWN_S, 0.5) or None  # skein hears from YARN every 5 s
 
     def places(self) -> Mapping[str, tuple[str, str]]:
         """See :class:`ContainerProvider`."""

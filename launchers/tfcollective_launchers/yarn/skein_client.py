@@ -142,8 +142,8 @@ class YarnClient:
             for report in reports
         )
 
-    def check_queue(self, name: str) -> None:
-        """Raises ConfigError that names the queues there are when this one cannot be used."""
+    def check_queue(self, name: str) -> str:
+        """The name; ConfigError that names the queues there are when this one cannot be used."""
         try:
             queue = self._call(f"YARN's queue {name}", lambda: self._client.get_queue(name))
         except SkeinError as error:
@@ -154,6 +154,7 @@ class YarnClient:
             raise
         if str(queue.state) != "RUNNING":
             raise ConfigError(f"YARN's queue {name!r} is {str(queue.state).lower()}: it takes no applications")
+        return name
 
     def submit(
         self, document: Mapping[str, Any], cancelled: Callable[[], bool] = lambda: False

@@ -70,7 +70,7 @@ def test_success(tmp_path, clock):
     assert supervisor.wake_at is None
     assert (tmp_path / "logs/rank.0/stdout").read_bytes() == b"out\n"
     assert (tmp_path / "logs/rank.1/stderr").read_bytes() == b"err"
-    assert {task for task, _, _ in reports.begun} == {"worker:0", "worker:1"}
+    assert {str(task) for task, _, _ in reports.begun} == {"worker:0", "worker:1"}
 
 
 def test_after_a_failure_the_others_get_a_grace_then_signals(tmp_path, clock):

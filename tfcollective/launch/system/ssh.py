@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
+from tfcollective.processes import answer_of
 
 __all__ = ["ACCEPT_NEW", "DEFAULTS", "SshOptions", "hosts_that_ask"]
 
@@ -66,17 +66,5 @@ def hosts_that_ask(hosts: Iterable[str], arguments: Sequence[str]) -> frozenset[
 
 
 def _asks(host: str, arguments: Sequence[str]) -> bool:
-    command = ["ssh", *arguments, "-G", "--", host]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return "stricthostkeychecking ask" in done.stdout.lower().splitlines()
+    done = answer_of(["ssh", *arguments, "-G", "--", host], _TIMEOUT_S)
+    return done is not None and "stricthostkeychecking ask" in done.stdout.lower().splitlines()
