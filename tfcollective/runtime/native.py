@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tfcollective._native import load
-from tfcollective.clock import Deadline
+from tfcollective.clock import Deadline, on_thread
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener, NativeCommunicator
 from tfcollective.descriptors import raise_limit
+from tfcollective.errors import CoordinatorError, PeerLostError
 from tfcollective.identity import Identity, discover
 from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
 from tfcollective.runtime.engine import Membership, TensorFlowOps, closed_on_error, connect, register
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members
-from tfcollective.runtime.watched import call_watched
 from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
 from tfcollective.tasks import PS
 from tfcollective.topology import SINGLE, World
@@ -23,7 +24,58 @@ from tfcollective.topology import SINGLE, World
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["NativeEngine", "connect_alone", "identify"]
+__all__ = ["NativeEngine", "call_watched", "connect_alone", "identify"]
+
+_Result = TypeVar("_Result")
+# As a rule all ranks are connected before this, and the coordinator is not asked.
+_QUIET_S = 0.3
+# A rank that was connected to the lost one finds that out by itself, and its error says more.
+_OWN_ERROR_S = 0.2
+
+
+def call_watched(
+    call: Callable[[], _Result], find_lost: Callable[[], tuple[int, str] | None], deadline: Deadline
+) -> _Result:
+    """Runs a native call that waits for other ranks on another thread: Ctrl-C ends the wait at once, and so does the
+    end of a rank. The native library knows neither, as long as a process has not connected.
+
+    Args:
+        call: may block; it is left to itself when the wait ends before it does.
+        find_lost: blocks for a while; gives (rank, what happened) once a rank has ended. Called only when ``call``
+            takes long.
+        deadline: of ``call`` itself. What ends after it ends because of it, and ``call`` knows who was missing.
+
+    Raises:
+        PeerLostError: a rank has ended meanwhile.
+        Whatever ``call`` raises.
+    """
+    connecting = on_thread(call, "tfcollective-connect")
+
+    def watch() -> tuple[int, str] | None:
+        while not wait([connecting], _QUIET_S).done:
+            lost = _asked(find_lost)
+            if lost is not None:
+                wait([connecting], _OWN_ERROR_S)
+                return lost
+        return None
+
+    watching = on_thread(watch, "tfcollective-watch")
+    wait(cast("list[Future[object]]", [connecting, watching]), return_when=FIRST_COMPLETED)
+    if not connecting.done() and not deadline.expired():
+        lost = watching.result()
+        if lost is not None and not connecting.done():
+            rank, what = lost
+            raise PeerLostError(f"{what} before all ranks were connected", peer=rank)
+    return connecting.result()
+
+
+def _asked(find_lost: Callable[[], tuple[int, str] | None]) -> tuple[int, str] | None:
+    try:
+        return find_lost()
+    except CoordinatorError as error:
+        _LOG.debug("cannot ask the coordinator for lost ranks: %s", error)
+        return None
+
 
 _LOOPBACK = "127.0.0.1"
 _WATCH_S = 5.0

@@ -32,21 +32,33 @@ _CONTAINER = "tfcollective_launchers.yarn.container"
 
 
 @dataclass(frozen=True)
+class Amount:
+    """Memory in MiB, virtual cores, GPUs."""
+
+    memory: int
+    vcores: int
+    gpus: int = 0
+
+    def holds(self, other: Amount) -> bool:
+        """Whether ``other`` fits in."""
+        return self.memory >= other.memory and self.vcores >= other.vcores and self.gpus >= other.gpus
+
+    def __str__(self) -> str:
+        return f"{self.memory} MiB, {self.vcores} vcores" + (f", {self.gpus} gpus" if self.gpus else "")
+
+
+@dataclass(frozen=True)
 class Request:
-    """One container: what it is called and what it needs. ``memory`` is in MiB, ``processes`` is how many run in it."""
+    """One container: what it is called and what it needs; ``processes`` is how many run in it."""
 
     name: str
     role: str
-    memory: int
-    vcores: int
-    gpus: int
+    amount: Amount
     label: str
     processes: int
 
     def __str__(self) -> str:
-        gpus = f", {self.gpus} gpus" if self.gpus else ""
-        label = f", label {self.label}" if self.label else ""
-        return f"{self.name} ({self.memory} MiB, {self.vcores} vcores{gpus}{label})"
+        return f"{self.name} ({self.amount}{f', label {self.label}' if self.label else ''})"
 
 
 def container_name(instance: TaskKey) -> str:
@@ -61,9 +73,7 @@ def requests(spec: JobSpec) -> tuple[Request, ...]:
         Request(
             name=container_name(TaskKey(role, index)),
             role=role,
-            memory=specs[role].memory_mib,
-            vcores=specs[role].vcores,
-            gpus=specs[role].gpus,
+            amount=Amount(specs[role].memory_mib, specs[role].vcores, specs[role].gpus),
             label=_label(specs[role]),
             processes=specs[role].nb_proc_per_worker,
         )
@@ -100,8 +110,8 @@ def _placed(worker: WorkerPlan, request: Request, spec: JobSpec) -> WorkerPlan:
 def _added(request: Request, spec: JobSpec) -> dict[str, str]:
     """What a process gets because of its container: as many threads as it has cores. One with GPUs is a node
     of its own: its processes see no other GPUs of the host."""
-    threads = thread_variables(max(1, request.vcores // request.processes), spec.env)
-    return {**threads, variable("node_id"): request.name} if request.gpus else threads
+    threads = thread_variables(max(1, request.amount.vcores // request.processes), spec.env)
+    return {**threads, variable("node_id"): request.name} if request.amount.gpus else threads
 
 
 def application(
@@ -140,7 +150,7 @@ def _service(
     request: Request, spec: JobSpec, options: YarnOptions, staged: Mapping[str, str], archives: Mapping[str, str]
 ) -> dict[str, Any]:
     environment = _environment(options, archives, request.label)
-    resources = {"memory": request.memory, "vcores": request.vcores}
+    resources = {"memory": request.amount.memory, "vcores": request.amount.vcores}
     timeout = f"{options.allocation_timeout:g}"
     return {
         "instances": 1,
@@ -148,7 +158,7 @@ def _service(
         "allow_failures": True,
         "max_restarts": 0,
         "node_label": request.label,
-        "resources": {**resources, "gpus": request.gpus} if request.gpus else resources,
+        "resources": {**resources, "gpus": request.amount.gpus} if request.amount.gpus else resources,
         "script": _script(environment, options, (_CONTAINER, request.name, timeout, environment.interpreter)),
         "files": _files(environment, options, {KEY_FILE: staged[KEY_FILE]}),
         "env": _env(spec),

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tfcollective_launchers.yarn.application import Request
+from tfcollective_launchers.yarn.application import Amount, Request
 
-__all__ = ["Amount", "NodeView", "impossible", "shortage"]
-
-
-@dataclass(frozen=True)
-class Amount:
-    """Memory in MiB, virtual cores, GPUs."""
-
-    memory: int
-    vcores: int
-    gpus: int = 0
-
-    def holds(self, other: Amount) -> bool:
-        """Whether ``other`` fits in."""
-        return self.memory >= other.memory and self.vcores >= other.vcores and self.gpus >= other.gpus
-
-    def __str__(self) -> str:
-        return f"{self.memory} MiB, {self.vcores} vcores" + (f", {self.gpus} gpus" if self.gpus else "")
+__all__ = ["NodeView", "impossible", "shortage"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +41,10 @@ def _problems(wanted: Sequence[Request], nodes: Sequence[NodeView]) -> Iterator[
             known = f"the labels are {', '.join(labels)}" if labels else "no node has a label"
             what = f"no node has the label {request.label!r}" if request.label else "every node has a label"
             yield f"{request.role}: {what}; {known}"
-        elif not any(node.total.holds(_amount(request)) for node in suited):
+        elif not any(node.total.holds(request.amount) for node in suited):
             largest = max(suited, key=lambda node: (node.total.gpus, node.total.memory))
             yield (
-                f"{request.role}: {_amount(request)} for one container; the largest node that it may use has "
+                f"{request.role}: {request.amount} for one container; the largest node that it may use has "
                 f"{largest.total} ({largest.name})"
             )
 
@@ -75,7 +59,3 @@ def shortage(missing: Sequence[Request], nodes: Sequence[NodeView]) -> str:
 def _suited(request: Request, nodes: Sequence[NodeView]) -> list[NodeView]:
     """A node with a label is for those who ask for it."""
     return [node for node in nodes if (request.label in node.labels if request.label else not any(node.labels))]
-
-
-def _amount(request: Request) -> Amount:
-    return Amount(request.memory, request.vcores, request.gpus)

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from tfcollective.clock import Deadline, on_thread
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
-from tfcollective_launchers.yarn.cluster import Amount, NodeView
+from tfcollective_launchers.yarn.application import Amount
+from tfcollective_launchers.yarn.cluster import NodeView
 
 __all__ = [
     "ENDED",

@@ -8,8 +8,8 @@ import types
 from pathlib import Path
 
 import pytest
-from tfcollective_launchers.yarn.application import application, plan_containers, requests
-from tfcollective_launchers.yarn.cluster import Amount, NodeView, impossible, shortage
+from tfcollective_launchers.yarn.application import Amount, application, plan_containers, requests
+from tfcollective_launchers.yarn.cluster import NodeView, impossible, shortage
 from tfcollective_launchers.yarn.environment import archives_of, environment_of, pack_directories
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.table import render_table
@@ -75,7 +75,7 @@ def test_skein_takes_the_application(name):
     spec, options, archives = JOBS[name]
     made = skein.ApplicationSpec.from_dict(application(spec, options, STAGED, archives))
     assert {key: service.resources.memory for key, service in made.services.items()} == {
-        request.name: request.memory for request in requests(spec)
+        request.name: request.amount.memory for request in requests(spec)
     }
 
 

@@ -3,13 +3,13 @@
 from types import SimpleNamespace
 
 from tfcollective_launchers.yarn import master
-from tfcollective_launchers.yarn.application import Request
+from tfcollective_launchers.yarn.application import Amount, Request
 from tfcollective_launchers.yarn.master import SkeinPlatform
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY
 
 from tfcollective.launch.provider import NodeFacts, NodeSettings
 
-WANTED = [Request(f"worker-{index}", "worker", 4096, 1, 0, "", 1) for index in range(3)]
+WANTED = [Request(f"worker-{index}", "worker", Amount(4096, 1), "", 1) for index in range(3)]
 
 
 class Application:

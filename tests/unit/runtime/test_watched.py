@@ -13,8 +13,8 @@ from patience import within
 
 from tfcollective.clock import Deadline
 from tfcollective.errors import CoordinatorError, PeerLostError
-from tfcollective.runtime import watched
-from tfcollective.runtime.watched import call_watched
+from tfcollective.runtime import native
+from tfcollective.runtime.native import call_watched
 
 LATER = Deadline.after(3600)
 
@@ -28,7 +28,7 @@ def stuck() -> Iterator[threading.Event]:
 
 
 def test_the_result_comes_back_and_the_coordinator_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "_QUIET_S", within(20))  # on a busy machine even this call may take long
+    monkeypatch.setattr(native, "_QUIET_S", within(20))  # on a busy machine even this call may take long
     asked: list[int] = []
     assert call_watched(lambda: 7, lambda: asked.append(1), LATER) == 7
     with pytest.raises(ZeroDivisionError):
@@ -58,7 +58,7 @@ def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event)
 
 
 def test_what_the_call_itself_says_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "_OWN_ERROR_S", within(20))
+    monkeypatch.setattr(native, "_OWN_ERROR_S", within(20))
     found = threading.Event()
 
     def call() -> None:
