@@ -16,8 +16,6 @@ from typing import Any
 from tfcollective._native import abi
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["DeviceBuffer", "as_device", "is_device", "stream_of"]
-
 _CUDA = 2  # DLPack's number
 _CUDA_MANAGED = 13
 _LEGACY_STREAM = 1

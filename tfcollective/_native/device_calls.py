@@ -16,8 +16,6 @@ from tfcollective._native.device_buffers import DeviceBuffer, as_device, stream_
 from tfcollective._native.library import Library
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["DeviceArray", "DeviceCalls", "DeviceSearch", "Ticket", "describe_gpus", "find_libraries"]
-
 _MAKERS = ("torch", "cupy")  # libraries whose arrays are made here
 _TYPESTR = {
     abi.DType.FLOAT16: "<f2",

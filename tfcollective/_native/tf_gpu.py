@@ -21,8 +21,6 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["FLAGS", "FOLDER", "SOURCES", "TensorflowFolder", "compile_kernels", "compiled", "prebuilt"]
-
 FOLDER = Path(__file__).resolve().parent / "tf_gpu"
 SOURCES = FOLDER / "sources"
 # What all packages of TensorFlow on PyPI are compiled with; wheels of releases hold kernels for those.

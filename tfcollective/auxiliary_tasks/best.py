@@ -12,8 +12,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.files import Place, as_place, delete_tree, join, written_whole
 from tfcollective.files.places import read_json, write_json
 
-__all__ = ["Best", "BestModel"]
-
 _FILE = "best.json"
 MODES = ("min", "max")
 

@@ -12,19 +12,6 @@ from pathlib import Path
 
 from tfcollective.files import FileFacts, Place, Workspace, is_url, list_files
 
-__all__ = [
-    "KERAS",
-    "TENSORFLOW",
-    "WEIGHTS",
-    "Checkpoint",
-    "NotWholeError",
-    "check_whole",
-    "checkpoints_of",
-    "fetched",
-    "find_checkpoints",
-    "number_in",
-]
-
 TENSORFLOW, KERAS, WEIGHTS = "tensorflow", "keras", "weights"
 _ENDINGS = {".keras": KERAS, ".weights.h5": WEIGHTS}
 _INDEX = ".index"

@@ -20,8 +20,6 @@ from tfcollective.files import Place, Workspace, as_place, is_url, join
 from tfcollective.files.places import read_json, write_json
 from tfcollective.log import get_logger
 
-__all__ = ["Evaluation", "EvaluatorOptions", "EvaluatorResult", "run_evaluator"]
-
 _STATE_FILE = "evaluator.json"
 # How long the file system of a URL may be away, and how many looks later what is not whole is tried again.
 _AWAY_S = 180.0

@@ -12,8 +12,6 @@ from tfcollective.auxiliary_tasks.checkpoints import KERAS, TENSORFLOW, Checkpoi
 from tfcollective.auxiliary_tasks.evaluator import Evaluation
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["KerasEvaluation"]
-
 
 class KerasEvaluation:
     """An ``evaluate`` for :func:`run_evaluator`.

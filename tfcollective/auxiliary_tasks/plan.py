@@ -6,19 +6,6 @@ from dataclasses import dataclass, field
 
 from tfcollective.auxiliary_tasks.checkpoints import Checkpoint
 
-__all__ = [
-    "IDLE",
-    "MAX_STEPS",
-    "TRAINING_ENDED",
-    "Action",
-    "Evaluate",
-    "Finish",
-    "Policy",
-    "View",
-    "Wait",
-    "next_action",
-]
-
 MAX_STEPS = "the last step is evaluated"
 TRAINING_ENDED = "training has ended, and its last checkpoint is evaluated"
 IDLE = "no new checkpoint came in time"

@@ -25,8 +25,6 @@ from tfcollective.processes import end_process, spawn
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import TENSORBOARD_LINGER_S
 
-__all__ = ["EventFollower", "TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
-
 _EVERY_S = 5.0
 
 

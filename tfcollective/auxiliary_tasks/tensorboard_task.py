@@ -16,8 +16,6 @@ from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import TaskKey
 
-__all__ = ["main"]
-
 _LOG = get_logger(__name__)
 _LOOK_S = 2.0
 

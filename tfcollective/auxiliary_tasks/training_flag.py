@@ -11,8 +11,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.files import Place, as_place, delete, join
 from tfcollective.files.places import read_json, write_json
 
-__all__ = ["announced_training", "training_ended"]
-
 _FILE = "training_ended.json"
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tfcollective._native.buffers import Array
     from tfcollective._native.device_calls import Ticket
 
-__all__ = ["Communicator"]
-
 
 class Communicator(Protocol):
     """A connected world of `size` ranks. ``tfcollective.init()`` makes it; the engine that moves the data

@@ -7,8 +7,6 @@ import ctypes
 from tfcollective._native import Library, abi, load
 from tfcollective.errors import StateError
 
-__all__ = ["Listener"]
-
 
 class Listener:
     """Where this process accepts its peers' connections.

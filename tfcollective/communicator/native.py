@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tfcollective._native.calls import AllReduceCalls
     from tfcollective._native.device_calls import DeviceCalls, Ticket
 
-__all__ = ["NativeCommunicator"]
-
 _LOG = logging.getLogger("tfcollective.native")
 
 

@@ -8,19 +8,6 @@ from tfcollective._native import abi
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.settings import Settings
 
-__all__ = [
-    "Average",
-    "CommunicatorInfo",
-    "CommunicatorOptions",
-    "Max",
-    "Min",
-    "Op",
-    "Product",
-    "Sum",
-    "checked_op",
-    "checked_timeout",
-]
-
 Op = abi.Op
 Average = Op.AVERAGE
 Sum = Op.SUM

@@ -19,8 +19,6 @@ from tfcollective.estimator.hooks import StepTimer
 from tfcollective.estimator.remote_files import brought_here, evaluation_events, place_of
 from tfcollective.files import Place, join
 
-__all__ = ["evaluate_once", "run_estimator_evaluator"]
-
 
 def run_estimator_evaluator(
     estimator: Any,

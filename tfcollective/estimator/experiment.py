@@ -8,8 +8,6 @@ from typing import Any
 from tfcollective.estimator.training import TrainingResult, train_and_evaluate
 from tfcollective.experiment import Trainable
 
-__all__ = ["Experiment"]
-
 
 @dataclass(frozen=True)
 class Experiment(Trainable):

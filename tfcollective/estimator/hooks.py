@@ -12,8 +12,6 @@ from tfcollective.errors import InvalidArgumentError, StateError
 from tfcollective.runtime.step_rate import StepRate
 from tfcollective.tensorflow import BroadcastGlobalVariablesHook
 
-__all__ = ["BroadcastHook", "ReductionCheckHook", "StepRateHook", "StepTimer"]
-
 _REDUCING = frozenset(
     {
         "TfcollectiveAllgather",

@@ -14,8 +14,6 @@ from tfcollective.errors import UnsupportedError
 from tfcollective.estimator.support import estimators
 from tfcollective.files import Place, Workspace, as_place, find_files, is_url, list_files
 
-__all__ = ["PushListener", "brought_here", "evaluation_events", "place_of", "training_files"]
-
 
 class PushListener(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]  # TensorFlow is not typed
     """Moves every checkpoint once it is written, with what else is there."""

@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from tfcollective.estimator.support import estimators
 
-__all__ = ["silent_copy", "silent_hooks"]
-
 
 def silent_copy(estimator: Any, directory: str) -> Any:
     """An Estimator with the model and the configuration of `estimator` but without checkpoints, summaries and logs.

@@ -8,8 +8,6 @@ import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["check_arguments", "estimators"]
-
 
 def estimators() -> Any:
     """The module ``tf.estimator``.

@@ -22,8 +22,6 @@ from tfcollective.log import get_logger
 from tfcollective.tasks import EVALUATOR
 from tfcollective.tensorflow import allgather_object
 
-__all__ = ["TrainingResult", "train_and_evaluate"]
-
 _LOG = get_logger(__name__)
 
 

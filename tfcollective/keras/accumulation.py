@@ -15,8 +15,6 @@ from tfcollective.keras.optimizers import innermost
 from tfcollective.keras.state import state_of
 from tfcollective.tensorflow.aggregation import GradientAggregation
 
-__all__ = ["accumulated", "accumulators", "restore_accumulated"]
-
 
 def accumulators(model: Any) -> list[Any]:
     """The variables of Keras 3's optimizers that hold such gradients."""

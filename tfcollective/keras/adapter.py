@@ -34,8 +34,6 @@ from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.variables import let_variables_be_called
 
-__all__ = ["check_backend", "install"]
-
 _LOG = get_logger(__name__)
 _ASKED = "_tfcollective_asked_for_jit"  # of a model: that compile was given jit_compile=True
 _NO_JIT = (

@@ -21,8 +21,6 @@ from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.objects import allgather_object, broadcast_object
 from tfcollective.tensorflow.variables import broadcast_variables
 
-__all__ = ["BackupAndRestore"]
-
 _FILE = "backup.npz"
 _LOG = get_logger(__name__)
 

@@ -18,8 +18,6 @@ from typing import Any, BinaryIO
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.files import Place, local_copy, written_whole
 
-__all__ = ["Backup", "Layout", "Position", "layout_of", "read_backup", "write_backup"]
-
 _FORMAT = 1
 
 # Type and shape of each variable, for example ("float32", (3, 4)).

@@ -9,8 +9,6 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["BestModelCheckpoint"]
-
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # Keras is not typed
     """``ModelCheckpoint`` that saves the best model only, and on rank 0 only.

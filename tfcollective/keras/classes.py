@@ -15,8 +15,6 @@ from tfcollective.keras.keras3 import Keras3Mixin, check_hooks
 from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
 from tfcollective.log import get_logger
 
-__all__ = ["become_distributed", "configuration", "distributed_class", "made_of", "values_of"]
-
 _LOG = get_logger(__name__)
 _KEPT_ATTRIBUTES = (
     "_exclude_from_weight_decay",

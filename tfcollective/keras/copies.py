@@ -23,8 +23,6 @@ from tfcollective.keras.state import OptimizerState, Passes, state_of
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import GradientOptions, variable_key
 
-__all__ = ["install"]
-
 _LOG = get_logger(__name__)
 
 

@@ -20,8 +20,6 @@ from tfcollective.keras.optimizers import distributed_states, optimizers_of, tra
 from tfcollective.keras.remote_files import PushCallback, redirected
 from tfcollective.keras.step_rate import StepRateCallback
 
-__all__ = ["KerasExperiment"]
-
 CHECKPOINT = "checkpoint-{epoch:04d}.weights.h5"
 FINAL_MODEL = "model.keras"
 BACKUP = "backup"

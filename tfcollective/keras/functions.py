@@ -9,8 +9,6 @@ from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow import functions, rows, variables
 from tfcollective.tensorflow.compression import Compression
 
-__all__ = ["allgather", "allreduce", "broadcast", "broadcast_global_variables", "reducescatter"]
-
 
 def allreduce(
     value: Any,

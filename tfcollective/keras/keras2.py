@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from tfcollective.keras.mixin import DistributedMixin
 
-__all__ = ["Keras2LegacyMixin", "Keras2Mixin"]
-
 
 class _Keras2Base(DistributedMixin):
     """What both kinds have in common. Names of its own begin with ``_tfcollective``: the optimizer's class comes after

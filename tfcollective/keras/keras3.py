@@ -17,8 +17,6 @@ from tfcollective.errors import InternalError, UnsupportedError
 from tfcollective.keras.mixin import DistributedMixin
 from tfcollective.tensorflow.functions import allreduce
 
-__all__ = ["Keras3Mixin", "check_hooks"]
-
 _HOOKS = ("apply", "_backend_apply_gradients", "_clip_gradients", "_overwrite_variables_directly_with_gradients")
 
 

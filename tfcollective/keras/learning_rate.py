@@ -11,8 +11,6 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback"]
-
 
 class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
     """Sets the learning rate to `initial_lr` times a multiplier, and logs it as "lr".

@@ -7,8 +7,6 @@ from typing import Any
 
 from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
 
-__all__ = ["Carrying", "DistributedMixin"]
-
 
 class Carrying(dict):  # type: ignore[type-arg]
     """A configuration that tells, in this process, which optimizers of its owner were distributed, and how.

@@ -15,8 +15,6 @@ from tfcollective.keras.variables import build_optimizer
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions
 
-__all__ = ["load_model"]
-
 
 def load_model(
     filepath: Any,

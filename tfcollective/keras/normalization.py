@@ -11,8 +11,6 @@ from tfcollective.errors import UnsupportedError
 from tfcollective.tensorflow.border import opaque
 from tfcollective.tensorflow.rows import allgather
 
-__all__ = ["SyncBatchNormalization"]
-
 _KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
 
 

@@ -21,8 +21,6 @@ from tfcollective.tensorflow.aggregation import checked_passes
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions, refuse_strategy
 
-__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "distribute"]
-
 
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
     optimizer: Any,

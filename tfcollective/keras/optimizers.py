@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from tfcollective.keras.state import OptimizerState, state_of
 
-__all__ = ["distributed_states", "innermost", "is_optimizer", "optimizers_of", "train_step_is_own"]
-
 # What Keras keeps of the arguments of compile, to save them.
 _ARGUMENTS = ("_compile_config",)
 

@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from tfcollective.files import Workspace
 
-__all__ = ["PushCallback", "redirected"]
-
 # What Keras's callbacks call the place where they write.
 _PLACES = {"ModelCheckpoint": "filepath", "TensorBoard": "log_dir", "CSVLogger": "filename"}
 _EVERY_S = 30.0

@@ -17,8 +17,6 @@ from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients,
 from tfcollective.tensorflow.guard import ReplicaGuards
 from tfcollective.tensorflow.layers import LocalVariables
 
-__all__ = ["ATTRIBUTE", "OptimizerState", "Passes", "state_of"]
-
 ATTRIBUTE = "_tfcollective"
 _LOG = get_logger(__name__)
 # By the ranks of the process set: a rank counts only the optimizers of its sets as the other members do.

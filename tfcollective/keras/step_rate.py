@@ -10,8 +10,6 @@ from tfcollective import runtime
 from tfcollective.keras.optimizers import optimizers_of
 from tfcollective.runtime.step_rate import StepRate
 
-__all__ = ["StepRateCallback"]
-
 
 class StepRateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
     """Has ``tfcollective status``, and MLflow where it is used, show the training step and the steps a second."""

@@ -21,8 +21,6 @@ from tfcollective.tensorflow.names import without_numbers
 from tfcollective.tensorflow.objects import allgather_object
 from tfcollective.tensorflow.variables import broadcast_variables
 
-__all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback"]
-
 _LOG = get_logger(__name__)
 
 

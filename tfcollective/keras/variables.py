@@ -8,16 +8,6 @@ from typing import Any
 from tfcollective.keras.optimizers import optimizers_of
 from tfcollective.tensorflow.gradients import variable_key
 
-__all__ = [
-    "build_optimizer",
-    "distinct",
-    "is_built",
-    "loss_scale_variables",
-    "optimizer_variables",
-    "optimizers_variables",
-    "trained_variables",
-]
-
 
 def build_optimizer(model: Any) -> None:
     """Makes the variables of the optimizer of ``compile``, if it has not got them yet and has a way to."""

@@ -19,8 +19,6 @@ from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.helpers import check_num_rank_power_of_2
 
-__all__ = ["Adasum", "adasum", "combine"]
-
 #: The reduction's number, as in Horovod. ``allreduce``, ``grouped_allreduce`` and the tape take it.
 Adasum = 2
 

@@ -11,8 +11,6 @@ from tfcollective.errors import InvalidArgumentError
 from tfcollective.tensorflow.gradients import variable_key
 from tfcollective.tensorflow.variables import make_eagerly
 
-__all__ = ["GradientAggregation", "checked_passes"]
-
 Pairs = list[tuple[Any, Any]]
 
 

@@ -9,8 +9,6 @@ import tensorflow as tf
 from tfcollective.communicator import Average, Max, Min, Op, Product, Sum
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["chosen_op", "scaled", "with_rows"]
-
 
 def chosen_op(average: bool | None, op: Op | None, default: Op = Average) -> Op:
     """The reduction that Horovod's pair of arguments asks for.

@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["ArgumentError", "collective", "collective_of_objects", "opaque"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["BucketSizes", "LinkCost", "fixed_sizes", "sizes_for", "sizes_for_network"]
-
 FIRST_BUCKET_BYTES = 1 << 20
 #: Of a bucket's time, at most one part in so many is what it costs whatever its size.
 _SHARE = 16

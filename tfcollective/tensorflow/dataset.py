@@ -10,8 +10,6 @@ from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.tensorflow.dataset_order import left_to_chance
 
-__all__ = ["shard"]
-
 
 def shard(dataset: Any, even: bool = True) -> Any:
     """This rank's part of a ``tf.data.Dataset``: of each `size` elements in a row, the one at place `rank`.

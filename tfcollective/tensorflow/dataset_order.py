@@ -12,8 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["left_to_chance"]
-
 # Ops that draw random numbers, and the place of the first of their two seeds among their inputs.
 _SEEDS = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
 # Ops say by this attribute whether their elements keep their order: "true", "false", or "default": as the options say.

@@ -22,8 +22,6 @@ from tfcollective.communicator import Average, Op, Sum
 from tfcollective.communicator.external.numbers import wire_op, wire_type
 from tfcollective.errors import Code, CollectiveError, UnsupportedError
 
-__all__ = ["HorovodOps", "NumpyOps", "WithoutPlans", "horovod_ops", "python_ops", "tensorflow_error"]
-
 
 @functools.cache
 def horovod_ops() -> HorovodOps:

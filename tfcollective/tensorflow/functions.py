@@ -25,8 +25,6 @@ from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
 
-__all__ = ["allreduce", "allreduce_slices", "barrier", "broadcast", "grouped_allreduce", "join", "merged"]
-
 
 @collective
 def allreduce(

@@ -12,8 +12,6 @@ from tfcollective.log import get_logger
 from tfcollective.private_directory import cache_directory
 from tfcollective.settings import Settings
 
-__all__ = ["load_where_needed", "tensorflow_folder"]
-
 _LOG = get_logger(__name__)
 
 

@@ -29,8 +29,6 @@ from tfcollective.tensorflow.plan import (
 )
 from tfcollective.tensorflow.readiness import ready_order
 
-__all__ = ["GradientOptions", "reduce_gradients", "refuse_strategy", "variable_key", "variable_name"]
-
 _LOG = get_logger(__name__)
 
 

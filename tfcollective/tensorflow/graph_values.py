@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from tfcollective import runtime
 
-__all__ = ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"]
-
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """int32: how many ranks the process set with this number has; of all ranks for 0."""

@@ -24,8 +24,6 @@ from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_key, variable_name
 from tfcollective.tensorflow.variables import make_eagerly
 
-__all__ = ["ReplicaGuard", "ReplicaGuards", "compare_fingerprints", "fingerprints"]
-
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
 _LOWER = "_lower_using_switch_merge"  # of an op If: whether TensorFlow takes it apart

@@ -9,13 +9,6 @@ from tfcollective.communicator import Op
 from tfcollective.errors import UnsupportedError
 from tfcollective.tensorflow.arguments import chosen_op
 
-__all__ = [
-    "check_num_rank_power_of_2",
-    "gpu_available",
-    "handle_average_backwards_compatibility",
-    "num_rank_is_power_2",
-]
-
 
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether this is a power of two."""

@@ -9,8 +9,6 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.tensorflow.variables import broadcast_global_variables
 
-__all__ = ["BroadcastGlobalVariablesHook"]
-
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # not typed
     """Gives all ranks the global variables of one, once a session exists: initialised or restored.

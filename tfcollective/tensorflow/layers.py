@@ -7,8 +7,6 @@ from typing import Any
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.tensorflow.gradients import variable_key
 
-__all__ = ["LocalVariables"]
-
 
 class LocalVariables:
     """Variables, and the trainable weights of layers, which may be built after they were named."""

@@ -16,8 +16,6 @@ from tfcollective.errors import CollectiveError
 from tfcollective.tensorflow.plan import PlanNames
 from tfcollective.tensorflow.plan_uses import PlanUses
 
-__all__ = ["keep_plan", "operation_name", "plan_names", "step_names", "without_numbers"]
-
 _NUMBER = re.compile(r"(?:_\d+)+(?=[/:]|$)")
 
 # By the number of the process set: a rank takes part in what its sets do, and in nothing else.

@@ -9,8 +9,6 @@ from tfcollective import payload, runtime
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.border import collective_of_objects
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn"]
-
 
 @collective_of_objects
 def broadcast_object(

@@ -18,21 +18,6 @@ from tfcollective.tensorflow.external_ops import horovod_ops, python_ops
 from tfcollective.tensorflow.gpu_kernels import load_where_needed
 from tfcollective.tensorflow.plan import BucketPlan
 
-__all__ = [
-    "TRIED_VERSIONS",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "bucket_done",
-    "bucket_start",
-    "grouped_allreduce",
-    "join",
-    "load",
-    "reducescatter",
-]
-
 LIBRARY_NAME = "_tf_ops.so"
 #: Minor versions that the test-suite runs with. Asynchronous kernels lean on a detail of TensorFlow (where the
 #: done-callback lives) that is the same in these.

@@ -18,8 +18,6 @@ from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
 from tfcollective.tensorflow.layers import LocalVariables
 
-__all__ = ["DistributedOptimizer"]
-
 # By graph: a rank may build graphs that the others do not, for example to evaluate.
 _counts: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
 _eager_count = itertools.count()

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from tfcollective.communicator import Op
 from tfcollective.tensorflow.bucket_sizes import BucketSizes
 
-__all__ = ["Bucket", "BucketPlan", "GradientSpec", "PlanNames", "Reduction", "plan_buckets", "signature"]
-
 
 @dataclass(frozen=True)
 class GradientSpec:

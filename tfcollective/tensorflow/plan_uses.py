@@ -8,8 +8,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["PlanUses"]
-
 #: The number of its process set, and its name.
 Plan: TypeAlias = tuple[int, str]
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["ready_order"]
-
 _UNDER_WAY = -1
 _SHAPING = frozenset(
     {"BroadcastTo", "Cast", "ExpandDims", "Fill", "Identity", "IdentityN", "PreventGradient", "Reshape", "Snapshot"}

@@ -17,8 +17,6 @@ from tfcollective.errors import UnsupportedError
 from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
 
-__all__ = ["GRADIENTS"]
-
 
 def _linear(op: Any) -> tuple[Op, float, float]:
     """The op's reduction, if it has a gradient: Average and Sum do."""

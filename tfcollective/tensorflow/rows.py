@@ -17,8 +17,6 @@ from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.names import operation_name
 
-__all__ = ["allgather", "alltoall", "grouped_allgather", "grouped_reducescatter", "reducescatter"]
-
 
 @collective
 def allgather(

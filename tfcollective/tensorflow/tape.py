@@ -18,8 +18,6 @@ from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.plan import PlanNames
 from tfcollective.tensorflow.variables import let_variables_be_called
 
-__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
-
 _SCOPE = "tape"
 _GUARD_SCOPE = "tape_guard"
 _guard_names = PlanNames()

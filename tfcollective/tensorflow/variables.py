@@ -17,8 +17,6 @@ from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.gradients import variable_name
 from tfcollective.tensorflow.names import operation_name
 
-__all__ = ["broadcast_", "broadcast_global_variables", "broadcast_variables", "let_variables_be_called", "make_eagerly"]
-
 
 @collective
 def broadcast_variables(
@@ -120,10 +118,10 @@ def make_eagerly(initial: Callable[[], Any], name: str, device: str | None = Non
         return thread.submit(make).result()
 
 
-class CallableList(list):  # type: ignore[type-arg]
+class _CallableList(list):  # type: ignore[type-arg]
     """A list that a call gives, too. Keras 2 has had one since the method became a property."""
 
-    def __call__(self) -> CallableList:
+    def __call__(self) -> _CallableList:
         return self
 
 
@@ -148,4 +146,4 @@ class _CallableVariables(property):
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         found = super().__get__(instance, owner)
-        return CallableList(found) if type(found) is list else found
+        return _CallableList(found) if type(found) is list else found

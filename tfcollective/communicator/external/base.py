@@ -34,8 +34,6 @@ from tfcollective.topology import Placement
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ExternalCommunicator"]
-
 
 class ExternalCommunicator(Communicator, abc.ABC):
     """A connected world of another engine; see :class:`Communicator`. A mismatch leaves it alive.

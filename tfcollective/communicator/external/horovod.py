@@ -18,8 +18,6 @@ from tfcollective.errors import (
 )
 from tfcollective.topology import Placement
 
-__all__ = ["HorovodCommunicator"]
-
 _T = TypeVar("_T")
 _ERRORS = {"FailedPreconditionError": CollectiveMismatchError, "InvalidArgumentError": InvalidArgumentError}
 

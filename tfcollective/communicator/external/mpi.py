@@ -19,8 +19,6 @@ from tfcollective.errors import CollectiveTimeoutError, ConfigError, TransportEr
 from tfcollective.log import get_logger
 from tfcollective.topology import Placement
 
-__all__ = ["MpiCommunicator"]
-
 _LOG = get_logger(__name__)
 _LONGEST_PAUSE_S = 1e-3
 _ELEMENTS = 1 << 30  # MPI 3 counts with 32 bits

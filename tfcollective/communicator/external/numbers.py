@@ -15,8 +15,6 @@ import numpy.typing as npt
 from tfcollective.communicator import Average, Max, Min, Op, Product, Sum
 from tfcollective.errors import UnsupportedError
 
-__all__ = ["Array", "finished", "on_the_wire", "wire_op", "wire_type"]
-
 Array = npt.NDArray[Any]
 
 _WIRE = {

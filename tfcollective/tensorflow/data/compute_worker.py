@@ -16,8 +16,6 @@ from tfcollective.tensorflow.data.compute_service import SIDES, TfDataServiceCon
 from tfcollective.tensorflow.data.rendezvous import ComputeService
 from tfcollective.tensorflow.objects import broadcast_object
 
-__all__ = ["main"]
-
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) -> None:
     """Serves until training shuts the service down.

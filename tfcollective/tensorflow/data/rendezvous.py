@@ -23,8 +23,6 @@ from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import workers
 from tfcollective.topology import Endpoint
 
-__all__ = ["ComputeClient", "ComputeService"]
-
 _LOG = get_logger(__name__)
 _SHUTDOWN = "shutdown"
 _POLL_S = 10.0
