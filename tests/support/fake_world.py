@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Op
 from tfcollective.identity import discover
-from tfcollective.runtime.engine import Membership
+from tfcollective.runtime.engine import JoinResult
 from tfcollective.runtime.native import NativeEngine
 from tfcollective.runtime.session import Session
 from tfcollective.settings import Settings
@@ -110,7 +110,7 @@ def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOp
     before = (runtime._session, ops._module)
     names._plan_names.clear()
     identity = discover(Settings(), {})
-    runtime._session = Session(NativeEngine(loaded, identity), Membership(loaded, identity, place))
+    runtime._session = Session(NativeEngine(loaded, identity), JoinResult(loaded, identity, place))
     ops._module = fake
     try:
         yield fake

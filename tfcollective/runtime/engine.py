@@ -18,15 +18,15 @@ from tfcollective.topology import Placement, World
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["Engine", "Membership", "Subset", "TensorFlowOps", "choose_engine", "closed_on_error", "connect", "register"]
+__all__ = ["Engine", "JoinResult", "Subset", "TensorFlowOps", "choose_engine", "closed_on_error", "connect", "register"]
 
 #: The ops by which TensorFlow reaches a communicator: the op library, Horovod's own, or Python functions over it.
 TensorFlowOps = Literal["library", "horovod", "python"]
 
 
 @dataclass(frozen=True)
-class Membership:
-    """This process's place in a world.
+class JoinResult:
+    """What joining a world has given: this process's place in it.
 
     Attributes:
         settings: what ``init()`` has read, with the interface that was chosen for the peers.
@@ -66,7 +66,7 @@ class Engine(Protocol):
     def tensorflow_ops(self) -> TensorFlowOps:
         """The ops by which TensorFlow reaches this engine's communicators."""
 
-    def join(self) -> Membership:
+    def join(self) -> JoinResult:
         """Joins the world and connects to its ranks.
 
         Raises:

@@ -9,7 +9,7 @@ from tfcollective.communicator import Communicator
 from tfcollective.communicator.external import ExternalCommunicator
 from tfcollective.errors import ConfigError, InternalError
 from tfcollective.identity import Identity, discover
-from tfcollective.runtime.engine import Membership, TensorFlowOps, closed_on_error, connect, register
+from tfcollective.runtime.engine import JoinResult, TensorFlowOps, closed_on_error, connect, register
 from tfcollective.runtime.process_sets import Members
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import workers
@@ -36,14 +36,14 @@ class ExternalEngine:
         self.tensorflow_ops = tensorflow_ops
         self._world: ExternalCommunicator | None = None
 
-    def join(self) -> Membership:
+    def join(self) -> JoinResult:
         """See :class:`Engine`. Under tfcollective's launcher the coordinator hears of this rank first, and names the
         ones that are missing."""
         settings = self._settings
         launched = settings.coordinator is not None
         identity = discover(settings if launched else replace(settings, identity="single"), environ_snapshot())
         if launched and not identity.task.is_trainer:
-            return Membership(settings, identity, None)
+            return JoinResult(settings, identity, None)
         client = connect(settings, identity) if launched else None
         with closed_on_error(client):
             listed = None if client is None else register(client, settings, identity)
@@ -52,9 +52,9 @@ class ExternalEngine:
             with closed_on_error(world):
                 if listed is not None:
                     _check_place(place, listed.placement(identity.task), settings.engine)
-                    return Membership(settings, identity, place, world, client, listed.homogeneous)
+                    return JoinResult(settings, identity, place, world, client, listed.homogeneous)
                 sizes = world.allgather([place.local_size], name="ranks of each node")
-                return Membership(
+                return JoinResult(
                     settings, _identity_at(place, identity), place, world, homogeneous=len(set(sizes.tolist())) == 1
                 )
 

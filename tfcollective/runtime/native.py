@@ -15,7 +15,7 @@ from tfcollective.errors import CoordinatorError, PeerLostError
 from tfcollective.identity import Identity, discover
 from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
-from tfcollective.runtime.engine import Membership, TensorFlowOps, closed_on_error, connect, register
+from tfcollective.runtime.engine import JoinResult, TensorFlowOps, closed_on_error, connect, register
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members
 from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
 from tfcollective.tasks import PS
@@ -93,15 +93,15 @@ class NativeEngine:
         self._client: CoordinatorClient | None = None
         self._generation = 0
 
-    def join(self) -> Membership:
+    def join(self) -> JoinResult:
         """See :class:`Engine`. A process without a launcher or a list of ranks is a world of its own."""
         identity = self._identity
         if not identity.task.is_trainer:
             launched = identity.coordinator is not None and identity.key is not None and not identity.without_launcher
             client = connect(self._settings, identity) if launched else None
-            return Membership(self._settings, identity, None, client=client)
+            return JoinResult(self._settings, identity, None, client=client)
         if identity.coordinator is None:
-            return Membership(self._settings, identity, SINGLE)
+            return JoinResult(self._settings, identity, SINGLE)
         if not identity.without_launcher:
             return self._join_world()
         from tfcollective.runtime.rendezvous import abandon, arrange
@@ -115,7 +115,7 @@ class NativeEngine:
             abandon()
             raise
 
-    def _join_world(self) -> Membership:
+    def _join_world(self) -> JoinResult:
         raise_limit()  # a rank may hold several connections to every other one
         settings, identity = self._settings, self._identity
         self._client = client = connect(settings, identity)
@@ -126,7 +126,7 @@ class NativeEngine:
                 self._generation = world.generation
                 placement = world.placement(identity.task)
                 communicator = None if listener is None else self._connect_world(listener, placement.rank, world)
-        return Membership(settings, identity, placement, communicator, client, world.homogeneous)
+        return JoinResult(settings, identity, placement, communicator, client, world.homogeneous)
 
     def _connect_world(self, listener: Listener, rank: int, world: World) -> Communicator:
         members = Members(GLOBAL_SET, tuple(range(len(world.addresses))), rank)

@@ -21,7 +21,7 @@ from tfcollective.errors import (
 )
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
-from tfcollective.runtime.engine import Engine, Membership
+from tfcollective.runtime.engine import Engine, JoinResult
 from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.native import connect_alone
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
@@ -45,14 +45,14 @@ class Session:
     client, so that it can tell the coordinator about itself.
     """
 
-    def __init__(self, engine: Engine, membership: Membership) -> None:
+    def __init__(self, engine: Engine, joined: JoinResult) -> None:
         self.engine = engine
-        self.settings = membership.settings
-        self.identity = membership.identity
-        self.homogeneous = membership.homogeneous
-        self._placement = membership.placement
-        self._communicator = membership.communicator
-        self._client = membership.client
+        self.settings = joined.settings
+        self.identity = joined.identity
+        self.homogeneous = joined.homogeneous
+        self._placement = joined.placement
+        self._communicator = joined.communicator
+        self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self.process_sets = ProcessSets(self.communicator, engine)
