@@ -6,14 +6,16 @@ Replaces the native ops by TensorFlow ops that do the arithmetic and note down w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfcollective import runtime
-from tfcollective.communicator import Op
+from tfcollective.communicator import NativeCommunicator, Op
 from tfcollective.identity import discover
 from tfcollective.runtime.engine import JoinResult
 from tfcollective.runtime.native import NativeEngine
@@ -38,8 +40,6 @@ class FakeOps:
 
     def _note(self, text: str, *inputs: Any) -> Any:
         def write(*_inputs: Any) -> Any:
-            import numpy as np
-
             self.ran.append(text.partition("\t")[0])  # without a label
             return np.int64(0)
 
@@ -84,6 +84,10 @@ class FakeOps:
         with tf.control_dependencies([self._note(f"broadcast {tensor_name}", tensor)]):
             return tf.identity(tensor)
 
+    def tfcollective_barrier(self, tensor_name: str, **_attributes: Any) -> Any:
+        noted = self._note(f"barrier {tensor_name}")
+        return None if tf.executing_eagerly() else noted.op
+
     def tfcollective_bucket_start(self, tensors: Sequence[Any], **attributes: Any) -> Any:
         self.signatures[attributes["plan"]] = attributes["signature"]
         handle = self._note(f"start {attributes['plan']} {attributes['bucket']}", *tensors)
@@ -101,17 +105,45 @@ class FakeOps:
             ]
 
 
+class FakeCommunicator:
+    """The world's, whose other ranks hold the same arrays as this one; what else it is asked a world of one answers."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._alone, name)
+
+    @functools.cached_property
+    def _alone(self) -> NativeCommunicator:
+        return NativeCommunicator.alone()
+
+    def allgather(self, array: Any, **_options: Any) -> Any:
+        return np.concatenate([array] * self.size)
+
+    def broadcast(self, array: Any, root: int = 0, **_options: Any) -> Any:
+        return np.array(array)
+
+
 @contextlib.contextmanager
-def fake_world(size: int = 2, rank: int = 0, **settings: Any) -> Iterator[FakeOps]:
-    """Makes this process rank `rank` of `size`; `settings` replace fields of Settings."""
+def fake_world(
+    size: int = 2, rank: int = 0, wrapped: Callable[[FakeOps], Any] = lambda fake: fake, **settings: Any
+) -> Iterator[FakeOps]:
+    """Makes this process rank `rank` of `size`.
+
+    Args:
+        wrapped: what stands for the ops, given those that note down what runs.
+        settings: replace fields of Settings.
+    """
     loaded = replace(Settings(), **{"bucket_bytes": 8 << 20, **settings})  # there is no link to suit
     place = Placement(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
     fake = FakeOps(size)
     before = (runtime._session, ops._module)
     names._plan_names.clear()
     identity = discover(Settings(), {})
-    runtime._session = Session(NativeEngine(loaded, identity), JoinResult(loaded, identity, place))
-    ops._module = fake
+    others = FakeCommunicator(size) if size > 1 else None
+    runtime._session = Session(NativeEngine(loaded, identity), JoinResult(loaded, identity, place, others))
+    ops._module = wrapped(fake)
     try:
         yield fake
     finally:

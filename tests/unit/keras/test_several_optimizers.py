@@ -15,7 +15,6 @@ from fake_world import fake_world
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
 from tfcollective.errors import ConfigError
-from tfcollective.keras import backup as backup_module
 from tfcollective.keras import synchronisation
 from tfcollective.keras.optimizers import distributed_states, optimizers_of
 
@@ -60,16 +59,6 @@ def gan(kind: str = "Adam", inner: object = None, **options: object) -> Gan:
     return made
 
 
-@pytest.fixture
-def everyones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other ranks hold the same objects."""
-    gather = lambda obj, **_more: [obj, obj]  # noqa: E731
-    for module in (synchronisation, backup_module):
-        monkeypatch.setattr(module, "allgather_object", gather)
-    monkeypatch.setattr(backup_module, "broadcast_object", lambda obj, **_more: obj)
-    monkeypatch.setattr(backup_module, "barrier", lambda **_more: None)
-
-
 def test_all_are_found_at_places_that_a_copy_has_too() -> None:
     inner = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
     inner.compile("sgd", "mse")
@@ -82,7 +71,6 @@ def test_all_are_found_at_places_that_a_copy_has_too() -> None:
     assert list(optimizers_of(gan())) == [place for place in places if not place.startswith("layers[")]
 
 
-@pytest.mark.usefixtures("everyones")
 def test_the_state_of_all_is_broadcast_after_the_first_step() -> None:
     with fake_world(replica_check_steps=1) as ops:
         made = gan()
@@ -108,7 +96,6 @@ def test_a_broadcast_leaves_out_what_is_not_built_on_all_ranks(monkeypatch: pyte
     assert order[order.index("start") :].count("broadcast") == expected
 
 
-@pytest.mark.usefixtures("everyones")
 def test_a_run_goes_on_with_the_state_of_all(tmp_path: Path) -> None:
     """Three epochs at once, and two with a third one after an interruption, end with the same weights."""
     start = [w * 0.1 for w in gan().get_weights()]

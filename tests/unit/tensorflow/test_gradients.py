@@ -250,9 +250,8 @@ def test_passes_of_other_variables_are_refused(count: int) -> None:
         sums.add([tf.ones([8])] * count, sources[-count:])
 
 
-def test_engines_without_plans_negotiate_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_world(bucket_bytes=64) as fake:
-        monkeypatch.setattr("tfcollective.tensorflow.ops._module", NamedOps(fake))
+def test_engines_without_plans_negotiate_buckets() -> None:
+    with fake_world(bucket_bytes=64, wrapped=NamedOps) as fake:
         got = gradients_of(variables(4), op=tfc.Sum)
     assert fake.count("start") == 0
     assert fake.count("grouped_allreduce tape#") == 2
