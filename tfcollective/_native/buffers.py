@@ -60,6 +60,14 @@ def as_input(value: npt.ArrayLike, argument: str) -> Array:
     return array
 
 
+def as_rows(value: npt.ArrayLike, needed_by: str | None = None) -> Array:
+    """As :func:`as_input`, with rows: a scalar is one row, or an InvalidArgumentError that names what needs rows."""
+    array = as_input(value, "array")
+    if array.ndim == 0 and needed_by is not None:
+        raise InvalidArgumentError(f"array: {needed_by} needs at least one dimension")
+    return array.reshape(1) if array.ndim == 0 else array
+
+
 def check_output(out: Array, like: Array, shape: Sequence[int]) -> Array:
     """`out` if results can be written straight into it.
 

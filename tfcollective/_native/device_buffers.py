@@ -19,7 +19,8 @@ from tfcollective.errors import InvalidArgumentError, UnsupportedError
 _CUDA = 2  # DLPack's number
 _CUDA_MANAGED = 13
 _LEGACY_STREAM = 1
-_TYPES: dict[tuple[str, int], abi.DType] = {
+#: By numpy's kind and bytes; bfloat16, which numpy does not know, is not among them.
+TYPES: dict[tuple[str, int], abi.DType] = {
     ("f", 2): abi.DType.FLOAT16,
     ("f", 4): abi.DType.FLOAT32,
     ("f", 8): abi.DType.FLOAT64,
@@ -51,6 +52,11 @@ class DeviceBuffer:
         """The number of elements."""
         return math.prod(self.shape)
 
+    @property
+    def array(self) -> Any:
+        """The caller's array."""
+        return self.owner[0] if isinstance(self.owner, tuple) else self.owner
+
 
 def is_device(value: object) -> bool:
     """Whether `value` is an array on a GPU. Costs nothing for numpy arrays, lists and numbers."""
@@ -79,7 +85,7 @@ def as_device(value: Any, argument: str) -> DeviceBuffer:
     if interface.get("mask") is not None:
         raise UnsupportedError(f"{argument}: an array with a mask cannot be communicated from a GPU")
     typestr = str(interface["typestr"])
-    dtype = _TYPES.get((typestr[1:2], int(typestr[2:]) if typestr[2:].isdecimal() else 0))
+    dtype = TYPES.get((typestr[1:2], int(typestr[2:]) if typestr[2:].isdecimal() else 0))
     if dtype is None and hasattr(value, "__dlpack__"):
         return _from_dlpack(value, argument)
     if dtype is None or typestr[0] == ">":
@@ -135,7 +141,7 @@ def _from_dlpack(value: Any, argument: str) -> DeviceBuffer:
     if kind == (_DLPACK_BFLOAT, 16, 1):
         dtype: abi.DType | None = abi.DType.BFLOAT16
     else:
-        dtype = _TYPES.get((_DLPACK_KINDS.get(kind[0], "?"), kind[1] // 8)) if kind[2] == 1 else None
+        dtype = TYPES.get((_DLPACK_KINDS.get(kind[0], "?"), kind[1] // 8)) if kind[2] == 1 else None
     if dtype is None:
         raise UnsupportedError(f"{argument}: DLPack elements {kind} cannot be communicated from a GPU")
     shape = tuple(int(tensor.shape[i]) for i in range(tensor.ndim))
@@ -171,7 +177,6 @@ def stream_of(buffer: DeviceBuffer, given: Any) -> int:
 def _current_torch_stream(buffer: DeviceBuffer) -> int:
     """PyTorch's arrays do not say which stream they are made on."""
     torch = sys.modules.get("torch")
-    owner = buffer.owner[0] if isinstance(buffer.owner, tuple) else buffer.owner
-    if torch is None or not isinstance(owner, torch.Tensor):
+    if torch is None or not isinstance(buffer.array, torch.Tensor):
         return 0
-    return int(torch.cuda.current_stream(owner.device).cuda_stream)
+    return int(torch.cuda.current_stream(buffer.array.device).cuda_stream)

@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective._native import abi
-from tfcollective._native.device_buffers import DeviceBuffer, as_device, stream_of
+from tfcollective._native.device_buffers import TYPES, DeviceBuffer, as_device, stream_of
 from tfcollective._native.library import Library
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
 _MAKERS = ("torch", "cupy")  # libraries whose arrays are made here
-_TYPESTR = {
-    abi.DType.FLOAT16: "<f2",
-    abi.DType.FLOAT32: "<f4",
-    abi.DType.FLOAT64: "<f8",
-    abi.DType.BOOL: "|b1",
-    **{abi.DType[f"INT{bits}"]: f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{abi.DType[f"UINT{bits}"]: f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
-}
+_TYPESTR = {dtype: f"{'|' if kind == 'b' else '<'}{kind}{size}" for (kind, size), dtype in TYPES.items()}
 
 
 class DeviceSearch:
@@ -230,7 +223,7 @@ class DeviceCalls:
 
     def _new(self, shape: tuple[int, ...], like: DeviceBuffer, stream: int) -> Any:
         """An array of the library of `like` where it can be made, else a ``DeviceArray``."""
-        owner = _owner_of(like)
+        owner = like.array
         library = _library_of(like)
         if library == "torch":
             return owner.new_empty(shape)
@@ -259,12 +252,8 @@ class DeviceCalls:
         return int(self.library.function("tfc_dtype_size")(dtype))
 
 
-def _owner_of(buffer: DeviceBuffer) -> Any:
-    return buffer.owner[0] if isinstance(buffer.owner, tuple) else buffer.owner
-
-
 def _library_of(buffer: DeviceBuffer) -> str:
-    return type(_owner_of(buffer)).__module__.partition(".")[0]
+    return type(buffer.array).__module__.partition(".")[0]
 
 
 def _check_can_be_told(like: DeviceBuffer) -> None:
@@ -272,7 +261,7 @@ def _check_can_be_told(like: DeviceBuffer) -> None:
     if like.dtype not in _TYPESTR:
         raise UnsupportedError(
             f"array: a result of {like.dtype.name.lower()} can be made for PyTorch and CuPy only, and not for a "
-            f"{type(_owner_of(like)).__name__}: give another type, or 'out' where the operation has it"
+            f"{type(like.array).__name__}: give another type, or 'out' where the operation has it"
         )
 
 

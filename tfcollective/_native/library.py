@@ -16,21 +16,8 @@ LIBRARY_NAME = "libtfcollective.so"
 #: Every code but OK, and the exception that it becomes.
 ERROR_CLASSES: dict[errors.Code, type[errors.CollectiveError]] = {
     cls.code: cls
-    for cls in (
-        errors.InvalidArgumentError,
-        errors.StateError,
-        errors.CollectiveMismatchError,
-        errors.CollectiveTimeoutError,
-        errors.PeerLostError,
-        errors.CollectiveAbortedError,
-        errors.CollectiveCancelledError,
-        errors.TransportError,
-        errors.DeviceError,
-        errors.ResourceExhaustedError,
-        errors.UnsupportedError,
-        errors.ProtocolError,
-        errors.InternalError,
-    )
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, errors.CollectiveError) and cls is not errors.CollectiveError
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tfcollective.communicator.values import Average, CommunicatorInfo, Op
-from tfcollective.errors import CollectiveError
+from tfcollective.communicator.values import Average, Call, Collective, CommunicatorInfo, Op
+from tfcollective.errors import CollectiveError, InvalidArgumentError
 from tfcollective.timeline import Interval
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class Communicator(Protocol):
         Returns:
             Shape [n // size, ...], with one row more on the first n % size ranks.
         """
+        call = Call(Collective.REDUCESCATTER, name, timeout, stream, op, prescale, postscale)
+        return self._reducescatter(array, call)
 
     def allgather(
         self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: Any = None
@@ -111,6 +113,7 @@ class Communicator(Protocol):
         Returns:
             Shape [sum of all n_r, ...].
         """
+        return self._allgather(array, Call(Collective.ALLGATHER, name, timeout, stream))
 
     def broadcast(
         self,
@@ -128,6 +131,9 @@ class Communicator(Protocol):
             array: any shape, the same on all ranks; only its values on `root` matter.
             out: where the result goes; may be `array` itself.
         """
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
+        return self._broadcast(array, out, Call(Collective.BROADCAST, name, timeout, stream, root=root))
 
     def alltoall(
         self,
@@ -147,6 +153,7 @@ class Communicator(Protocol):
         Returns:
             The received rows in rank order, and how many came from each rank.
         """
+        return self._alltoall(array, splits, Call(Collective.ALLTOALL, name, timeout, stream))
 
     def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
         """Returns when all ranks have called it."""
@@ -192,6 +199,16 @@ class Communicator(Protocol):
 
     def forget_plan(self, name: str) -> None:
         """This process does not need the bucket plan any longer: its memory is given back when no rank does. Local."""
+
+    # ---- what an engine does for the collectives above ----
+
+    def _reducescatter(self, array: npt.ArrayLike, call: Call) -> Array: ...
+
+    def _allgather(self, array: npt.ArrayLike, call: Call) -> Array: ...
+
+    def _broadcast(self, array: npt.ArrayLike, out: Array | None, call: Call) -> Array: ...
+
+    def _alltoall(self, array: npt.ArrayLike, splits: npt.ArrayLike | None, call: Call) -> tuple[Array, list[int]]: ...
 
     # ---- TensorFlow ----
 

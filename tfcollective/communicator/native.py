@@ -7,6 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,17 @@ from tfcollective.communicator.api import Communicator
 from tfcollective.communicator.listener import Listener
 from tfcollective.communicator.values import (
     Average,
+    Call,
+    Collective,
     CommunicatorInfo,
     CommunicatorOptions,
     Op,
-    Sum,
     checked_op,
     checked_timeout,
 )
 from tfcollective.errors import CollectiveError, InvalidArgumentError, StateError
 from tfcollective.timeline import WAIT, Interval
+from tfcollective.topology import Placement
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +41,7 @@ _LOG = logging.getLogger("tfcollective.native")
 
 
 class NativeCommunicator(Communicator):
-    """See :class:`Communicator`. Made by :meth:`connect` or :meth:`alone`, or by ``tfcollective.init()``."""
+    """The native engine's. Made by :meth:`connect` or :meth:`alone`, or by ``tfcollective.init()``."""
 
     def __init__(
         self,
@@ -136,157 +139,99 @@ class NativeCommunicator(Communicator):
         timeout: float | None = None,
         stream: Any = None,
     ) -> Array:
-        """See :class:`Communicator`."""
         repeated = self._repeated()
         settings = (op, prescale, postscale, name, timeout)
         usable = not self._closed and os.getpid() == self._pid and stream is None
         result = repeated.repeat(array, out, settings) if usable else None
         if result is not None:
             return result
+        call = Call(Collective.ALLREDUCE, name, timeout, stream, op, prescale, postscale)
         if gpu := self._gpu_of(array, stream):
-            request = self._request(abi.Collective.ALLREDUCE, None, name, timeout, op=op)
-            request.prescale, request.postscale = prescale, postscale
-            reduced: Array = gpu.like_input(request, array, out, stream)
+            reduced: Array = gpu.like_input(self._request(call), array, out, stream)
             return reduced
-        from tfcollective._native import buffers
-
-        source = buffers.as_input(array, "array")
-        result = buffers.result_like(source, out)
-        source = buffers.apart(source, result)
-        request = self._request(abi.Collective.ALLREDUCE, source, name, timeout, op=op)
-        request.prescale, request.postscale = prescale, postscale
-        span = buffers.span(source, result, source.size)
-        self._run(request, span)
+        source, result, request, span = self._like_input(array, out, call)
         repeated.remember(source, settings, request, span)
         return result
 
-    def reducescatter(
-        self,
-        array: npt.ArrayLike,
-        op: Op = Average,
-        *,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str | None = None,
-        timeout: float | None = None,
-        stream: Any = None,
-    ) -> Array:
-        """See :class:`Communicator`."""
-        if gpu := self._gpu_of(array, stream):
-            request = self._request(abi.Collective.REDUCESCATTER, None, name, timeout, op=op)
-            request.prescale, request.postscale = prescale, postscale
-            mine: Array = gpu.reducescatter(request, array, stream)
-            return mine
-        from tfcollective._native import buffers
-
-        source = buffers.as_input(array, "array")
-        if source.ndim == 0:
-            raise InvalidArgumentError("array: reducescatter needs at least one dimension")
-        rows = source.shape[0] // self.size + (self.rank < source.shape[0] % self.size)
-        result = buffers.empty((rows, *source.shape[1:]), source)
-        request = self._request(abi.Collective.REDUCESCATTER, source, name, timeout, op=op)
-        request.prescale, request.postscale = prescale, postscale
-        self._run(request, buffers.span(source, result, source.size))
-        return result
-
-    def allgather(
-        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: Any = None
-    ) -> Array:
-        """See :class:`Communicator`."""
-        if gpu := self._gpu_of(array, stream):
-            request = self._request(abi.Collective.ALLGATHER, None, name, timeout)
-            gathered: Array = gpu.allgather(request, array, stream)
-            return gathered
-        from tfcollective._native import buffers
-
-        source = buffers.as_input(array, "array")
-        source = source.reshape(1) if source.ndim == 0 else source
-        result = buffers.ResultBuffer(source.dtype, source.shape[1:])
-        request = self._request(abi.Collective.ALLGATHER, source, name, timeout)
-        request.allocate = result.callback
-        self._run(request, buffers.span(source, None, source.size))
-        return result.result()
-
-    def broadcast(
-        self,
-        array: npt.ArrayLike,
-        root: int = 0,
-        *,
-        out: Array | None = None,
-        name: str | None = None,
-        timeout: float | None = None,
-        stream: Any = None,
-    ) -> Array:
-        """See :class:`Communicator`."""
-        from tfcollective._native import buffers
-
-        if not 0 <= root < self.size:
-            raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
-        if gpu := self._gpu_of(array, stream):
-            request = self._request(abi.Collective.BROADCAST, None, name, timeout)
-            request.root = root
-            value: Array = gpu.like_input(request, array, out, stream)
+    def _broadcast(self, array: npt.ArrayLike, out: Array | None, call: Call) -> Array:
+        if gpu := self._gpu_of(array, call.stream):
+            value: Array = gpu.like_input(self._request(call), array, out, call.stream)
             return value
+        return self._like_input(array, out, call)[1]
+
+    def _like_input(
+        self, array: npt.ArrayLike, out: Array | None, call: Call
+    ) -> tuple[Array, Array, abi.Request, abi.Span]:
+        """Runs what gives a result of the input's shape: the input, the result, and what was run."""
+        from tfcollective._native import buffers
+
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
         source = buffers.apart(source, result)
-        request = self._request(abi.Collective.BROADCAST, source, name, timeout)
-        request.root = root
-        self._run(request, buffers.span(source, result, source.size))
-        return result
+        request, span = self._request(call, source), buffers.span(source, result, source.size)
+        self._run(request, span)
+        return source, result, request, span
 
-    def alltoall(
-        self,
-        array: npt.ArrayLike,
-        splits: npt.ArrayLike | None = None,
-        *,
-        name: str | None = None,
-        timeout: float | None = None,
-        stream: Any = None,
-    ) -> tuple[Array, list[int]]:
-        """See :class:`Communicator`."""
-        if gpu := self._gpu_of(array, stream):
-            return gpu.alltoall(self._request(abi.Collective.ALLTOALL, None, name, timeout), array, splits, stream)
+    def _reducescatter(self, array: npt.ArrayLike, call: Call) -> Array:
+        if gpu := self._gpu_of(array, call.stream):
+            mine: Array = gpu.reducescatter(self._request(call), array, call.stream)
+            return mine
         from tfcollective._native import buffers
 
-        source = buffers.as_input(array, "array")
-        if source.ndim == 0:
-            raise InvalidArgumentError("array: alltoall needs at least one dimension")
-        counts = buffers.as_splits(splits, self.size, source.shape[0])
+        source = buffers.as_rows(array, "reducescatter")
+        rows = source.shape[0] // self.size + (self.rank < source.shape[0] % self.size)
+        result = buffers.empty((rows, *source.shape[1:]), source)
+        self._run(self._request(call, source), buffers.span(source, result, source.size))
+        return result
+
+    def _allgather(self, array: npt.ArrayLike, call: Call) -> Array:
+        if gpu := self._gpu_of(array, call.stream):
+            gathered: Array = gpu.allgather(self._request(call), array, call.stream)
+            return gathered
+        from tfcollective._native import buffers
+
+        return self._gather(buffers.as_rows(array), call)[0]
+
+    def _alltoall(self, array: npt.ArrayLike, splits: npt.ArrayLike | None, call: Call) -> tuple[Array, list[int]]:
+        if gpu := self._gpu_of(array, call.stream):
+            return gpu.alltoall(self._request(call), array, splits, call.stream)
+        from tfcollective._native import buffers
+
+        source = buffers.as_rows(array, "alltoall")
+        return self._gather(source, call, buffers.as_splits(splits, self.size, source.shape[0]))
+
+    def _gather(self, source: Array, call: Call, splits: list[int] | None = None) -> tuple[Array, list[int]]:
+        """Runs what gives as many rows as the ranks send: those, and how many came from each rank."""
+        from tfcollective._native import buffers
+
         result = buffers.ResultBuffer(source.dtype, source.shape[1:])
-        request = self._request(abi.Collective.ALLTOALL, source, name, timeout)
+        request = self._request(call, source)
         request.allocate = result.callback
-        if counts is not None:
-            request.splits = buffers.int64s(counts)
+        if splits is not None:
+            request.splits = buffers.int64s(splits)
         self._run(request, buffers.span(source, None, source.size))
         return result.result(), result.rows
 
     def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
-        """See :class:`Communicator`."""
-        request = self._request(abi.Collective.BARRIER, None, name, timeout)
-        self._run(request, None)
+        self._run(self._request(Call(Collective.BARRIER, name, timeout)), None)
 
     def join(self, *, timeout: float | None = None) -> int:
-        """See :class:`Communicator`."""
         self._check_usable()
         last = ctypes.c_int32()
         self._library.call("tfc_join", self._handle, ctypes.c_double(checked_timeout(timeout)), ctypes.byref(last))
         return last.value
 
     def ticket(self) -> Ticket | None:
-        """See :class:`Communicator`."""
         return None if self._device_calls is None else self._device_calls.ticket()
 
     # ---- place and state ----
 
     @property
     def rank(self) -> int:
-        """See :class:`Communicator`."""
         return self._info.rank
 
     @property
     def size(self) -> int:
-        """See :class:`Communicator`."""
         return self._info.size
 
     @property
@@ -300,7 +245,6 @@ class NativeCommunicator(Communicator):
         return self._options
 
     def info(self) -> CommunicatorInfo:
-        """See :class:`Communicator`."""
         self._check_process()
         return self._read_info()
 
@@ -308,12 +252,7 @@ class NativeCommunicator(Communicator):
         info = abi.CommunicatorInfo(struct_size=ctypes.sizeof(abi.CommunicatorInfo))
         self._library.call("tfc_communicator_get_info", self._handle, ctypes.byref(info))
         return CommunicatorInfo(
-            rank=info.rank,
-            size=info.size,
-            local_rank=info.local_rank,
-            local_size=info.local_size,
-            cross_rank=info.cross_rank,
-            cross_size=info.cross_size,
+            **{one.name: getattr(info, one.name) for one in fields(Placement)},
             uses_shared_memory=bool(info.uses_shared_memory),
             broken=bool(info.broken),
             completed=info.completed,
@@ -323,7 +262,6 @@ class NativeCommunicator(Communicator):
         )
 
     def failure(self) -> CollectiveError | None:
-        """See :class:`Communicator`."""
         if not self.info().broken:
             return None
         try:
@@ -335,12 +273,10 @@ class NativeCommunicator(Communicator):
     # ---- end ----
 
     def abort(self, cause: str) -> None:
-        """See :class:`Communicator`."""
         self._check_process()
         self._library.function("tfc_communicator_abort")(self._handle, cause.encode("utf-8", "replace"))
 
     def close(self, timeout: float = 10.0) -> None:
-        """See :class:`Communicator`."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -363,12 +299,10 @@ class NativeCommunicator(Communicator):
     # ---- timeline ----
 
     def start_timeline(self, capacity: int) -> None:
-        """See :class:`Communicator`."""
         self._check_process()
         self._library.call("tfc_timeline_start", self._handle, capacity)
 
     def stop_timeline(self) -> tuple[list[Interval], int]:
-        """See :class:`Communicator`."""
         self._check_process()
         intervals: list[Interval] = []
         dropped = ctypes.c_uint64()
@@ -379,17 +313,14 @@ class NativeCommunicator(Communicator):
     # ---- TensorFlow ----
 
     def forget_plan(self, name: str) -> None:
-        """See :class:`Communicator`."""
         self._check_process()
         self._library.call("tfc_plan_forget", self._handle, name.encode())
 
     def publish(self, process_set_id: int) -> None:
-        """See :class:`Communicator`."""
         self._devices()  # kernels on GPUs come without passing here
         self._library.call("tfc_process_set_publish", process_set_id, self._handle)
 
     def withdraw(self, process_set_id: int) -> None:
-        """See :class:`Communicator`."""
         self._library.call("tfc_process_set_publish", process_set_id, None)
 
     # ---- inside ----
@@ -424,17 +355,16 @@ class NativeCommunicator(Communicator):
         if self._closed:
             raise StateError("the communicator is closed")
 
-    def _request(
-        self, collective: abi.Collective, array: Array | None, name: str | None, timeout: float | None, op: Op = Sum
-    ) -> abi.Request:
+    def _request(self, call: Call, array: Array | None = None) -> abi.Request:
         request = abi.Request(
             struct_size=ctypes.sizeof(abi.Request),
-            collective=collective,
-            op=checked_op(op),
-            prescale=1.0,
-            postscale=1.0,
-            timeout_s=checked_timeout(timeout),
-            name=(name or collective.name.lower()).encode(),
+            collective=call.collective,
+            op=checked_op(call.op),
+            root=call.root,
+            prescale=call.prescale,
+            postscale=call.postscale,
+            timeout_s=checked_timeout(call.timeout),
+            name=(call.name or call.collective.name.lower()).encode(),
         )
         if array is not None:
             from tfcollective._native import buffers

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tfcollective._native import abi
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.settings import Settings
+from tfcollective.topology import Placement
 
+Collective = abi.Collective
 Op = abi.Op
 Average = Op.AVERAGE
 Sum = Op.SUM
@@ -44,7 +47,7 @@ class CommunicatorOptions:
 
 
 @dataclass(frozen=True)
-class CommunicatorInfo:
+class CommunicatorInfo(Placement):
     """A snapshot of a communicator's place and state.
 
     `completed` and `pending` count operations of this rank; `broken` is true once an error has ended it. `link_latency`
@@ -52,18 +55,25 @@ class CommunicatorInfo:
     passes, measured while connecting and the same on all ranks; 0 where nothing was measured.
     """
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
     uses_shared_memory: bool
     broken: bool
     completed: int
     pending: int
     link_latency: float = 0.0
     link_bandwidth: float = 0.0
+
+
+class Call(NamedTuple):
+    """What is asked for, but for the arrays; the words are those of :class:`Communicator`."""
+
+    collective: Collective
+    name: str | None
+    timeout: float | None
+    stream: Any = None
+    op: Op = Sum
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
 
 
 def checked_timeout(timeout: float | None) -> float:

@@ -12,19 +12,19 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tfcollective._native import buffers
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Average, Communicator, CommunicatorInfo, Op
-from tfcollective.communicator.external.numbers import Array, finished, on_the_wire, wire_op
-from tfcollective.communicator.values import checked_op, checked_timeout
+from tfcollective.communicator.external.numbers import Array, cut, finished, on_the_wire, wire_op
+from tfcollective.communicator.values import Call, checked_op, checked_timeout
 from tfcollective.errors import (
     CollectiveCancelledError,
     CollectiveError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
-    InvalidArgumentError,
     StateError,
     UnsupportedError,
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ExternalCommunicator(Communicator, abc.ABC):
-    """A connected world of another engine; see :class:`Communicator`. A mismatch leaves it alive.
+    """A connected world of another engine. A mismatch leaves it alive.
 
     Args:
         placement: this process's place.
@@ -95,7 +95,6 @@ class ExternalCommunicator(Communicator, abc.ABC):
         timeout: float | None = None,
         stream: Any = None,
     ) -> Array:
-        """See :class:`Communicator`."""
         _check_stream(stream)
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
@@ -108,94 +107,55 @@ class ExternalCommunicator(Communicator, abc.ABC):
         result[...] = finished(reduced, source.dtype, postscale, self.size if op == Average else 1)
         return result
 
-    def reducescatter(
-        self,
-        array: npt.ArrayLike,
-        op: Op = Average,
-        *,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        name: str | None = None,
-        timeout: float | None = None,
-        stream: Any = None,
-    ) -> Array:
-        """See :class:`Communicator`."""
-        _check_stream(stream)
-        source = buffers.as_input(array, "array")
-        if source.ndim == 0:
-            raise InvalidArgumentError("array: reducescatter needs at least one dimension")
-        label = f"reducescatter {name or ''}"
-        whole: Array = self.allreduce(source, op, prescale=prescale, postscale=postscale, name=label, timeout=timeout)
+    def _reducescatter(self, array: npt.ArrayLike, call: Call) -> Array:
+        _check_stream(call.stream)
+        source = buffers.as_rows(array, "reducescatter")
+        label = f"reducescatter {call.name or ''}"
+        whole: Array = self.allreduce(
+            source, call.op, prescale=call.prescale, postscale=call.postscale, name=label, timeout=call.timeout
+        )
         each, more = divmod(source.shape[0], self.size)
         begin = self.rank * each + min(self.rank, more)
         own: Array = whole[begin : begin + each + (self.rank < more)].copy()
         return own
 
-    def allgather(
-        self, array: npt.ArrayLike, *, name: str | None = None, timeout: float | None = None, stream: Any = None
-    ) -> Array:
-        """See :class:`Communicator`."""
-        _check_stream(stream)
-        source = buffers.as_input(array, "array")
-        source = source.reshape(1) if source.ndim == 0 else source
-        with self._operation(f"allgather '{name or ''}' {_typed_rows(source)}", timeout) as deadline:
+    def _allgather(self, array: npt.ArrayLike, call: Call) -> Array:
+        _check_stream(call.stream)
+        source = buffers.as_rows(array)
+        with self._operation(f"allgather '{call.name or ''}' {_typed_rows(source)}", call.timeout) as deadline:
             return _joined(self._gather(source.tobytes(), deadline), source)
 
-    def broadcast(
-        self,
-        array: npt.ArrayLike,
-        root: int = 0,
-        *,
-        out: Array | None = None,
-        name: str | None = None,
-        timeout: float | None = None,
-        stream: Any = None,
-    ) -> Array:
-        """See :class:`Communicator`."""
+    def _broadcast(self, array: npt.ArrayLike, out: Array | None, call: Call) -> Array:
         import numpy as np
 
-        _check_stream(stream)
-        if not 0 <= root < self.size:
-            raise InvalidArgumentError(f"root: expected a rank below {self.size}, got {root}")
+        _check_stream(call.stream)
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
-        with self._operation(f"broadcast '{name or ''}' {_typed(source)} from rank {root}", timeout) as deadline:
+        view = f"broadcast '{call.name or ''}' {_typed(source)} from rank {call.root}"
+        with self._operation(view, call.timeout) as deadline:
             wire = np.frombuffer(source.tobytes(), np.uint8)
-            sent = self._send_to_all(wire, root, deadline)
+            sent = self._send_to_all(wire, call.root, deadline)
         result[...] = np.frombuffer(sent.tobytes(), source.dtype).reshape(source.shape)
         return result
 
-    def alltoall(
-        self,
-        array: npt.ArrayLike,
-        splits: npt.ArrayLike | None = None,
-        *,
-        name: str | None = None,
-        timeout: float | None = None,
-        stream: Any = None,
-    ) -> tuple[Array, list[int]]:
-        """See :class:`Communicator`."""
-        _check_stream(stream)
-        source = buffers.as_input(array, "array")
-        if source.ndim == 0:
-            raise InvalidArgumentError("array: alltoall needs at least one dimension")
+    def _alltoall(self, array: npt.ArrayLike, splits: npt.ArrayLike | None, call: Call) -> tuple[Array, list[int]]:
+        import numpy as np
+
+        _check_stream(call.stream)
+        source = buffers.as_rows(array, "alltoall")
         counts = buffers.as_splits(splits, self.size, source.shape[0])
         if counts is None:
             counts = [source.shape[0] // self.size] * self.size
-        parts, begin = [], 0
-        for count in counts:
-            parts.append(source[begin : begin + count].tobytes())
-            begin += count
-        with self._operation(f"alltoall '{name or ''}' {_typed_rows(source)}", timeout) as deadline:
+        parts = cut(source, counts)
+        with self._operation(f"alltoall '{call.name or ''}' {_typed_rows(source)}", call.timeout) as deadline:
             # Rows of no bytes cannot be counted by their bytes.
-            received = self._gather(_numbers(counts), deadline)
+            received = self._gather(np.array(counts, np.int64).tobytes(), deadline)
             data = self._exchange(parts, deadline)
-        rows = [_read_numbers(text)[self.rank] for text in received]
+        rows = [int(np.frombuffer(text, np.int64)[self.rank]) for text in received]
         result = _joined(data, source) if source[:1].nbytes else buffers.empty((sum(rows), *source.shape[1:]), source)
         return result, rows
 
     def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
-        """See :class:`Communicator`."""
         with self._operation(f"barrier '{name or ''}'", timeout):
             return
 
@@ -211,29 +171,19 @@ class ExternalCommunicator(Communicator, abc.ABC):
 
     @property
     def rank(self) -> int:
-        """See :class:`Communicator`."""
         return self.placement.rank
 
     @property
     def size(self) -> int:
-        """See :class:`Communicator`."""
         return self.placement.size
 
     @property
     def closed(self) -> bool:
-        """See :class:`Communicator`."""
         return self._closed
 
     def info(self) -> CommunicatorInfo:
-        """See :class:`Communicator`."""
-        place = self.placement
         return CommunicatorInfo(
-            rank=place.rank,
-            size=place.size,
-            local_rank=place.local_rank,
-            local_size=place.local_size,
-            cross_rank=place.cross_rank,
-            cross_size=place.cross_size,
+            **asdict(self.placement),
             uses_shared_memory=False,
             broken=self._failure is not None,
             completed=self._completed,
@@ -241,11 +191,9 @@ class ExternalCommunicator(Communicator, abc.ABC):
         )
 
     def failure(self) -> CollectiveError | None:
-        """See :class:`Communicator`."""
         return self._failure
 
     def close(self, timeout: float = 10.0) -> None:
-        """See :class:`Communicator`."""
         self._closed = True
 
     def start_timeline(self, capacity: int) -> None:
@@ -345,16 +293,3 @@ def _joined(parts: Sequence[bytes], like: Array) -> Array:
     rows = len(data) // row if row else 0
     joined: Array = np.frombuffer(data, like.dtype).reshape((rows, *like.shape[1:])).copy()
     return joined
-
-
-def _numbers(values: Sequence[int]) -> bytes:
-    import numpy as np
-
-    return np.array(values, np.int64).tobytes()
-
-
-def _read_numbers(data: bytes) -> list[int]:
-    import numpy as np
-
-    found: list[int] = np.frombuffer(data, np.int64).tolist()
-    return found

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Op
 from tfcollective.communicator.external.base import ExternalCommunicator
-from tfcollective.communicator.external.numbers import Array
+from tfcollective.communicator.external.numbers import Array, cut
 from tfcollective.errors import (
     CollectiveMismatchError,
     ConfigError,
@@ -73,7 +73,6 @@ class HorovodCommunicator(ExternalCommunicator):
         """The other ranks see that this process ends."""
 
     def close(self, timeout: float = 10.0) -> None:
-        """See :class:`Communicator`."""
         whole = self.process_set is self._hvd.global_process_set
         if not self._closed and whole:
             self._hvd.shutdown()
@@ -90,8 +89,7 @@ class HorovodCommunicator(ExternalCommunicator):
 
         sizes = self._call(lambda: self._hvd.allgather(np.array([len(data)], np.int64), **self._where()).numpy())
         everything = self._call(lambda: self._hvd.allgather(np.frombuffer(data, np.uint8), **self._where()).numpy())
-        ends = np.cumsum(sizes)
-        return [everything[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
+        return cut(everything, sizes.tolist())
 
     def _exchange(self, parts: Sequence[bytes], deadline: Deadline) -> list[bytes]:
         import numpy as np
@@ -100,8 +98,7 @@ class HorovodCommunicator(ExternalCommunicator):
         counts = np.array([len(part) for part in parts], np.int32)
         both = self._call(lambda: self._hvd.alltoall(sent, splits=counts, **self._where()))
         data, sizes = (one.numpy() for one in both)
-        ends = np.cumsum(sizes)
-        return [data[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
+        return cut(data, sizes.tolist())
 
     def _send_to_all(self, array: Array, root: int, deadline: Deadline) -> Array:
         sent: Array = self._call(lambda: self._hvd.broadcast(array, self.world_rank(root), **self._where()).numpy())

@@ -7,6 +7,7 @@ dies.
 from __future__ import annotations
 
 import atexit
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from tfcollective.clock import Deadline
 from tfcollective.communicator import Max, Min, Op, Product, Sum
 from tfcollective.communicator.external.base import ExternalCommunicator
-from tfcollective.communicator.external.numbers import Array
+from tfcollective.communicator.external.numbers import Array, cut
 from tfcollective.errors import CollectiveTimeoutError, ConfigError, TransportError
 from tfcollective.log import get_logger
 from tfcollective.topology import Placement
@@ -52,7 +53,6 @@ class MpiCommunicator(ExternalCommunicator):
         return cls(comm, _placement(comm), timeout)
 
     def subset(self, ranks: Sequence[int]) -> MpiCommunicator:
-        """See :class:`ExternalCommunicator`."""
         self._rendezvous(ranks, Deadline.after(self._timeout))
         comm = self._comm.Create_group(self._comm.group.Incl(list(ranks)))
         place = list(ranks).index(self.rank)
@@ -92,7 +92,7 @@ class MpiCommunicator(ExternalCommunicator):
         sent = np.frombuffer(data, np.uint8)
         request = self._comm.Iallgatherv(sent, [everything, counts, _begins(counts), _mpi().BYTE])
         _wait(request, "gathering", deadline, sent, everything)
-        return _cut(everything, counts)
+        return cut(everything, counts)
 
     def _exchange(self, parts: Sequence[bytes], deadline: Deadline) -> list[bytes]:
         import numpy as np
@@ -110,7 +110,7 @@ class MpiCommunicator(ExternalCommunicator):
             [sent, counts, _begins(counts), byte], [everything, wanted, _begins(wanted), byte]
         )
         _wait(request, "alltoall", deadline, sent, everything)
-        return _cut(everything, wanted)
+        return cut(everything, wanted)
 
     def _send_to_all(self, array: Array, root: int, deadline: Deadline) -> Array:
         buffer: Array = array.copy()
@@ -174,15 +174,7 @@ def _placement(comm: Any) -> Placement:
 
 
 def _begins(counts: Sequence[int]) -> list[int]:
-    begins, begin = [], 0
-    for count in counts:
-        begins.append(begin)
-        begin += count
-    return begins
-
-
-def _cut(everything: Array, counts: Sequence[int]) -> list[bytes]:
-    return [everything[b : b + count].tobytes() for b, count in zip(_begins(counts), counts, strict=True)]
+    return [0, *itertools.accumulate(counts)][:-1]
 
 
 def _check_room(size: int) -> None:

@@ -6,7 +6,8 @@ float32 and rounded once. Scaling and averaging of integers round toward zero.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import itertools
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ _WIRE = {
     "uint64": "int64",
     "bool": "uint8",
 }
+
+
+def cut(array: Array, counts: Sequence[int]) -> list[bytes]:
+    """The bytes of pieces of so many rows, one after the other."""
+    ends = itertools.accumulate(counts)
+    return [array[end - count : end].tobytes() for count, end in zip(counts, ends, strict=True)]
 
 
 def wire_type(dtype: str, reduced: Container[str] = ()) -> str:
