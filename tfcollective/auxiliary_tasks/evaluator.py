@@ -49,15 +49,14 @@ Exporter = Callable[[Checkpoint, Mapping[str, float]], object]
 
 
 @dataclass(frozen=True)
-class EvaluatorOptions:
+class EvaluatorOptions(Policy):
     """How an evaluator works.
+
+    All are given by name; ``max_steps``, ``idle_timeout``, ``poll_interval`` and ``only_latest`` are those of
+    :class:`Policy`.
 
     Attributes:
         output_dir: where events, state and the best model go; ``eval`` in the model's directory if None.
-        max_steps: it ends when a checkpoint of this training step, or a later one, is evaluated.
-        idle_timeout: it ends when nothing was to be evaluated for so many seconds.
-        poll_interval: how often it looks, in seconds; also how long a file has to stay the same before it is read.
-        only_latest: leave checkpoints out when several wait; without it none is left out.
         best_metric: keep a copy of the checkpoint that is best by this metric, in ``best`` of the output directory.
         best_mode: "min" or "max".
         write_events: write the metrics for TensorBoard.
@@ -67,10 +66,6 @@ class EvaluatorOptions:
     """
 
     output_dir: Place | None = None
-    max_steps: int | None = None
-    idle_timeout: float = 1200.0
-    poll_interval: float = 2.0
-    only_latest: bool = False
     best_metric: str | None = None
     best_mode: str = "min"
     write_events: bool = True
@@ -174,7 +169,6 @@ class _Loop:
         given = options.output_dir
         self._output = join(model_dir, "eval") if given is None else as_place(given, "output_dir")
         self._events = Workspace(self._output)
-        self._policy = Policy(options.max_steps, options.idle_timeout, options.poll_interval, options.only_latest)
         self._state = _load_state(join(self._output, _STATE_FILE))
         self._meter = Meter(clock.monotonic(), self._state.last_step)
         self._best = self._best_model()
@@ -212,7 +206,7 @@ class _Loop:
     def _act(self, training_ended: Callable[[], bool]) -> Action:
         """Looks, and does what is to be done but for waiting and ending."""
         view = self._look(training_ended)
-        action = next_action(view, self._policy)
+        action = next_action(view, self._options)
         if isinstance(action, Evaluate):
             self._handle(action)
         elif isinstance(action, Finish) and view.broken:

@@ -18,7 +18,7 @@ class Policy:
     Attributes:
         max_steps: it ends when a checkpoint of this training step, or a later one, is evaluated; None: no such end.
         idle_timeout: it ends when for so many seconds there was nothing to evaluate.
-        poll_interval: how long it waits before it looks again, in seconds.
+        poll_interval: how often it looks, in seconds; also how long a file has to stay the same before it is read.
         only_latest: of several checkpoints that wait it evaluates the newest, and leaves the others out.
     """
 

@@ -57,6 +57,7 @@ class EventFollower:
 
 
 _END_S = 5.0
+_EVENTS_EVERY_S = 5.0
 _POLL_S = 1.0
 _LAST_LINES = 20
 _URL = re.compile(r"TensorBoard \S+ at (http://\S+)")
@@ -274,6 +275,34 @@ def _shown_here(options: TensorBoardOptions) -> Iterator[tuple[TensorBoardOption
         follower = EventFollower(str(options.logdir).rstrip("/"), Path(directory))
         follower.look()
         yield replace(options, logdir=directory), follower.look
+
+
+class EventFollower:
+    """Keeps copies of the event files at and below a URL up to date, as TensorBoard reads only files of this machine.
+
+    Args:
+        url: where they are written, and only ever grow.
+        directory: where the copies go.
+        clock: for tests.
+    """
+
+    def __init__(self, url: str, directory: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._url = url
+        self._directory = directory
+        self._clock = clock
+        self._next = clock.monotonic()
+
+    def look(self) -> None:
+        """Brings what is new, not more often than every few seconds. What cannot be read now may be the next time."""
+        if self._clock.monotonic() < self._next:
+            return
+        try:
+            for name, facts in find_files(self._url).items():
+                if ".tfevents." in name:
+                    append_tail(f"{self._url}/{name}", facts.size, self._directory / name)
+        except OSError as error:
+            _LOG.warning("TensorBoard shows what it has: %s", error)
+        self._next = self._clock.monotonic() + _EVENTS_EVERY_S
 
 
 def _stay(

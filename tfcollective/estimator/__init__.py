@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tfcollective.estimator.evaluation import run_estimator_evaluator
-from tfcollective.estimator.experiment import Experiment
-from tfcollective.estimator.training import TrainingResult, train_and_evaluate
+from tfcollective.estimator.training import Experiment, TrainingResult, train_and_evaluate
 
 __all__ = ["Experiment", "TrainingResult", "run_estimator_evaluator", "train_and_evaluate"]

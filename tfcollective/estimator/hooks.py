@@ -61,18 +61,15 @@ class StepRateHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # 
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the training step."""
-        del run_context
         return tf.compat.v1.train.SessionRunArgs(self._tensor)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """A step is done."""
-        del run_context
         self._step = int(run_values.results)
         self._rate.step()
 
     def end(self, session: Any) -> None:
         """The last word."""
-        del session
         self._rate.step(last=True)
 
 
@@ -92,12 +89,10 @@ class StepTimer(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # Ten
 
     def before_run(self, run_context: Any) -> None:
         """A step begins."""
-        del run_context
         self._began = time.monotonic()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """A step is done."""
-        del run_context, run_values
         self.steps += 1
         self.seconds += time.monotonic() - self._began
 

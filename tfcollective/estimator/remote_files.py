@@ -23,7 +23,6 @@ class PushListener(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[
 
     def after_save(self, session: Any, global_step_value: Any) -> None:
         """The checkpoint's files are whole."""
-        del session, global_step_value
         self._workspace.push()
 
 

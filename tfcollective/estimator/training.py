@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,8 @@ from tfcollective.errors import InvalidArgumentError
 from tfcollective.estimator.evaluation import evaluate_once, run_estimator_evaluator
 from tfcollective.estimator.hooks import BroadcastHook, ReductionCheckHook, StepRateHook
 from tfcollective.estimator.remote_files import PushListener, brought_here, place_of, training_files
-from tfcollective.estimator.silent import silent_copy, silent_hooks
 from tfcollective.estimator.support import check_arguments, estimators
+from tfcollective.experiment import Trainable
 from tfcollective.files import Workspace
 from tfcollective.log import get_logger
 from tfcollective.tasks import EVALUATOR
@@ -91,6 +91,40 @@ def train_and_evaluate(
         return TrainingResult(_last_step(here), metrics)
 
 
+@dataclass(frozen=True)
+class Experiment(Trainable):
+    """What ``tfcollective.run(experiment_fn, ...)`` trains; ``experiment_fn`` returns it.
+
+    ``experiment_fn`` calls ``tfcollective.init()`` before it makes the Estimator.
+
+    Attributes:
+        estimator: see :func:`train_and_evaluate`, like the others.
+        train_spec: a ``tf.estimator.TrainSpec``.
+        eval_spec: a ``tf.estimator.EvalSpec``.
+    """
+
+    estimator: Any
+    train_spec: Any
+    eval_spec: Any
+
+    @property
+    def config(self) -> Any:
+        """The Estimator's RunConfig."""
+        return self.estimator.config
+
+    def train(self) -> TrainingResult:
+        """See :func:`train_and_evaluate`."""
+        return train_and_evaluate(self.estimator, self.train_spec, self.eval_spec)
+
+    def evaluate(self) -> TrainingResult:
+        """The same: it sees that this process is the evaluator."""
+        return self.train()
+
+    def output_dir(self) -> str | None:
+        """The Estimator's ``model_dir``."""
+        return str(self.estimator.model_dir)
+
+
 def _is_trained(estimator: Any, max_steps: int | None) -> bool:
     """Whether there is nothing to train: rank 0 decides, so that no rank waits for one that has left."""
     mine = (_last_step(estimator) if runtime.rank() == 0 else None, max_steps)
@@ -129,6 +163,37 @@ def _train_silently(estimator: Any, train_spec: Any) -> None:
     """The other ranks' part, if there is something to train."""
     if _is_trained(estimator, train_spec.max_steps):
         return
-    hooks = [*silent_hooks(train_spec.hooks), BroadcastHook(), ReductionCheckHook()]
+    hooks = [*_silent_hooks(train_spec.hooks), BroadcastHook(), ReductionCheckHook()]
     with tempfile.TemporaryDirectory(prefix="tfcollective-") as directory:
-        silent_copy(estimator, directory).train(train_spec.input_fn, hooks=hooks, max_steps=train_spec.max_steps)
+        _silent_copy(estimator, directory).train(train_spec.input_fn, hooks=hooks, max_steps=train_spec.max_steps)
+
+
+def _silent_copy(estimator: Any, directory: str) -> Any:
+    """An Estimator with the model and the configuration of `estimator` but without checkpoints, summaries and logs:
+    what ranks other than 0 run.
+
+    Args:
+        estimator: is left as it is.
+        directory: an empty one, which it needs but leaves empty.
+    """
+    model_fn = estimator.model_fn
+
+    def silent_model_fn(features: Any, labels: Any, mode: Any, config: Any) -> Any:
+        spec = model_fn(features, labels, mode, config)
+        return spec._replace(training_hooks=_silent_hooks(spec.training_hooks), training_chief_hooks=())
+
+    config = estimator.config.replace(
+        model_dir=directory,
+        save_checkpoints_steps=None,
+        save_checkpoints_secs=None,
+        save_summary_steps=0,
+        log_step_count_steps=None,
+    )
+    return estimators().Estimator(model_fn=silent_model_fn, config=config)
+
+
+def _silent_hooks(hooks: Iterable[Any]) -> tuple[Any, ...]:
+    """The hooks without those that write."""
+    train = tf.compat.v1.train
+    writers = (train.CheckpointSaverHook, train.SummarySaverHook, train.StepCounterHook, train.LoggingTensorHook)
+    return tuple(hook for hook in hooks if not isinstance(hook, writers))
