@@ -17,7 +17,6 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -69,22 +68,13 @@ def check_backend(keras: Any) -> None:
 
 
 def _wrap(kind: type, method: str, argument: str, wrapper: Callable[..., Any]) -> None:
-    """Replaces a method in the class that defines it, if it still has the argument that we know."""
-    owner = next((c for c in kind.__mro__ if method in vars(c)), None)
-    original = vars(owner)[method] if owner is not None else None
-    if original is None or argument not in inspect.signature(original).parameters:
+    """Replaces a method if it still has the argument that we know."""
+    if not copies.replace_method(kind, method, wrapper, argument):
         _LOG.warning(
             "%s.%s is not as expected in this Keras version: use jit_compile=False and no LossScaleOptimizer",
             kind.__name__,
             method,
         )
-        return
-
-    @functools.wraps(original)
-    def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(original, self, *args, **kwargs)
-
-    setattr(owner, method, replacement)
 
 
 def _communicates() -> bool:

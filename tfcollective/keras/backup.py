@@ -73,7 +73,6 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restores the backup, if there is one."""
-        del logs
         if not (self.model.built and self.model.weights):
             raise InvalidArgumentError(
                 "BackupAndRestore: the model has no variables yet that could be restored: give it an Input layer, "
@@ -86,7 +85,6 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Passes over batches that are done."""
-        del logs
         self._position = Position(epoch)
         self._saved_batch = 0
         resumed = self._resumed
@@ -97,7 +95,6 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Checks that the first batch to train on is the right one."""
-        del logs
         if self._skip is not None and self._skip.complete:
             self._remove_skip()
             if batch != self._position.batch:
@@ -108,7 +105,6 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts, and backs up every `save_freq` batches."""
-        del logs
         if self._skip is not None:
             return
         self._position = Position(self._position.epoch, batch + 1, self._position.calls + 1)
@@ -119,13 +115,11 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Backs up the end of an epoch."""
-        del logs
         self._remove_skip()
         self._save(Position(epoch + 1))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Deletes the backup as soon as all ranks are here: the run is complete."""
-        del logs
         self._remove_skip()
         _set_initial_epoch(self.model, None)
         if self._delete:
@@ -297,7 +291,6 @@ class _InitialEpoch:
 
     def maybe_load_initial_counters_from_ckpt(self, *unused: Any, **named: Any) -> tuple[int, int]:
         """(epoch, step): the step stays 0, as the data begin with the epoch's first batch."""
-        del unused, named
         return self._epoch, 0
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import runtime
+from tfcollective.errors import InvalidArgumentError
 from tfcollective.keras.backup import BackupAndRestore
-from tfcollective.keras.checkpoint import BestModelCheckpoint
 from tfcollective.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 from tfcollective.keras.synchronisation import BroadcastGlobalVariablesCallback, MetricAverageCallback
 
@@ -15,3 +20,48 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+
+class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # Keras is not typed
+    """``ModelCheckpoint`` that saves the best model only, and on rank 0 only.
+
+    Put ``MetricAverageCallback`` before it, so that rank 0 judges by all ranks' data.
+
+    Args:
+        monitor: what is compared.
+        verbose: 1: say what is done.
+        save_weights_only: save weights instead of the model.
+        mode: "min", "max" or "auto".
+        save_freq: "epoch", or a number of batches.
+        filepath: where to; may be set later as an attribute, but before training starts.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        filepath: Any = None,
+    ) -> None:
+        super().__init__(
+            filepath or ("best.weights.h5" if save_weights_only else "best.keras"),  # Keras looks at the ending
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath: Any = filepath
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Checks that there is a path."""
+        if self.filepath is None:
+            raise InvalidArgumentError("BestModelCheckpoint: set its filepath before training starts")
+        super().on_train_begin(logs)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if runtime.rank() == 0:
+            super()._save_model(*args, **kwargs)

@@ -11,6 +11,7 @@ tfcollective. So what was distributed is remembered beside the configuration, an
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +20,9 @@ from tfcollective.errors import UnsupportedError
 from tfcollective.keras.classes import become_distributed
 from tfcollective.keras.mixin import Carrying
 from tfcollective.keras.optimizers import distributed_states, innermost, is_optimizer
-from tfcollective.keras.state import OptimizerState, Passes, state_of
+from tfcollective.keras.state import OptimizerState, state_of
 from tfcollective.log import get_logger
+from tfcollective.tensorflow.aggregation import Passes
 from tfcollective.tensorflow.gradients import GradientOptions, variable_key
 
 _LOG = get_logger(__name__)
@@ -28,13 +30,13 @@ _LOG = get_logger(__name__)
 
 def install(keras: Any) -> None:
     """Changes `keras` (the module) so that copies reduce; once a process. Others are copied as ever."""
-    _replace(keras.Model, "__reduce__", _reduce)
+    replace_method(keras.Model, "__reduce__", _reduce)
     if "__deepcopy__" in _names(keras.Model):  # Keras 2
-        _replace(keras.Model, "__deepcopy__", _deepcopy)
-    _replace(keras.Model, "get_compile_config", _get_compile_config)
-    _replace(keras.Model, "compile_from_config", _compile_from_config)
+        replace_method(keras.Model, "__deepcopy__", _deepcopy)
+    replace_method(keras.Model, "get_compile_config", _get_compile_config)
+    replace_method(keras.Model, "compile_from_config", _compile_from_config)
     for kind in _wrapping_kinds(keras):
-        _replace(kind, "get_config", _get_config)
+        replace_method(kind, "get_config", _get_config)
         _replace_from_config(kind)
 
 
@@ -170,15 +172,19 @@ def _names(kind: type) -> set[str]:
     return {name for owner in kind.__mro__ for name in vars(owner)}
 
 
-def _replace(kind: type, method: str, wrapper: Callable[..., Any]) -> None:
-    """Wraps a method in the class that defines it, if this version of Keras has it."""
+def replace_method(kind: type, method: str, wrapper: Callable[..., Any], argument: str | None = None) -> bool:
+    """Puts `wrapper`, which is called with the original first, for a method in the class that defines it.
+
+    Returns False, and changes nothing, where this version of Keras has no such method with this argument.
+    """
     owner = next((c for c in kind.__mro__ if method in vars(c) and c is not object), None)
-    if owner is None:
-        return
-    original = vars(owner)[method]
+    original = None if owner is None else vars(owner)[method]
+    if original is None or (argument is not None and argument not in inspect.signature(original).parameters):
+        return False
 
     @functools.wraps(original)
     def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, self, *args, **kwargs)
 
     setattr(owner, method, replacement)
+    return True

@@ -18,7 +18,7 @@ from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.remote_files import PushCallback, redirected
-from tfcollective.keras.step_rate import StepRateCallback
+from tfcollective.runtime.step_rate import StepRate
 
 CHECKPOINT = "checkpoint-{epoch:04d}.weights.h5"
 FINAL_MODEL = "model.keras"
@@ -26,6 +26,27 @@ BACKUP = "backup"
 _DATA = ("x", "y", "validation_data")
 # Callbacks that write files: only the chief's do.
 _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
+
+
+class StepRateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
+    """Has ``tfcollective status``, and MLflow where it is used, show the training step and the steps a second."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to count."""
+        self._rate = StepRate(runtime.publish, lambda: _steps(self.model))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A step is done."""
+        self._rate.step()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """The last word."""
+        self._rate.step(last=True)
+
+
+def _steps(model: Any) -> int:
+    """How many steps are done, by the optimizer that has done the most."""
+    return max((int(optimizer.iterations) for optimizer in optimizers_of(model).values()), default=0)
 
 
 @dataclass(frozen=True)

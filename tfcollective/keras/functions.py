@@ -6,7 +6,7 @@ from typing import Any
 
 from tfcollective.communicator import Average, Op
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow import functions, rows, variables
+from tfcollective.tensorflow import functions, rows
 from tfcollective.tensorflow.compression import Compression
 
 
@@ -46,8 +46,3 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
 def reducescatter(value: Any, name: str | None = None, op: Op = Average, process_set: ProcessSet | None = None) -> Any:
     """See ``tfcollective.tensorflow.reducescatter``; `value` is what makes a tensor."""
     return rows.reducescatter(value, op=op, name=name, process_set=process_set)
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
-    """See ``tfcollective.tensorflow.broadcast_global_variables``."""
-    return variables.broadcast_global_variables(root_rank)

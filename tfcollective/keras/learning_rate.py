@@ -56,7 +56,6 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds out what it has to know."""
-        del logs
         _check_settable(_optimizer(self.model))
         if self.steps_per_epoch is None:
             self.steps_per_epoch = self.params.get("steps")
@@ -65,12 +64,10 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch."""
-        del logs
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Sets the rate where it is time."""
-        del logs
         if self._epoch < self.start_epoch or (self.end_epoch is not None and self._epoch >= self.end_epoch):
             return
         if not self.staircase:
@@ -80,7 +77,6 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Logs the rate."""
-        del epoch
         if logs is not None:
             logs["lr"] = _rate(_optimizer(self.model))
 

@@ -14,14 +14,16 @@ from tfcollective.keras import adapter
 from tfcollective.keras.classes import configuration, distributed_class, made_of, values_of
 from tfcollective.keras.keras3 import Keras3Mixin
 from tfcollective.keras.optimizers import distributed_states, is_optimizer
-from tfcollective.keras.state import OptimizerState, Passes, state_of
+from tfcollective.keras.state import OptimizerState, state_of
 from tfcollective.keras.variables import loss_scale_variables
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.aggregation import checked_passes
+from tfcollective.tensorflow.aggregation import Passes
+from tfcollective.tensorflow.arguments import documented
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.gradients import GradientOptions, refuse_strategy
 
 
+@documented
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
     optimizer: Any,
     name: str | None = None,
@@ -43,47 +45,27 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     Gradients are reduced exactly once an update: before clipping, weight decay and moving averages, and after the
     accumulation of ``gradient_accumulation_steps``. The result's class has the name and module of Keras's own, so that
     a model saved with it loads where tfcollective is not installed. State that `optimizer` has already is taken over.
+    On ranks outside of `process_set` gradients stay as they are; local variables are those of ``register_local_var``.
     Copies of it reduce, too: ``copy.deepcopy``, ``pickle``, ``from_config(get_config())``, and those in a copied model.
 
     Args:
         optimizer: of Keras 3, or of Keras 2 (also legacy). Of a LossScaleOptimizer the one inside is wrapped.
         name: of the new optimizer; that of `optimizer` if None.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel, of ``Compression``.
-        sparse_as_dense: turn IndexedSlices into dense tensors first.
-        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
         op: Average (default) or Sum.
         backward_passes_per_step: how many passes are added up in this process for one reduction and one update.
             Keras 3 does it (``gradient_accumulation_steps`` is set), and ``optimizer.iterations`` counts updates; with
             Keras 2 it counts passes, as with Horovod. A LearningRateSchedule is asked by the number of passes.
-        average_aggregated_gradients: take the mean of those passes instead of their sum.
-        num_groups: into how many buckets gradients are put whatever their size; 0: by size.
-        groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
-        scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of
-            ranks.
 
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported; says which. Or it is called in the
             scope of a ``tf.distribute`` strategy.
         InvalidArgumentError: `optimizer` is distributed already.
     """
-    del device_dense, device_sparse
-    options = GradientOptions.checked(
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        scale_local_gradients=scale_local_gradients,
-        process_set=process_set,
-    )
-    passes = Passes(checked_passes(backward_passes_per_step), average_aggregated_gradients)
-    return distribute(optimizer, options, name, passes)
+    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
+    return distribute(optimizer, GradientOptions.checked(locals()), name, passes)
 
 
+@documented
 def PartialDistributedOptimizer(  # noqa: N802  # Horovod's name
     optimizer: Any,
     name: str | None = None,
@@ -100,40 +82,17 @@ def PartialDistributedOptimizer(  # noqa: N802  # Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As :func:`DistributedOptimizer`, but some layers stay each rank's own.
+    """As :func:`DistributedOptimizer`, but `local_layers` stay each rank's own.
+
+    A broadcast of initial weights has to leave their variables out, too (``local_variables`` of the callback).
 
     Args:
-        optimizer: as there, like the other arguments.
-        name: of the new optimizer.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel.
-        sparse_as_dense: turn IndexedSlices into dense tensors first.
-        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
+        optimizer: of Keras 3, or of Keras 2 (also legacy). Of a LossScaleOptimizer the one inside is wrapped.
+        name: of the new optimizer; that of `optimizer` if None.
         op: Average (default) or Sum.
-        backward_passes_per_step: how many passes make one update.
-        average_aggregated_gradients: take the mean of those passes instead of their sum.
-        groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: whose ranks take part; all if None.
-        local_layers: a layer or a list of them; they may be built later. A broadcast of initial weights has to leave
-            their variables out, too (``local_variables`` of the callback).
-        scale_local_gradients: divide the gradients of these layers by the number of ranks.
     """
-    made = DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
+    made = distribute(optimizer, GradientOptions.checked(locals()), name, passes)
     for state in distributed_states(made).values():
         state.local.add_layers(local_layers)
     return made

@@ -27,13 +27,11 @@ class PushCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """No file is being written now: what is there is whole."""
-        del batch, logs
         if time.monotonic() - self._pushed > _EVERY_S:
             self._push()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The epoch's checkpoint is written."""
-        del epoch, logs
         self._push()
 
     def _push(self) -> None:

@@ -6,36 +6,19 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective.log import get_logger
-from tfcollective.tensorflow.aggregation import GradientAggregation
-from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key
+from tfcollective.tensorflow.aggregation import Passes
+from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
-from tfcollective.tensorflow.layers import LocalVariables
 
 ATTRIBUTE = "_tfcollective"
 _LOG = get_logger(__name__)
 # By the ranks of the process set: a rank counts only the optimizers of its sets as the other members do.
 _counts: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
-
-
-@dataclass(frozen=True)
-class Passes:
-    """How many backward passes make an update, and whether it takes their mean or their sum.
-
-    Attributes:
-        count: how many.
-        average: the mean.
-        by_keras: Keras adds them up (and takes the mean), as Keras 3 does.
-    """
-
-    count: int = 1
-    average: bool = False
-    by_keras: bool = False
 
 
 class OptimizerState:
@@ -64,13 +47,8 @@ class OptimizerState:
         self.options = options or GradientOptions()
         self.passes = passes or Passes()
         self.local = local or LocalVariables()
-        several = self.passes.count > 1
         self.factor = float(self.passes.count) if self.passes.by_keras and not self.passes.average else 1.0
-        self.aggregation = (
-            GradientAggregation(self.passes.count, self.passes.average)
-            if several and not self.passes.by_keras
-            else None
-        )
+        self.aggregation = self.passes.aggregation()
         self.variables: list[Any] = []
         self.checked: list[Any] = []
         self.reductions = 0

@@ -14,9 +14,8 @@ from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.variables import build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
-from tfcollective.tensorflow.gradients import variable_key
+from tfcollective.tensorflow.gradients import LocalVariables, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
-from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.names import without_numbers
 from tfcollective.tensorflow.objects import allgather_object
 from tfcollective.tensorflow.variables import broadcast_variables
@@ -38,7 +37,6 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
-        del device
         self._root_rank = root_rank
         self._local = LocalVariables()
         for variable in local_variables or ():
@@ -51,7 +49,6 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts if the variables exist."""
-        del logs
         self._done = False
         self._warn_if_nothing_reduces()
         if self.model.built and self.model.weights:
@@ -64,7 +61,6 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts what could not be done before the first step."""
-        del batch, logs
         if not self._done:
             self._broadcast(self._variables_of_all_optimizers())
             self._done = True
@@ -120,7 +116,6 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
-        del device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Replaces every number in `logs` by its average."""

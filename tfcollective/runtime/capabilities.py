@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = [
+__all__: tuple[str, ...] = (
     "ccl_built",
     "cuda_built",
     "ddl_built",
@@ -13,7 +13,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rocm_built",
-]
+)
 
 
 def _engine() -> str:

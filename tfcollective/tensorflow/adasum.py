@@ -88,10 +88,7 @@ def _reduce(tensor: Any, name: str, members: Members) -> Any:
     received, _ = ops.alltoall(flat, parts, name=f"{name}/parts", process_set_id=members.process_set_id)
 
     def total(partial: Any, level: int) -> Any:
-        level_name = f"{name}/dots_{level}"
-        return ops.allreduce(
-            partial, op=Sum, prescale=1.0, postscale=1.0, name=level_name, process_set_id=members.process_set_id
-        )
+        return ops.allreduce(partial, op=Sum, name=f"{name}/dots_{level}", process_set_id=members.process_set_id)
 
     own = combine(tf.reshape(received, [members.size, parts[members.rank]]), total)
     whole = ops.allgather(own, name=f"{name}/whole", process_set_id=members.process_set_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -14,11 +15,27 @@ from tfcollective.tensorflow.variables import make_eagerly
 Pairs = list[tuple[Any, Any]]
 
 
-def checked_passes(passes: int) -> int:
-    """The number of backward passes a step; InvalidArgumentError if it is none."""
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise InvalidArgumentError(f"backward_passes_per_step: expected 1 or more, got {passes!r}")
-    return passes
+@dataclass(frozen=True)
+class Passes:
+    """How many backward passes make an update, and whether it takes their mean or their sum.
+
+    Attributes:
+        count: how many; InvalidArgumentError if it is no number above 0.
+        average: the mean.
+        by_keras: Keras adds them up (and takes the mean), as Keras 3 does.
+    """
+
+    count: int = 1
+    average: bool = False
+    by_keras: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise InvalidArgumentError(f"backward_passes_per_step: expected 1 or more, got {self.count!r}")
+
+    def aggregation(self) -> GradientAggregation | None:
+        """What adds the gradients of several passes up where Keras does not."""
+        return GradientAggregation(self.count, self.average) if self.count > 1 and not self.by_keras else None
 
 
 class GradientAggregation:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.tensorflow.arguments import documented
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -28,16 +29,16 @@ class ArgumentError(InvalidArgumentError, tf.errors.InvalidArgumentError):  # ty
 
 
 def collective(function: _Function) -> _Function:
-    """The function, whose InvalidArgumentError is TensorFlow's, too, and which AutoGraph leaves as it is.
+    """The function, whose InvalidArgumentError is TensorFlow's, too, and which AutoGraph leaves as it is; documented.
 
     Where TensorFlow refuses an argument that is no dense tensor of numbers, the error says so.
     """
-    return _at_border(function, _unsuitable)
+    return _at_border(documented(function), _unsuitable)
 
 
 def collective_of_objects(function: _Function) -> _Function:
     """As :func:`collective`, for a function that takes any value."""
-    return _at_border(function, lambda arguments: None)
+    return _at_border(documented(function), lambda arguments: None)
 
 
 def _at_border(function: _Function, wrong_with: Callable[[Any], str | None]) -> _Function:

@@ -45,16 +45,7 @@ def allreduce(
     Args:
         tensor: any shape, the same on all ranks. Rows of IndexedSlices are gathered, and equal
             ones added (Sum and Average only).
-        average: Horovod's old way to choose Average or Sum.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how the tensor travels, of ``Compression``.
         op: Average (default), Sum, Min, Max, Product or Adasum.
-        prescale_factor: inputs are multiplied by this ...
-        postscale_factor: ... and results by this.
-        name: matches the operation between ranks; made from the place of the call if None.
-        process_set: whose ranks take part; all if None.
-        ignore_name_scope: leave the name scope out of a name that is made from the place of the call.
 
     Returns:
         A tensor of the same shape and dtype, or IndexedSlices.
@@ -134,16 +125,7 @@ def grouped_allreduce(
 
     Args:
         tensors: tensors or IndexedSlices. An empty list is returned as it is.
-        average: as in :func:`allreduce`, like the other arguments.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how the tensors travel.
         op: Average (default), Sum, Min, Max, Product or Adasum (of each tensor on its own).
-        prescale_factor: inputs are multiplied by this ...
-        postscale_factor: ... and results by this.
-        process_set: whose ranks take part; all if None.
-        ignore_name_scope: leave the name scope out of a name that is made from the place of the call.
-        name: matches the operation between ranks.
     """
     del device_dense, device_sparse
     members = runtime.members(process_set)
@@ -192,10 +174,6 @@ def broadcast(
 
     Args:
         tensor: any shape, the same on all ranks.
-        root_rank: whose values count; a rank of the world, also with a process set.
-        name: matches the operation between ranks.
-        ignore_name_scope: leave the name scope out of a name that is made from the place of the call.
-        process_set: whose ranks take part; all if None.
 
     The gradient is the average of the ranks' gradients on the root, and zero elsewhere, as in Horovod.
     """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import tensorflow as tf
@@ -16,16 +16,18 @@ from tfcollective.log import get_logger
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.adasum import Adasum, adasum
-from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes, sizes_for_network
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices, merged
 from tfcollective.tensorflow.names import keep_plan, plan_names, step_names
 from tfcollective.tensorflow.plan import (
     BucketPlan,
+    BucketSizes,
     GradientSpec,
     Reduction,
+    fixed_sizes,
     plan_buckets,
     signature,
+    sizes_for_network,
 )
 from tfcollective.tensorflow.readiness import ready_order
 
@@ -34,17 +36,11 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class GradientOptions:
-    """How gradients are reduced; the words are Horovod's.
+    """How gradients are reduced, in Horovod's words; ``tfcollective.tensorflow.arguments`` says what they mean.
 
     Attributes:
-        compression: how dense gradients travel; without effect with Adasum.
-        sparse_as_dense: turn IndexedSlices into dense tensors first.
         op: Average or Sum.
-        gradient_predivide_factor: gradients are divided by it before they are summed, and the average is multiplied
-            by it after; Average only.
-        num_groups: 0, or into how many buckets the gradients are put whatever their size.
-        groups: 0, or lists of variables whose gradients share a bucket.
-        scale_local_gradients: gradients of local variables are divided by the number of ranks.
+        groups: lists of variables whose gradients share a bucket.
         process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
         adasum: each gradient is combined by Adasum instead of `op`.
     """
@@ -54,55 +50,41 @@ class GradientOptions:
     op: Op = Average
     gradient_predivide_factor: float = 1.0
     num_groups: int = 0
-    groups: tuple[tuple[Any, ...], ...] = ()
+    groups: Any = ()
     scale_local_gradients: bool = True
     process_set: ProcessSet | None = None
     adasum: bool = False
 
     @classmethod
-    def checked(
-        cls,
-        *,
-        compression: Any,
-        sparse_as_dense: bool,
-        op: Op,
-        gradient_predivide_factor: float,
-        num_groups: int,
-        groups: Any,
-        scale_local_gradients: bool = True,
-        process_set: ProcessSet | None = None,
-        may_be_adasum: bool = False,
-    ) -> GradientOptions:
-        """Options from a wrapper's arguments.
+    def checked(cls, arguments: Mapping[str, Any], *, may_be_adasum: bool = False) -> GradientOptions:
+        """Options from the arguments of a wrapper, its ``locals()``; those that are not options are passed over.
 
         Raises:
             UnsupportedError: another reduction than Average or Sum.
             InvalidArgumentError: arguments that exclude each other.
         """
+        given = cls(**{one.name: arguments[one.name] for one in fields(cls) if one.name in arguments})
+        op, num_groups, groups = given.op, given.num_groups, given.groups
         is_adasum = may_be_adasum and op == Adasum
-        if is_adasum and compression is not Compression.none:
+        if is_adasum and given.compression is not Compression.none:
             _warn_of_adasum()
         if op not in (Average, Sum) and not is_adasum:
             raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
-        if gradient_predivide_factor != 1.0 and op != Average:
+        if given.gradient_predivide_factor != 1.0 and op != Average:
             raise InvalidArgumentError("gradient_predivide_factor: only with op=Average")
         if isinstance(groups, int) and groups:
-            num_groups, groups = groups, None
-        if not isinstance(process_set, ProcessSet | None):
-            raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {process_set!r}")
+            num_groups, groups = groups, ()
+        if not isinstance(given.process_set, ProcessSet | None):
+            raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {given.process_set!r}")
         if num_groups < 0:
             raise InvalidArgumentError(f"num_groups: expected 0 or more, got {num_groups}")
-        lists = tuple(tuple(group) for group in groups) if groups else ()
-        return cls(
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
+        return replace(
+            given,
             op=Sum if is_adasum else Op(op),
             adasum=is_adasum,
-            gradient_predivide_factor=float(gradient_predivide_factor),
+            gradient_predivide_factor=float(given.gradient_predivide_factor),
             num_groups=num_groups,
-            groups=lists,
-            scale_local_gradients=scale_local_gradients,
-            process_set=process_set,
+            groups=tuple(tuple(group) for group in groups or ()),
         )
 
     def reduction(self) -> Reduction:
@@ -127,6 +109,42 @@ def variable_key(variable: Any) -> int:
     """Identifies a variable, whether it comes as Keras's or as TensorFlow's object."""
     inner = getattr(variable, "value", None)
     return id(variable if inner is None or callable(inner) else inner)
+
+
+class LocalVariables:
+    """The variables that stay each rank's own: single ones, and the trainable weights of layers, built or not yet."""
+
+    def __init__(self) -> None:
+        self._variables: dict[int, Any] = {}  # held, so that no other object gets the key
+        self._layers: list[Any] = []
+
+    def add(self, variable: Any) -> None:
+        """One variable."""
+        self._variables[variable_key(variable)] = variable
+
+    def add_layers(self, layers: Any) -> None:
+        """A layer, a list of layers, or None.
+
+        Raises:
+            InvalidArgumentError: one of them is no layer.
+        """
+        given = [] if layers is None else [layers] if hasattr(layers, "trainable_weights") else list(layers)
+        for layer in given:
+            if not hasattr(layer, "trainable_weights"):
+                raise InvalidArgumentError(f"local_layers: expected Keras layers, got {layer!r}")
+        self._layers += given
+
+    def copy(self) -> LocalVariables:
+        """The same ones; what is added to the copy is not added here."""
+        made = LocalVariables()
+        made._variables = dict(self._variables)
+        made._layers = list(self._layers)
+        return made
+
+    def keys(self) -> frozenset[int]:
+        """:func:`variable_key` of all of them, as far as they exist."""
+        weights = (weight for layer in self._layers for weight in layer.trainable_weights)
+        return frozenset([*self._variables, *map(variable_key, weights)])
 
 
 def reduce_gradients(

@@ -207,7 +207,7 @@ def _everyone(mine: Any, changed: Any, name: str, members: Members) -> Any:
     flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8)])
     own = tf.concat([mine, tf.pad(flags, [[0, 6]])[tf.newaxis]], 0)
     places = tf.pad(own[tf.newaxis], [[members.rank, members.size - members.rank - 1], [0, 0], [0, 0]])
-    return ops.allreduce(places, op=Sum, prescale=1.0, postscale=1.0, name=name, process_set_id=members.process_set_id)
+    return ops.allreduce(places, op=Sum, name=name, process_set_id=members.process_set_id)
 
 
 def _present(everyone: Any) -> Any:

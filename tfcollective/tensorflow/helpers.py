@@ -1,6 +1,9 @@
-"""Small questions that scripts written for Horovod ask."""
+"""Small questions that scripts written for Horovod ask: ranks and sizes as tensors, and what may be used here."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,3 +35,37 @@ def handle_average_backwards_compatibility(op: Op | None, average: bool | None) 
     """The reduction that the pair of arguments asks for; InvalidArgumentError if both are given."""
     runtime.size()  # as there: not before init()
     return chosen_op(average, op)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """int32: how many ranks the process set with this number has; of all ranks for 0."""
+    return _value(lambda: runtime.members_of_set(process_set_id).size, name or "size")
+
+
+def rank_op(name: str | None = None) -> Any:
+    """int32: this process's rank."""
+    return _value(runtime.rank, name or "rank")
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """int32: this process's rank on its node."""
+    return _value(runtime.local_rank, name or "local_rank")
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """int32: how many ranks this node has."""
+    return _value(runtime.local_size, name or "local_size")
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """int32: 1 if this process is a member of the process set with this number, else 0."""
+    return _value(lambda: int(runtime.members_of_set(process_set_id).included), name or "process_set_included")
+
+
+def _value(read: Callable[[], int], name: str) -> Any:
+    """Read when the graph runs, not when it is made."""
+    import numpy as np
+
+    # Stateful: what it reads changes with init() and shutdown(), so TensorFlow must not fold it.
+    value = tf.numpy_function(lambda: np.int32(read()), [], tf.int32, stateful=True, name=name)
+    return tf.ensure_shape(value, [])

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
+import threading
+import weakref
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import CollectiveError
 from tfcollective.tensorflow.plan import PlanNames
-from tfcollective.tensorflow.plan_uses import PlanUses
 
+#: A bucket plan: the number of its process set, and its name.
+Plan: TypeAlias = tuple[int, str]
 _NUMBER = re.compile(r"(?:_\d+)+(?=[/:]|$)")
 
 # By the number of the process set: a rank takes part in what its sets do, and in nothing else.
@@ -51,11 +54,53 @@ def keep_plan(name: str, process_set_id: int = 0) -> None:
     _plan_uses.add((process_set_id, name), graph)
 
 
-def _forget_plan(plan: tuple[int, str]) -> None:
+def _forget_plan(plan: Plan) -> None:
     # A world that is gone has taken its plans with it.
     if runtime.is_initialized():
         with contextlib.suppress(CollectiveError):
             runtime.communicator_of_set(plan[0]).forget_plan(plan[1])
+
+
+class PlanUses:
+    """Counts the users of plans (traced functions) and forgets a plan when its last user has died.
+
+    Args:
+        forget: called once for each plan that has no users left; it must not raise. It may run on any thread, wherever
+            the garbage collector does.
+    """
+
+    def __init__(self, forget: Callable[[Plan], None]) -> None:
+        self._forget = forget
+        self._lock = threading.Lock()
+        self._users: Counter[Plan] = Counter()
+        self._dead: deque[Plan] = deque()  # once for each user that has died and is still counted
+
+    def add(self, plan: Plan, user: object) -> None:
+        """`user` needs the plan as long as it lives."""
+        with self._lock:
+            self._users[plan] += 1
+        weakref.finalize(user, self._user_died, plan).atexit = False
+        self._settle()
+
+    def _user_died(self, plan: Plan) -> None:
+        self._dead.append(plan)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Never blocks: the garbage collector may have interrupted this thread while it holds the lock. Who holds it
+        looks at what has died when it lets go."""
+        while self._dead and self._lock.acquire(blocking=False):
+            try:
+                while self._dead:
+                    self._remove(self._dead.popleft())
+            finally:
+                self._lock.release()
+
+    def _remove(self, plan: Plan) -> None:
+        self._users[plan] -= 1
+        if self._users[plan] == 0:
+            del self._users[plan]
+            self._forget(plan)
 
 
 _plan_uses = PlanUses(_forget_plan)

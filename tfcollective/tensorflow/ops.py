@@ -104,7 +104,9 @@ def _factors(prescale: float, postscale: float) -> dict[str, str]:
     return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
 
 
-def allreduce(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
+def allreduce(
+    tensor: Any, *, op: Op, name: str, prescale: float = 1.0, postscale: float = 1.0, process_set_id: int = 0
+) -> Any:
     """One tensor, combined over the ranks of the process set; shape and dtype stay."""
     result = load().tfcollective_allreduce(
         tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id

@@ -13,16 +13,17 @@ from tfcollective import runtime
 from tfcollective.communicator import Average, Op
 from tfcollective.errors import StateError
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.aggregation import GradientAggregation, checked_passes
+from tfcollective.tensorflow.aggregation import Passes
+from tfcollective.tensorflow.arguments import documented
 from tfcollective.tensorflow.compression import Compression
-from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
-from tfcollective.tensorflow.layers import LocalVariables
+from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients
 
 # By graph: a rank may build graphs that the others do not, for example to evaluate.
 _counts: weakref.WeakKeyDictionary[Any, Iterator[int]] = weakref.WeakKeyDictionary()
 _eager_count = itertools.count()
 
 
+@documented
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
     optimizer: Any,
     name: str | None = None,
@@ -42,51 +43,25 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
 ) -> Any:
     """Wraps an optimizer so that it applies gradients reduced over all ranks.
 
+    On ranks outside of `process_set` gradients stay as they are.
+
     Args:
         optimizer: a ``tf.compat.v1.train.Optimizer``, or a Keras optimizer (see
             ``tfcollective.keras.DistributedOptimizer``).
         name: of a v1 optimizer; "Distributed" and its class if None.
         use_locking: of a v1 optimizer.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel, of ``Compression``.
-        sparse_as_dense: turn IndexedSlices into dense tensors first.
-        backward_passes_per_step: how many passes are added up in this process for one reduction and one update.
         op: Average (default) or Sum.
-        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
-        average_aggregated_gradients: take the mean of those passes instead of their sum.
-        num_groups: into how many buckets gradients are put whatever their size; 0: by size.
-        groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
-        scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported.
     """
-    del device_dense, device_sparse
-    passes = checked_passes(backward_passes_per_step)
-    arguments: dict[str, Any] = {
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "op": op,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "num_groups": num_groups,
-        "groups": groups,
-        "scale_local_gradients": scale_local_gradients,
-        "process_set": process_set,
-    }
+    options = GradientOptions.checked(locals())
+    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        aggregation = GradientAggregation(passes, average_aggregated_gradients) if passes > 1 else None
-        return _DistributedV1(optimizer, name, use_locking, GradientOptions.checked(**arguments), aggregation)
-    from tfcollective import keras  # the room above: see docs/adr/0006
+        return _DistributedV1(optimizer, name, use_locking, options, passes)
+    from tfcollective.keras.optimizer import distribute  # the room above: see docs/adr/0006
 
-    return keras.DistributedOptimizer(
-        optimizer,
-        name=name,
-        backward_passes_per_step=passes,
-        average_aggregated_gradients=average_aggregated_gradients,
-        **arguments,
-    )
+    return distribute(optimizer, options, name, passes)
 
 
 def _new_scope() -> str:
@@ -115,17 +90,12 @@ class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # Ten
     """Reduces in ``compute_gradients``; everything else is the wrapped optimizer's."""
 
     def __init__(
-        self,
-        optimizer: Any,
-        name: str | None,
-        use_locking: bool,
-        options: GradientOptions,
-        aggregation: GradientAggregation | None,
+        self, optimizer: Any, name: str | None, use_locking: bool, options: GradientOptions, passes: Passes
     ) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer = optimizer
         self._options = options
-        self._aggregation = aggregation
+        self._aggregation = passes.aggregation()
         self._due: Any = None
         self._local = LocalVariables()
         self._scope = _new_scope()

@@ -26,9 +26,6 @@ def allgather(
 
     Args:
         tensor: shape [n_r, ...]; n_r may differ from rank to rank, the rest may not. A scalar counts as one row.
-        name: matches the operation between ranks; made from the place of the call if None.
-        ignore_name_scope: leave the name scope out of a name that is made from the place of the call.
-        process_set: whose ranks take part; all if None.
 
     Returns:
         Shape [sum of all n_r, ...].
@@ -76,14 +73,6 @@ def reducescatter(
 
     Args:
         tensor: shape [n, ...], the same on all ranks, with at least one dimension.
-        device_dense: Horovod's; without effect.
-        compression: how the tensor travels.
-        op: Average (default), Sum, Min, Max or Product.
-        name: matches the operation between ranks.
-        process_set: whose ranks take part; all if None.
-        ignore_name_scope: leave the name scope out of a name that is made from the place of the call.
-        prescale_factor: inputs are multiplied by this ...
-        postscale_factor: ... and results by this.
 
     Returns:
         Shape [n // size, ...], with one row more on the first n % size ranks.
@@ -153,9 +142,6 @@ def alltoall(
     Args:
         tensor: shape [n, ...]; the first ``splits[0]`` rows go to rank 0, and so on.
         splits: int[size] that sums to n; equal parts if None.
-        name: matches the operation between ranks.
-        ignore_name_scope: leave the name scope out of a name that is made from the place of the call.
-        process_set: whose ranks take part; all if None.
 
     Returns:
         The received rows in rank order; with `splits` also how many came from each rank (int32[size]).

@@ -10,11 +10,17 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op
 from tfcollective.runtime import ProcessSet
+from tfcollective.tensorflow.arguments import documented
 from tfcollective.tensorflow.border import opaque
 from tfcollective.tensorflow.compression import Compression
-from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients, variable_key, variable_name
+from tfcollective.tensorflow.gradients import (
+    GradientOptions,
+    LocalVariables,
+    reduce_gradients,
+    variable_key,
+    variable_name,
+)
 from tfcollective.tensorflow.guard import ReplicaGuard
-from tfcollective.tensorflow.layers import LocalVariables
 from tfcollective.tensorflow.plan import PlanNames
 from tfcollective.tensorflow.variables import let_variables_be_called
 
@@ -81,6 +87,8 @@ def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | 
     return _guards[key].step(shared)
 
 
+@opaque
+@documented
 def DistributedGradientTape(  # noqa: N802  # Horovod's name
     gradtape: Any,
     device_dense: str = "",
@@ -96,43 +104,21 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
 ) -> Any:
     """Wraps a ``tf.GradientTape``: ``gradient()`` gives gradients reduced over all ranks.
 
+    On ranks outside of `process_set` gradients stay as they are. Local sources are those that are given to the tape's
+    ``register_local_source``.
+
     Args:
         gradtape: the tape; it may have recorded already.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel, of ``Compression``; without effect with Adasum.
-        sparse_as_dense: turn IndexedSlices into dense tensors first.
         op: Average (default), Sum or Adasum.
-        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
-        num_groups: into how many buckets gradients are put whatever their size; 0: by size.
-        groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
-        scale_local_gradients: divide the gradients of registered local sources by the number of ranks, also with Sum.
 
     Raises:
         UnsupportedError: an argument that is not supported; names it.
     """
-    del device_dense, device_sparse
-    options = GradientOptions.checked(
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        scale_local_gradients=scale_local_gradients,
-        process_set=process_set,
-        may_be_adasum=True,
-    )
-    let_variables_be_called()  # what such scripts broadcast after the first step
-    kind = type(gradtape)
-    tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
-    tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of
-    tape._tfcollective_options = options
-    tape._tfcollective_local = LocalVariables()
-    return tape
+    return _wrapped(gradtape, GradientOptions.checked(locals(), may_be_adasum=True))
 
 
+@opaque
+@documented
 def PartialDistributedGradientTape(  # noqa: N802  # Horovod's name
     gradtape: Any,
     device_dense: str = "",
@@ -147,34 +133,22 @@ def PartialDistributedGradientTape(  # noqa: N802  # Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As :func:`DistributedGradientTape`, but the gradients of some layers stay each rank's own.
+    """As :func:`DistributedGradientTape`, but the gradients of `local_layers` stay each rank's own.
 
     Args:
-        gradtape: as there, like the other arguments.
-        device_dense: Horovod's; without effect.
-        device_sparse: Horovod's; without effect.
-        compression: how dense gradients travel; without effect with Adasum.
-        sparse_as_dense: turn IndexedSlices into dense tensors first.
+        gradtape: the tape; it may have recorded already.
         op: Average (default), Sum or Adasum.
-        gradient_predivide_factor: divide by it before the sum, multiply by it after; Average only.
-        num_groups: into how many buckets gradients are put whatever their size; 0: by size.
-        groups: a number of groups, or lists of variables whose gradients share a bucket.
-        process_set: whose ranks take part; all if None.
-        local_layers: a layer or a list of them; they may be built later.
-        scale_local_gradients: divide the gradients of these layers by the number of ranks.
     """
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    tape = _wrapped(gradtape, GradientOptions.checked(locals(), may_be_adasum=True))
     tape._tfcollective_local.add_layers(local_layers)
+    return tape
+
+
+def _wrapped(gradtape: Any, options: GradientOptions) -> Any:
+    let_variables_be_called()  # what such scripts broadcast after the first step
+    kind = type(gradtape)
+    tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
+    tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of
+    tape._tfcollective_options = options
+    tape._tfcollective_local = LocalVariables()
     return tape

@@ -6,14 +6,15 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfcollective.tensorflow.bucket_sizes import (
+from tfcollective.tensorflow.plan import (
     SHARED_MEMORY,
+    GradientSpec,
     LinkCost,
     fixed_sizes,
+    plan_buckets,
     sizes_for,
     sizes_for_network,
 )
-from tfcollective.tensorflow.plan import GradientSpec, plan_buckets
 
 pytestmark = pytest.mark.tensorflow
 

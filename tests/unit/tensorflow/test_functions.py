@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -195,3 +197,20 @@ def test_untried_versions_are_warned_of(caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
     ops._warn_of_untried("2.99.0")
     assert "2.99.0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(tfc.allreduce, tfc.grouped_allreduce, tfc.broadcast, tfc.allgather, tfc.reducescatter, tfc.alltoall),
+        *(tfc.broadcast_variables, tfc.broadcast_, tfc.broadcast_object),
+        *(tfc.DistributedGradientTape, tfc.PartialDistributedGradientTape, tfc.DistributedOptimizer),
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_the_help_says_of_every_argument_what_it_means(function: Callable[..., object]) -> None:
+    arguments = inspect.getdoc(function).partition("\nArgs:\n")[2].partition("\n\n")[0]
+    named = [
+        line.split(":")[0].strip() for line in arguments.splitlines() if line.startswith("    ") and line[4] != " "
+    ]
+    assert sorted(named) == sorted(inspect.signature(function).parameters)

@@ -7,8 +7,16 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from tfcollective.communicator import Average, Sum
-from tfcollective.tensorflow.bucket_sizes import BucketSizes, fixed_sizes
-from tfcollective.tensorflow.plan import Bucket, GradientSpec, PlanNames, Reduction, plan_buckets, signature
+from tfcollective.tensorflow.plan import (
+    Bucket,
+    BucketSizes,
+    GradientSpec,
+    PlanNames,
+    Reduction,
+    fixed_sizes,
+    plan_buckets,
+    signature,
+)
 
 pytestmark = pytest.mark.tensorflow
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfcollective.tensorflow.plan_uses import PlanUses
+from tfcollective.tensorflow.names import PlanUses
 
 
 class Function:
