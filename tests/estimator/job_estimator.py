@@ -112,7 +112,7 @@ if rank == 0:
 print("ok trained", flush=True)
 
 before = Chiefs.begun
-assert experiment(4).train().metrics.keys() == result.metrics.keys()  # nothing to train: nobody waits for anybody
+assert experiment(4).train().metrics.keys() == result.metrics.keys()  # nothing to train: no rank waits for another
 assert Chiefs.begun == before
 print("ok trained already", flush=True)
 

@@ -139,7 +139,7 @@ def hosts(testbed, tmp_path_factory):
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     folder = tmp_path_factory.mktemp("ssh")
     _keygen(folder / "id")
-    _keygen(folder / "stranger")
+    _keygen(folder / "unauthorized")
     made = Hosts(testbed, folder, {})
     try:
         for number in testbed.numbers:

@@ -273,11 +273,11 @@ def test_a_host_without_sshd(hosts):
         hosts.start_sshd(2)
 
 
-def test_a_key_that_is_not_welcome(hosts):
+def test_a_key_that_the_host_does_not_accept(hosts):
     err = refused(
         hosts,
         "-i",
-        str(hosts.folder / "stranger"),
+        str(hosts.folder / "unauthorized"),
         "--ssh-options",
         f"-F none -o IdentitiesOnly=yes -o UserKnownHostsFile={hosts.folder}/known_hosts",
         "-H",
@@ -394,7 +394,7 @@ def test_an_agent_that_is_killed_or_stopped_ends_all_ranks_and_its_host_is_named
         one.wait_until_gone(15.0)
 
 
-# ---- agents that somebody else starts -------------------------------------------------------------------------------
+# ---- agents that are started by hand ---------------------------------------------------------------------------------
 
 
 def test_agents_started_by_hand(hosts, tmp_path):

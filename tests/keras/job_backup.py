@@ -87,7 +87,7 @@ if rank == 0:
     assert not list((directory / "backup").iterdir())
 tfk.barrier()
 
-# Nothing is left: the next training starts from the beginning, with the epoch that it is told.
+# Nothing is left: the next training starts from the beginning, with the epoch that is passed.
 seen = Seen()
 model.fit(X, Y, batch_size=4, initial_epoch=1, epochs=2, verbose=0, callbacks=[seen, backup])
 assert backup.resumed_from is None

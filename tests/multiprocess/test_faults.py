@@ -64,7 +64,7 @@ def check_survivors(fault: str, phase: str, victim: int, directory: Path, err: s
         assert seen["error"] is not None, f"rank {rank} raised nothing\n{err}"
         name = f"worker:{victim}" if phase == "rendezvous" else f"rank {victim}"
         assert name in seen["message"], seen
-        idle = 0.4 if phase == "idle" else 0.0  # nobody notices while it sleeps
+        idle = 0.4 if phase == "idle" else 0.0  # the ranks sleep: none notices before it wakes
         assert seen["time"] - ended < within(allowed + idle), seen
 
 

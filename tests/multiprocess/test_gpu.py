@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
 WORKER = Path(__file__).with_name("gpu_worker.py")
 SUPPORT = Path(__file__).parents[1] / "support"
 RANKS = 3
-NOBODY = -1
+NO_VICTIM = -1
 
 
 def run_job(victim: int, directory: Path) -> tuple[int, str]:
@@ -38,7 +38,7 @@ def read(directory: Path, rank: int) -> dict:
 
 
 def test_processes_reduce_on_their_gpus(tmp_path):
-    code, err = run_job(NOBODY, tmp_path)
+    code, err = run_job(NO_VICTIM, tmp_path)
     assert code == 0, err
     assert [read(tmp_path, rank)["steps"] for rank in range(RANKS)] == [20] * RANKS
 

@@ -105,7 +105,7 @@ class Platform:
             self.processes.append(process)
 
     def follow(self, client):
-        """The platform itself knows of an end as soon as the master has been told to end."""
+        """The platform reports the end as soon as the master has been asked to end."""
         why = "its queue was needed"
         return client.follow(self.job.plan, lambda: why if self.ended_by_platform else None, (), results=True)
 

@@ -1,4 +1,4 @@
-"""A timeline of real ranks: one file, all ranks, one clock; and what is missing costs nobody the job."""
+"""The timeline of real ranks: one file, all ranks, one clock. A missing part does not fail the job."""
 
 import json
 import re

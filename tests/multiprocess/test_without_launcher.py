@@ -74,10 +74,10 @@ def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
     port = free_port()
     with ranks(tmp_path) as group:
         # The chief comes last: the others wait for it, and its ten seconds begin with its own join.
-        stranger = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), "TFCOLLECTIVE_KEY": "cd" * 32})
+        intruder = group.start(ONLY_INIT, {**tf_config(port, "worker", 0), "TFCOLLECTIVE_KEY": "cd" * 32})
         worker = group.start(ONLY_INIT, {**tf_config(port, "worker", 1), **KEY})
         chief = group.start(ONLY_INIT, {**tf_config(port, "chief", 0), **KEY}, timeout=10)
-        _, err = stranger.communicate(timeout=within(60))
+        _, err = intruder.communicate(timeout=within(60))
         assert "UnprovenReplyError" in err
         assert "does not prove the job key" in err
         errors = [process.communicate(timeout=within(60))[1] for process in (chief, worker)]

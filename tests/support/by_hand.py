@@ -31,7 +31,7 @@ print(json.dumps([*about, seen]))
 
 
 def free_port() -> int:
-    """A port that nobody uses now, and that Linux gives nobody who takes any."""
+    """A port that is free now, and outside the range from which Linux assigns ports."""
     return free_ports("127.0.0.1", 1)[0]
 
 

@@ -1,4 +1,4 @@
-"""Environments that have other engines, and a path that leads them to this tfcollective and to nothing else of ours."""
+"""Environments with other engines, and a path that adds this tfcollective to them and nothing else."""
 
 from __future__ import annotations
 

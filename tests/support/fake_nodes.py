@@ -49,7 +49,7 @@ def come(client, *names, **facts):
 
 
 def refusal(client, number):
-    """What a node is told that may go."""
+    """The order that releases a node."""
     return client.wait(orders_key(number), timeout=within(20)).value[0]
 
 

@@ -52,7 +52,7 @@ def environment_of(process):
 
 
 def gone(process):
-    """Whether it has ended; whoever adopts it may take note of that later, or never."""
+    """Whether it has ended. The process that adopts it may reap it later, or never."""
     try:
         return not process.is_running() or process.status() in _ENDED
     except psutil.NoSuchProcess:

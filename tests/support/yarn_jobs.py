@@ -36,7 +36,7 @@ def report(*args):
 
 
 def go_on():
-    """Collectives, until somebody ends it."""
+    """Runs collectives until it is ended from outside."""
     rank, _ = _meet()
     print(f"rank {rank} is up", flush=True)
     deadline = time.monotonic() + LONG_S
@@ -129,7 +129,7 @@ def train(steps=20):
 
 def experiment(model_dir, epochs, waits_in=None):
     """A Keras experiment whose data come in the same order in every epoch, also in one that is started again. The first
-    time it waits in an epoch for somebody to kill it."""
+    time it waits in an epoch until it is killed."""
     import numpy
     import tensorflow as tf
 

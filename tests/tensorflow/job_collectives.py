@@ -99,7 +99,7 @@ def in_functions() -> None:
 
     @tf.function
     def unused(x: tf.Tensor) -> tf.Tensor:
-        tfc.allreduce(x)  # stateful: runs although nobody takes its result
+        tfc.allreduce(x)  # stateful: runs although its result is not used
         tfc.barrier()
         return x
 
@@ -207,7 +207,7 @@ def adasum() -> None:
 
 def objects() -> None:
     assert tfc.broadcast_object({"rank": rank}, 0) == {"rank": 0}
-    assert tfc.broadcast_object_fn(size - 1, name="told")([rank]) == [size - 1]
+    assert tfc.broadcast_object_fn(size - 1, name="named")([rank]) == [size - 1]
     assert tfc.allgather_object(("x" * rank, rank)) == [("x" * r, r) for r in range(size)]
 
 

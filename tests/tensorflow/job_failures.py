@@ -1,6 +1,6 @@
 """One rank of two goes wrong while the other waits in a training step. Usage: job_failures.py KIND.
 
-Prints on the surviving rank how long it waited and what it was told.
+Prints on the surviving rank how long it waited and which error it got.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GoWrong(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         if rank != 1 or batch != 2:
             return
-        with open(os.environ["TOLD"], "w") as file:
+        with open(os.environ["FAILED_AT"], "w") as file:
             file.write(repr(time.time()))
         if kind == "exception":
             raise ValueError("the data is rotten")
@@ -48,7 +48,7 @@ try:
         callbacks=[tfk.BroadcastGlobalVariablesCallback(0), GoWrong()],
     )
 except tf.errors.OpError as error:
-    with open(os.environ["TOLD"]) as file:
+    with open(os.environ["FAILED_AT"]) as file:
         waited = time.time() - float(file.read())
-    print(f"told after {waited:.2f} s: {type(error).__name__}: {error.message}", flush=True)
+    print(f"reported after {waited:.2f} s: {type(error).__name__}: {error.message}", flush=True)
     raise

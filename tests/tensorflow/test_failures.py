@@ -1,4 +1,4 @@
-"""When one rank goes wrong in training the others end at once, and the report names the first cause."""
+"""When one rank fails in training, the others end at once, and the report names the first cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB = Path(__file__).with_name("job_failures.py")
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "told", "reported"),
+    ("kind", "code", "message", "reported"),
     [
         ("exception", 1, "rank 1 stopped: ValueError: the data is rotten", "rank 1 .* exited with code 1"),
         pytest.param("exit", 3, "rank 1 finished after", "rank 1 .* exited with code 3", marks=pytest.mark.long),
@@ -25,12 +25,12 @@ JOB = Path(__file__).with_name("job_failures.py")
         ("uneven", 1, "rank 1 finished after .*shard", "rank 0 .* exited with code 1"),
     ],
 )
-def test_the_others_are_told(kind: str, code: int, told: str, reported: str, tmp_path: Path) -> None:
-    done = run_job(JOB, 2, kind, expect=code, TOLD=str(tmp_path / "told"))
-    waited = re.search(r"told after ([0-9.]+) s", done.stdout)
+def test_the_failure_reaches_the_others(kind: str, code: int, message: str, reported: str, tmp_path: Path) -> None:
+    done = run_job(JOB, 2, kind, expect=code, FAILED_AT=str(tmp_path / "failed_at"))
+    waited = re.search(r"reported after ([0-9.]+) s", done.stdout)
     assert waited is not None, done.stdout
     assert float(waited[1]) < within(5.0)
-    assert re.search(told, done.stdout), done.stdout
+    assert re.search(message, done.stdout), done.stdout
     assert " s: AbortedError: " in done.stdout  # of TensorFlow, also in a graph
     report = done.stderr[done.stderr.index("the job failed:") :]
     assert re.match(f"the job failed: {reported}", report), report

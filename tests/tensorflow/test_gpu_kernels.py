@@ -233,11 +233,11 @@ def test_nccl_did_the_work(ops: object) -> None:
             result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Average), tensor_name="a", process_set_id=FIRST_PROCESS_SET)
         before = cuda().standin_calls(b"cuStreamWaitEvent")
         np.testing.assert_array_equal(run(made, result), np.ones(4))
-        # Ours waits for the caller's stream, and the caller's for ours: nobody else waits.
+        # Our stream waits for the caller's, and the caller's for ours. No other stream waits.
         assert cuda().standin_calls(b"cuStreamWaitEvent") == before + 2
 
 
-def test_ranks_with_different_plans_are_told_so(ops: object) -> None:
+def test_ranks_with_different_plans_get_an_error(ops: object) -> None:
     with Worlds(2):
         made, labels = graph()
         with made.as_default(), labels:

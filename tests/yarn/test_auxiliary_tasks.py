@@ -45,7 +45,7 @@ def test_an_evaluator_whose_container_is_killed_is_named_and_training_goes_on(ya
     assert tfcollective.run(yarn_jobs.with_evaluator, ("go",), **run, **on_yarn()) == [2.0, 2.0]
     thread.join(60)
     said = capfd.readouterr().err
-    # Also where its node has asked the agent to end, which then has told it.
+    # Also where the node manager has asked the agent to end, and the agent has reported that.
     assert re.search(r"warning: evaluator:0: .*was ended.*; training did not need it", said)
     assert "evaluator-0" in said
     assert re.search(r"  (lost|stopped)  ", row(said, "evaluator:0"))

@@ -20,7 +20,7 @@ def bucket(monkeypatch, tmp_path):
     server.start()
     try:
         host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anyone")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

@@ -76,7 +76,7 @@ def test_the_chiefs_container_is_killed(yarn, on_yarn, when_all_run):
 
 
 def test_a_workers_container_is_asked_to_end(yarn, on_yarn, when_all_run):
-    """As YARN does a moment before it kills one: the agent ends its rank in order and says good-bye."""
+    """As YARN does a moment before it kills one: the agent stops its rank and reports that."""
 
     def ask(app_id):
         os.kill(yarn.process(app_id, "tfcollective_launchers.yarn.container", "worker-0"), signal.SIGTERM)

@@ -1,4 +1,4 @@
-// What every rank is told when the ranks of an arena disagree, are late or die.
+// The error on every rank when the ranks of an arena disagree, are late or die.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -185,7 +185,7 @@ TEST(ArenaProcesses, ReduceTogether) {
   }
 }
 
-// Whoever sees the death interrupts; the operation ends at once with that cause.
+// The process that sees the death interrupts the operation, which ends at once with that cause.
 TEST(ArenaProcesses, AKilledPeerEndsTheOperationByAnInterrupt) {
   auto leader = Arena::Create(ArenaShape{0, 2, 1});
   ASSERT_TRUE(leader.ok());

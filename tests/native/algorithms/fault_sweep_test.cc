@@ -155,7 +155,7 @@ struct Outcome {
   double seconds = 0;
 };
 
-// What the communicator does with the first error: everybody else is told to stop.
+// What the communicator does at the first error: it stops all other ranks.
 void TellTheOthers(const std::vector<std::unique_ptr<Transport>>& transports, int failed) {
   for (int rank = 0; rank < kSize; ++rank) {
     if (rank == failed) continue;
@@ -195,7 +195,7 @@ TEST_P(FaultSweep, EveryRankEndsWhateverCallFails) {
     for (const Ending& run : clean.runs) ASSERT_TRUE(run.status.ok() && run.right) << run.status.message();
     ASSERT_GT(clean.calls, 0);
     for (int64_t call = 0; call < clean.calls; ++call) {
-      for (bool tell : {true, false}) {  // the others are told, or see the connection end
+      for (bool tell : {true, false}) {  // the others are notified, or see the connection end
         if (GetParam().large && tell != ((call + victim) % 2 == 0)) continue;
         const Fault fault{Fault::Kind::kFail, call, Status(Code::kIo, "injected"), 0};
         const Outcome outcome = RunWithFault(GetParam().run, victim, fault, kPatience, tell);

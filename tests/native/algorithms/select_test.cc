@@ -59,10 +59,10 @@ TEST(SelectAllReduceShape, HalvesAndDoublesInBetweenWhereThatSavesSteps) {
 }
 
 TEST(SelectAllReduceShape, LinksWithMoreLatencyDoubleLongerAndGoRoundLater) {
-  const Link cable{60e-6, 1 / 117e6, true};  // 1 Gbit/s
-  EXPECT_EQ(SelectAllReduceShape(16 * kKiB, 4, cable), AllReduceShape::kRecursiveDoubling);
-  EXPECT_EQ(SelectAllReduceShape(64 * kKiB, 4, cable), AllReduceShape::kHalvingDoubling);
-  EXPECT_EQ(SelectAllReduceShape(8 * kMiB, 4, cable), AllReduceShape::kRing);
+  const Link ethernet{60e-6, 1 / 117e6, true};  // 1 Gbit/s
+  EXPECT_EQ(SelectAllReduceShape(16 * kKiB, 4, ethernet), AllReduceShape::kRecursiveDoubling);
+  EXPECT_EQ(SelectAllReduceShape(64 * kKiB, 4, ethernet), AllReduceShape::kHalvingDoubling);
+  EXPECT_EQ(SelectAllReduceShape(8 * kMiB, 4, ethernet), AllReduceShape::kRing);
   const Link far{5e-3, 1 / 1e9, true};  // between two cities
   EXPECT_EQ(SelectAllReduceShape(200 * kKiB, 4, far), AllReduceShape::kRecursiveDoubling);
   EXPECT_EQ(SelectAllReduceShape(8 * kMiB, 4, far), AllReduceShape::kHalvingDoubling);
@@ -82,13 +82,13 @@ TEST(SelectAllReduceShape, NeverComesBackToWhatItHasLeft) {
 }
 
 TEST(SelectDirect, WhereItCostsLessThanFloat32AndConnectsFew) {
-  const Link cable{60e-6, 1 / 117e6, true};  // 1 Gbit/s
+  const Link ethernet{60e-6, 1 / 117e6, true};  // 1 Gbit/s
   for (const int size : {2, 3, 4, 8, 64}) {
     EXPECT_FALSE(SelectDirect(0, 2, size)) << size;
     EXPECT_FALSE(SelectDirect(1, 2, size)) << size;
     EXPECT_TRUE(SelectDirect(32 * kMiB, 2, size)) << size;
     EXPECT_TRUE(SelectDirect(32 * kMiB, 4, size)) << size;
-    EXPECT_TRUE(SelectDirect(4 * kMiB, 2, size, cable)) << size;
+    EXPECT_TRUE(SelectDirect(4 * kMiB, 2, size, ethernet)) << size;
   }
   EXPECT_FALSE(SelectDirect(32 * kMiB, 2, 65));
 }

@@ -214,7 +214,7 @@ TEST_P(JoinTest, AllRanksContributeAgainAfterwards) {
 }
 
 TEST_P(JoinTest, WhatZerosWouldSpoilIsRefusedByNameAndTheWorldLivesOn) {
-  if (size() == 1) GTEST_SKIP() << "nobody is missing";
+  if (size() == 1) GTEST_SKIP() << "one rank: none can be missing";
   EveryRank([&](int rank, tfc_communicator* communicator) {
     if (rank != 1) {
       std::vector<float> values(5, 1.0f);
@@ -231,7 +231,7 @@ TEST_P(JoinTest, WhatZerosWouldSpoilIsRefusedByNameAndTheWorldLivesOn) {
 }
 
 TEST_P(JoinTest, WhatZerosWouldSpoilEndsTheWorldWhenCalledInOrder) {
-  if (size() == 1) GTEST_SKIP() << "nobody is missing";
+  if (size() == 1) GTEST_SKIP() << "one rank: none can be missing";
   EveryRank([&](int rank, tfc_communicator* communicator) {
     // All are connected: the end of a world reaches those, too, that still connect. It may come before the barrier's
     // end.

@@ -175,7 +175,7 @@ void Repeat(tfc_communicator* communicator, int size) {
 }
 
 TEST_P(RepeatedWorldTest, AMismatchIsStillFoundOnAllRanks) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody to disagree with";
+  if (GetParam() == 1) GTEST_SKIP() << "one rank: no other to disagree with";
   EveryRank([](int rank, tfc_communicator* communicator) {
     Repeat(communicator, GetParam());
     std::vector<float> values(rank == 0 ? 1 : 2, 1.0f);
@@ -187,7 +187,7 @@ TEST_P(RepeatedWorldTest, AMismatchIsStillFoundOnAllRanks) {
 }
 
 TEST_P(RepeatedWorldTest, AnExtraCallIsStillAMismatch) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody to disagree with";
+  if (GetParam() == 1) GTEST_SKIP() << "one rank: no other to disagree with";
   EveryRank([](int rank, tfc_communicator* communicator) {
     Repeat(communicator, GetParam());
     std::vector<float> values{1};
@@ -200,7 +200,7 @@ TEST_P(RepeatedWorldTest, AnExtraCallIsStillAMismatch) {
 }
 
 TEST_P(RepeatedWorldTest, ARankThatLeavesIsStillNamed) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody to leave";
+  if (GetParam() == 1) GTEST_SKIP() << "one rank: no other to leave";
   EveryRank([](int rank, tfc_communicator* communicator) {
     Repeat(communicator, GetParam());
     if (rank == 1) return;

@@ -47,7 +47,7 @@ struct Listening {
   }
 };
 
-// Tries to connect as one rank; gives the world up again if that succeeds and nobody wants it.
+// Tries to connect as one rank. Destroys the communicator again unless the caller takes it.
 CallResult Connect(int rank, tfc_listener* listener, const std::vector<std::string>& addresses, double timeout_s,
                    tfc_communicator** wanted = nullptr) {
   const std::vector<uint8_t> key(32, 5);
@@ -278,10 +278,10 @@ TEST(TroubleTest, ARankThatCannotSetUpTellsTheOthers) {
   auto leader = std::async(std::launch::async, [&] { return Connect(0, a.listener, good, 30); });
   const CallResult broken = Connect(1, b.listener, bad, 30);
   EXPECT_EQ(broken.code, TFC_IO) << broken.message;
-  const CallResult told = leader.get();
-  EXPECT_EQ(told.code, TFC_ABORTED) << told.message;
-  EXPECT_EQ(told.peer, 1);
-  EXPECT_NE(told.message.find("shared memory"), std::string::npos) << told.message;
+  const CallResult result = leader.get();
+  EXPECT_EQ(result.code, TFC_ABORTED) << result.message;
+  EXPECT_EQ(result.peer, 1);
+  EXPECT_NE(result.message.find("shared memory"), std::string::npos) << result.message;
   EXPECT_LT(SecondsSince(begin), 10);
 }
 
@@ -291,9 +291,9 @@ TEST(TroubleTest, ARankThatGivesUpConnectingEndsTheWaitOfRankZero) {
   const auto begin = Clock::now();
   auto root = std::async(std::launch::async, [&] { return Connect(0, a.listener, addresses, 30); });
   EXPECT_EQ(Connect(1, b.listener, addresses, 2).code, TFC_DEADLINE_EXCEEDED);
-  const CallResult told = root.get();
-  EXPECT_EQ(told.code, TFC_ABORTED) << told.message;
-  EXPECT_EQ(told.peer, 1);
+  const CallResult result = root.get();
+  EXPECT_EQ(result.code, TFC_ABORTED) << result.message;
+  EXPECT_EQ(result.peer, 1);
   EXPECT_LT(SecondsSince(begin), 10);
   tfc_listener_destroy(absent.listener);
 }

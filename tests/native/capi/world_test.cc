@@ -107,7 +107,7 @@ std::vector<LinkSeen> LinksOf(const WorldOptions& options) {
     tfc_communicator_info info{};
     info.struct_size = sizeof(info);
     ASSERT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
-    EXPECT_EQ(info.completed, 0u);  // the probe is nobody's operation
+    EXPECT_EQ(info.completed, 0u);  // the probe is not an operation of the user
     seen[static_cast<size_t>(rank)] = LinkSeen{info.link_latency_s, info.link_bandwidth};
   });
   return seen;
@@ -292,7 +292,7 @@ TEST_P(WorldTest, DifferentCallsAreAMismatchOnAllRanks) {
 }
 
 TEST_P(WorldTest, AnAbortReachesEveryRank) {
-  if (size() == 1) GTEST_SKIP() << "nobody else to tell";
+  if (size() == 1) GTEST_SKIP() << "one rank: no other to notify";
   EveryRank([this](int rank, tfc_communicator* communicator) {
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others are to be inside the operation
@@ -414,7 +414,7 @@ TEST_P(WorldTest, ALateRankIsNamedForSubmittedOperations) {
 }
 
 TEST_P(WorldTest, ARankThatLeavesEarlyIsNamed) {
-  if (size() == 1) GTEST_SKIP() << "nobody to leave";
+  if (size() == 1) GTEST_SKIP() << "one rank: no other to leave";
   EveryRank([this](int rank, tfc_communicator* communicator) {
     std::vector<float> values(10, 1);
     ASSERT_EQ(AllReduce(communicator, &values).code, TFC_OK);

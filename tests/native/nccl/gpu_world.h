@@ -88,7 +88,7 @@ struct GpuRank {
   }
 };
 
-// What has been told to the callbacks of calls by name.
+// What the callbacks of calls by name have received.
 struct Launched {
   std::mutex mutex;
   std::condition_variable changed;

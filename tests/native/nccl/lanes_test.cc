@@ -106,7 +106,7 @@ TEST_F(GpuLanesTest, ACallThatDoesNotReturnIsLeftBehindAtTheEnd) {
   standin_set("hang:ncclCommFinalize", 0);
   const Deadline deadline = Deadline::After(30);
   while (standin_calls("ncclCommDestroy") == 0 && !deadline.Passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the stand-in counts, and tells nobody
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the stand-in only counts
   EXPECT_GT(standin_calls("ncclCommDestroy"), 0);
 }
 
@@ -125,7 +125,7 @@ TEST_F(GpuLanesTest, WhoCannotUseGpusSaysSoOnce) {
     const CallResult result = self.AllReduce(buffer, 4, TFC_FLOAT32);
     EXPECT_EQ(result.code, TFC_UNIMPLEMENTED) << result.message;
     self.Barrier();
-    if (rank == 0) {  // leaves; nobody waits for it
+    if (rank == 0) {  // leaves; no rank waits for it
       EXPECT_EQ(tfc_communicator_shutdown(communicator, 0.2, nullptr), TFC_OK);
       left.set_value();
       return;

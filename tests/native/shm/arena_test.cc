@@ -364,7 +364,7 @@ TEST(SleepTest, NoRingIsLost) {
   }
   progress.join();
   EXPECT_EQ(taken, kItems);
-  EXPECT_LT(SecondsSince(begin), 50.0) << "a ring was lost: somebody slept until the deadline";
+  EXPECT_LT(SecondsSince(begin), 50.0) << "a wakeup was lost: a rank slept until the deadline";
 }
 
 // Every rank publishes and waits for all others, over and over, without spinning: one lost wake-up

@@ -29,7 +29,7 @@ const ExchangeKey kKey(32, 7);
 constexpr int kNoCancel = -1;
 
 // A process of the same user that knows the name but not the key.
-UniqueFd Stranger(const std::string& name) {
+UniqueFd Unauthenticated(const std::string& name) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -99,9 +99,9 @@ TEST_F(FdExchangeTest, AnotherNumberOfDescriptorsIsRefused) {
 }
 
 TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
-  const UniqueFd silent = Stranger(server_.name()), half = Stranger(server_.name());
+  const UniqueFd silent = Unauthenticated(server_.name()), half = Unauthenticated(server_.name());
   ASSERT_EQ(::send(half.get(), "half a proof", 12, MSG_NOSIGNAL), 12);
-  Stranger(server_.name());  // and one that is gone again
+  Unauthenticated(server_.name());  // and one that is gone again
   const auto begin = std::chrono::steady_clock::now();
   auto serving = Serve(1, 30);
   const auto fetched = FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(20));
@@ -112,7 +112,7 @@ TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
 
 TEST_F(FdExchangeTest, ManySilentProcessesKeepNoClientWaiting) {
   std::vector<UniqueFd> crowd;
-  for (int i = 0; i < 300; ++i) crowd.push_back(Stranger(server_.name()));
+  for (int i = 0; i < 300; ++i) crowd.push_back(Unauthenticated(server_.name()));
   auto serving = Serve(1, 60);
   const auto fetched = FetchFds(server_.name(), 1, kKey, kNoCancel, Deadline::After(60));
   EXPECT_TRUE(fetched.ok()) << fetched.status().message();

@@ -59,7 +59,7 @@ class Server {
   LogRecorder& log() { return log_; }
   const std::vector<Accepted>& accepted() const { return accepted_; }  // after Stop
 
-  // Waits for the log; what a stranger does is seen only there.
+  // Waits for the log: a connection that has not authenticated is reported only there.
   bool Logs(const std::string& part) {
     const Deadline deadline = Deadline::After(10);
     while (!log_.Contains(part) && !deadline.Passed()) std::this_thread::yield();
@@ -88,8 +88,8 @@ Result<UniqueFd> Join(const Server& server, const Hello& hello = Hello{Purpose::
   return Connect(server.address(), hello, key, Deadline::After(10), -1);
 }
 
-// A connection on which anything can be said.
-UniqueFd Stranger(const Server& server) {
+// A raw connection, on which a test may send anything.
+UniqueFd RawConnection(const Server& server) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(fd.get(), server.address().raw(), server.address().raw_size()), 0);
   return fd;
@@ -136,11 +136,11 @@ TEST(HandshakeTest, RefusesAnotherKeyOnBothSides) {
   EXPECT_TRUE(Join(server).ok());
 }
 
-// A stranger who does not care about our proof, only about getting in.
+// A client that ignores our proof and only tries to get in.
 TEST(HandshakeTest, RefusesAForgedProof) {
   namespace hs = handshake_internal;
   Server server;
-  const UniqueFd fd = Stranger(server);
+  const UniqueFd fd = RawConnection(server);
   hs::HelloBody hello;
   hello.purpose = 2;
   hello.sender = 2;
@@ -181,10 +181,10 @@ TEST(HandshakeTest, RefusesWhatDoesNotFitAndTellsThePeerWhy) {
 
 TEST(HandshakeTest, GarbageIsRefusedAndLoggedWhileAGoodPeerGetsIn) {
   Server server;
-  const UniqueFd http = Stranger(server);
-  const UniqueFd silent = Stranger(server);
-  const UniqueFd noise = Stranger(server);
-  const UniqueFd gone = Stranger(server);
+  const UniqueFd http = RawConnection(server);
+  const UniqueFd silent = RawConnection(server);
+  const UniqueFd noise = RawConnection(server);
+  const UniqueFd gone = RawConnection(server);
   const std::string request = "GET / HTTP/1.1\r\nHost: example\r\n\r\n";
   Say(http, request.data(), request.size());
   const std::vector<char> flood(100000, '\xff');
@@ -195,14 +195,14 @@ TEST(HandshakeTest, GarbageIsRefusedAndLoggedWhileAGoodPeerGetsIn) {
   EXPECT_TRUE(IsClosedByPeer(gone));
   EXPECT_TRUE(server.Logs("does not speak tfcollective's protocol"));
   EXPECT_TRUE(server.Logs("closed the connection"));
-  EXPECT_TRUE(Join(server).ok()) << "the silent stranger must not be in the way";
+  EXPECT_TRUE(Join(server).ok()) << "the silent connection must not be in the way";
 }
 
 TEST(HandshakeTest, ALengthIsCheckedBeforeTheBodyIsRead) {
   namespace hs = handshake_internal;
   Server server;
   for (const uint32_t size : {uint32_t{0}, uint32_t{1} << 20, ~uint32_t{0}}) {
-    const UniqueFd fd = Stranger(server);
+    const UniqueFd fd = RawConnection(server);
     hs::Header header;
     header.kind = static_cast<uint16_t>(hs::Kind::kHello);
     header.body_size = size;
@@ -216,7 +216,7 @@ TEST(HandshakeTest, ALengthIsCheckedBeforeTheBodyIsRead) {
 TEST(HandshakeTest, APeerOfAnotherVersionLearnsThisOne) {
   namespace hs = handshake_internal;
   Server server;
-  const UniqueFd fd = Stranger(server);
+  const UniqueFd fd = RawConnection(server);
   std::vector<uint8_t> hello(300);
   hs::Header header;
   header.version = 99;
@@ -236,7 +236,7 @@ TEST(HandshakeTest, ASlowStrangerIsClosedInTime) {
   AcceptorOptions options = Options();
   options.handshake_seconds = 0.05;
   Server server(options);
-  const UniqueFd silent = Stranger(server);
+  const UniqueFd silent = RawConnection(server);
   EXPECT_TRUE(IsClosedByPeer(silent));
   EXPECT_TRUE(server.Logs("in time"));
 }
@@ -508,9 +508,9 @@ TEST(TcpListenerTest, BindsOnlyToNumericHosts) {
   EXPECT_EQ(TcpListener::Create("localhost").status().code(), Code::kInvalidArgument);
   const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
   EXPECT_NE(listener.address().port(), 0);
-  const Result<TcpListener::Incoming> nobody = listener.Accept();
-  ASSERT_TRUE(nobody.ok());
-  EXPECT_FALSE(nobody.value().fd.valid());
+  const Result<TcpListener::Incoming> none = listener.Accept();
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE(none.value().fd.valid());
 }
 
 TEST(TcpListenerTest, ListensOnIpv6) {

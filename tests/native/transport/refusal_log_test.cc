@@ -24,9 +24,9 @@ TEST(RefusalLog, ManyStrangersMakeFewLines) {
 TEST(RefusalLog, FewStrangersAreAllNamed) {
   LogRecorder recorder;
   RefusalLog refusals(recorder.log());
-  for (int i = 0; i < 10; ++i) refusals.Note("stranger " + std::to_string(i));
+  for (int i = 0; i < 10; ++i) refusals.Note("client " + std::to_string(i));
   EXPECT_EQ(recorder.lines().size(), 10u);
-  EXPECT_TRUE(recorder.Contains("stranger 9"));
+  EXPECT_TRUE(recorder.Contains("client 9"));
   EXPECT_FALSE(recorder.Contains("more before"));
 }
 

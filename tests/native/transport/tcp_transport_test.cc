@@ -575,7 +575,7 @@ TEST(TcpTransportTest, RanksThatDoNotTalkHaveNoConnection) {
     EXPECT_TRUE(Receive(transport, peer, Step(0), &in).ok());
     EXPECT_TRUE(transport.Wait(send, Soon()).ok());
   });
-  world.Kill(2);  // nobody notices
+  world.Kill(2);  // no rank waits for it
   const Bytes out(1);
   Bytes in(1);
   const Ticket send = TakeOrDie(world.At(0).PostSend(1, Step(1), Of(out)));

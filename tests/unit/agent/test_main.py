@@ -86,10 +86,10 @@ def test_what_goes_wrong_before_there_is_a_process_reaches_the_launcher(server, 
     (tmp_path / "file").touch()
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "file" / "x"))
     client.put(orders_key(0), [order("true")])
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         serve(settings(server, key))
     said = client.get(end_key(0)).value
-    assert said == {"failure": str(told.value), "signal": None}
+    assert said == {"failure": str(raised.value), "signal": None}
 
 
 def test_orders_that_are_none_reach_the_launcher(server, client, key):

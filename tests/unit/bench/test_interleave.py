@@ -183,14 +183,14 @@ def test_what_asks_to_end_waits_until_all_is_cleared_away(number, monkeypatch):
 
 
 def test_a_second_interrupt_leaves_no_process(monkeypatch):
-    told = "import json, os, time; print(json.dumps({'pid': os.getpid()}), flush=True); time.sleep(600)"
+    program = "import json, os, time; print(json.dumps({'pid': os.getpid()}), flush=True); time.sleep(600)"
     family = interleave_module._family
 
     def interrupted(leader):
         signal.raise_signal(signal.SIGINT)
         return family(leader)
 
-    events = interleave([variant("a", told)], 1)
+    events = interleave([variant("a", program)], 1)
     process = next(psutil.Process(event.content["pid"]) for event in events if isinstance(event, Record))
     monkeypatch.setattr(interleave_module, "_family", interrupted)
     with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):

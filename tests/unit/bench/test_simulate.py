@@ -70,7 +70,7 @@ def test_one_rank_of_a_ring_stands_for_all(ranks):
     network = Network(ALPHA, 1e-8, 1e-10)
     steps = {rank: allreduce_steps(ranks, rank, 3 * M) for rank in range(ranks)}
     assert looks_the_same(steps, ranks)
-    # Without the short cut: ranks that differ in what nobody waits for.
+    # Without the short cut: ranks that differ in a message for which no rank waits.
     extra = Step(StepKind.STEP_RECEIVE, (0 + 1) % ranks, 1 << 30, 0, 1 << 30)
     odd = {**steps, 0: [*steps[0], extra]}
     assert not looks_the_same(odd, ranks)

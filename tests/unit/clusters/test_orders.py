@@ -38,7 +38,7 @@ def test_a_process_that_comes_later_begins_with_the_newest():
 @pytest.mark.parametrize("code", [None, 0, 3])
 def test_a_function_that_wants_to_end_its_process_has_failed(code):
     """The process would be gone with a code that says nothing was wrong, and its result be waited for."""
-    told = {}
+    stored = {}
 
     class Store:
         def get_blob(self, name, *, timeout):
@@ -46,11 +46,11 @@ def test_a_function_that_wants_to_end_its_process_has_failed(code):
             return payload.dumps(_Call(call, [], fresh=False), "it")
 
         def put_blob(self, name, data):
-            told[name] = payload.loads(data)
+            stored[name] = payload.loads(data)
 
     clusters._make(Store(), 4, "worker:1", "n")
-    assert list(told) == ["result/4/worker:1"]
-    assert told["result/4/worker:1"].failure.type == "SystemExit"
+    assert list(stored) == ["result/4/worker:1"]
+    assert stored["result/4/worker:1"].failure.type == "SystemExit"
 
 
 def test_calls_of_several_threads_are_made_one_after_the_other(monkeypatch):

@@ -107,10 +107,10 @@ def test_abort_tells_the_others_why() -> None:
             world.abort("ValueError: rotten")
         return world.barrier()
 
-    told, aborter = run_world(2, work)
-    assert isinstance(told, CollectiveAbortedError)
-    assert told.peer == 1
-    assert "rotten" in str(told)
+    reported, aborter = run_world(2, work)
+    assert isinstance(reported, CollectiveAbortedError)
+    assert reported.peer == 1
+    assert "rotten" in str(reported)
     assert isinstance(aborter, CollectiveCancelledError)
 
 

@@ -361,7 +361,7 @@ def test_another_body_or_path_under_the_same_signature(raw, path, body):
 
 
 def test_two_jobs_with_one_key_do_not_form_one_world(server):
-    """A rank of another job comes to this job's coordinator: it is told so, and its place stays free."""
+    """A rank of another job connects to this job's coordinator: the error says so, and the place stays free."""
     with CoordinatorClient(server.endpoint, KEY, "job-b") as stray:
         with pytest.raises(OtherJobError, match=r"coordinator of the job 'job', .* belongs to the job 'job-b'"):
             stray.join(TaskKey("worker", 1), size=2, node="n", pid=1, address="stray", timeout=within(20))
@@ -398,7 +398,7 @@ def test_an_oversized_body(signed):
         ("/v1/get", b'{"key": "k", "version": true, "timeout": 0}'),
         ("/v1/get", b'{"key": "k", "version": 0, "timeout": -1}'),
         ("/v1/get", b'{"key": "k", "version": 0, "timeout": NaN}'),
-        ("/v1/leave", b'{"task": "nobody"}'),
+        ("/v1/leave", b'{"task": "unknown"}'),
         ("/v1/beat", b'{"task": {"type": "worker", "index": 0}, "activity": "", "info": 3}'),
         ("/v1/exited", b'{"record": {}}'),
     ],
@@ -461,7 +461,7 @@ def is_cut_off(connection):
 
 
 def test_a_client_that_sends_slowly_is_cut_off(caplog):
-    # Not shorter: whoever is slow is meant, and on a busy machine that is this test, too.
+    # Not shorter: the limit ends slow peers, and on a busy machine this test is slow, too.
     with serve(body_timeout=2.0) as server, ByHand(server.endpoint) as one:
         session, slow = one.greet(KEY), one.http.sock
         slow.sendall(head(session.request_headers("POST", "/v1/status", b" " * 100), 100) + b" ")

@@ -242,7 +242,7 @@ class Player:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_invariants_over_random_events(seed):
-    """At any time: a world is complete or not there, a failure stays, and whoever waits has a deadline."""
+    """At any time: a world is complete or absent, a failure stays, and every wait has a deadline."""
     player = Player(seed)
     state, failure, generation = player.state, None, 0
     for _ in range(60):
@@ -286,8 +286,8 @@ def test_of_several_lost_members_the_first_is_told_that_no_other_has_ended():
     for index in range(3):
         state.join(request(index, 3), now=0.0)
     assert state.lost_member(1) is None
-    told = ExceptionRecord("PeerLostError", "rank 2 is gone", "", 0.5, consequence=True)
-    state.exited(replace(ended(0, code=1), time=0.5, exception=told), now=1.0)  # its agent has spoken first
+    consequence = ExceptionRecord("PeerLostError", "rank 2 is gone", "", 0.5, consequence=True)
+    state.exited(replace(ended(0, code=1), time=0.5, exception=consequence), now=1.0)  # its agent has spoken first
     state.exited(replace(ended(1, signal=15), time=2.0, stopped=True), now=2.0)
     state.exited(ended(2, signal=9), now=2.0)
     assert state.lost_member(1) == (2, "rank 2 (worker:2, pid 102) was killed by SIGKILL")
@@ -305,8 +305,8 @@ def test_one_that_has_ended_well_is_what_others_may_miss():
     state = membership(3)
     for index in range(3):
         state.join(request(index, 3), now=0.0)
-    told = ExceptionRecord("PeerLostError", "rank 1 is gone", "", 0.5, consequence=True, blames=1)
-    state.exited(replace(ended(0, code=1), exception=told), now=1.0)
+    consequence = ExceptionRecord("PeerLostError", "rank 1 is gone", "", 0.5, consequence=True, blames=1)
+    state.exited(replace(ended(0, code=1), exception=consequence), now=1.0)
     state.exited(ended(1, code=0), now=1.5)
     assert state.lost_member(1)[0] == 1
     state.exited(ended(2, signal=9), now=2.0)

@@ -121,7 +121,7 @@ def test_the_first_cause_is_no_consequence():
     assert first_cause([]) is None
 
 
-def told(rank, time, blames, *, node="node", seen=0.0):
+def blaming(rank, time, blames, *, node="node", seen=0.0):
     """The end of a rank whose error names another."""
     exception = ExceptionRecord("PeerLostError", "text", "", time, consequence=True, blames=blames)
     return replace(record(rank, time), exception=exception, node=node, seen=seen)
@@ -159,21 +159,21 @@ def test_on_one_host_its_clock_decides():
     assert first_cause([later, first]) is first
 
 
-def test_the_rank_that_others_blame_comes_before_one_that_no_other_has_met():
+def test_the_rank_that_others_blame_comes_before_one_that_no_rank_blames():
     blamed = replace(record(3, 50.0, code=3), node="b", seen=9.0)
     by_the_way = replace(record(5, 40.0, signal=11), node="c", seen=8.0)
-    assert first_cause([by_the_way, told(0, 1.0, 3, seen=7.0), blamed]) is blamed
+    assert first_cause([by_the_way, blaming(0, 1.0, 3, seen=7.0), blamed]) is blamed
 
 
 def test_blame_leads_over_several_ranks_to_the_first():
-    chain = [told(0, 1.0, 1), told(1, 2.0, 2), record(2, 3.0, signal=15, stopped=True), told(4, 0.5, 0)]
+    chain = [blaming(0, 1.0, 1), blaming(1, 2.0, 2), record(2, 3.0, signal=15, stopped=True), blaming(4, 0.5, 0)]
     assert first_cause(chain) is chain[2]
-    circle = [told(0, 2.0, 1), told(1, 1.0, 0)]
+    circle = [blaming(0, 2.0, 1), blaming(1, 1.0, 0)]
     assert first_cause(circle) is circle[1]
-    assert first_cause([told(0, 1.0, 0)]).rank == 0
+    assert first_cause([blaming(0, 1.0, 0)]).rank == 0
 
 
-def test_failures_are_listed_as_they_were_heard_of():
+def test_failures_are_listed_in_order_of_arrival():
     heard = [replace(record(rank, 9.0 - rank), seen=float(rank + 1)) for rank in range(3)]
     assert in_order_of_arrival([heard[2], heard[0], record(4, 0.1, code=0), heard[1]]) == heard
 
@@ -201,10 +201,10 @@ def test_both_ends_of_a_huge_text_are_kept(tmp_path, letter):
     assert "test_both_ends" in found.traceback
 
 
-def test_a_rank_that_horovod_tells_of_anothers_end_is_no_cause():
-    told = (
+def test_a_rank_that_fails_since_horovod_was_shut_down_is_not_the_cause():
+    line = (
         "UnknownError: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to"
     )
-    cause, other = record(1, 2.0), replace(record(0, 1.0), stderr_tail=("Traceback:", told))
+    cause, other = record(1, 2.0), replace(record(0, 1.0), stderr_tail=("Traceback:", line))
     assert first_cause([other, cause]) is cause
     assert first_cause([other]) is other

@@ -21,7 +21,7 @@ from tfcollective.errors import ConfigError
 
 
 class Stubborn(MemoryFileSystem):
-    """As WebHDFS: a file in the way of a rename is not replaced, and nobody is told."""
+    """As WebHDFS: a rename does not replace an existing file, and reports no error."""
 
     protocol = "stubborn"
     store: ClassVar[dict] = {}
@@ -111,7 +111,7 @@ def test_what_a_killed_writer_leaves_goes_when_it_is_old(tmp_path):
     for target in (tmp_path / "x", f"file://{tmp_path}/x"):
         left.write_text("half")
         write(target, "whole")
-        assert left.exists()  # somebody may be writing it
+        assert left.exists()  # another process may be writing it
         os.utime(left, (1e9, 1e9))
         write(target, "whole")
         assert {path.name for path in tmp_path.iterdir()} == {"x", ".x.tmp"}
@@ -146,10 +146,10 @@ def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
-    with pytest.raises(OSError, match=r"No space left on device: '.*x'") as told, files.written_whole(tmp_path / "x"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*x'") as raised, files.written_whole(tmp_path / "x"):
         with open("/dev/full", "wb", buffering=0) as full:
             full.write(b"text")
-    assert told.value.errno == errno.ENOSPC
+    assert raised.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
 
 

@@ -77,7 +77,7 @@ def test_a_bad_key_is_refused(tmp_path, text, reason):
 
 
 def test_a_key_in_something_that_is_no_file_is_refused_at_once(tmp_path):
-    """The open of a pipe that nobody writes to would wait for ever, and the read of a directory fails."""
+    """Opening a pipe without a writer would block for ever, and reading a directory fails."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "directory").mkdir(mode=0o700)
     for name in ("pipe", "directory"):

@@ -59,7 +59,7 @@ def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_backup_that_cannot_be_read_now_is_not_called_damaged(tmp_path: Path, monkeypatch: Any) -> None:
-    """Whoever believed that would delete it; and the job would not be tried again."""
+    """A user who is shown "damaged" would delete it, and the job would not be started again."""
     fsspec = pytest.importorskip("fsspec")
     url = f"memory://away-{tmp_path.name}/backup.npz"
     write_backup(url, Backup(Position(1), [], [[]]))

@@ -19,7 +19,7 @@ import tfcollective.keras as tfk
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 keras = tf.keras
 
-STRANGER = """
+LOADER = """
 import json, os, sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -51,7 +51,7 @@ def test_saved_models_load_in_a_process_without_tfcollective(tmp_path: Path) -> 
         for path in paths:
             trained(getattr(keras.optimizers, path.stem)()).save(path)
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER, *map(str, paths)], capture_output=True, text=True, timeout=170, check=False
+        [sys.executable, "-c", LOADER, *map(str, paths)], capture_output=True, text=True, timeout=170, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

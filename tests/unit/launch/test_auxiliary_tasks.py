@@ -90,7 +90,7 @@ def test_an_evaluator_stands_in_its_own_tf_config_only():
 
 
 class Handle:
-    """An agent that ends when it is told to, or at once."""
+    """An agent that ends when it is stopped, or at once."""
 
     def __init__(self, failure=None, ends=True):
         self.failure, self.stopped = failure, threading.Event()
@@ -105,7 +105,7 @@ class Handle:
         return self.failure
 
 
-def test_an_agent_with_auxiliary_tasks_only_concerns_nobody():
+def test_an_agent_with_auxiliary_tasks_only_does_not_fail_the_job():
     training, side = Handle(ends=False), Handle(AgentFailure("its host is down", 1.0))
     agents = Agents([training], [side])
     failures = []

@@ -1,4 +1,4 @@
-"""Waiting for nodes: which count, which are told to go, and what is said of those that do not come."""
+"""Waiting for nodes: which ones count, which are released, and how missing ones are reported."""
 
 import time
 

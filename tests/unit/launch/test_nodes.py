@@ -34,7 +34,7 @@ class Client:
 
     def wait_while(self, key, name, limit):
         self.waits.append((key, name, limit))
-        if self.answer is UNTOLD:
+        if self.answer is UNREPORTED:
             assert self.put_first.wait(within(20))
             return self.stored
         if isinstance(self.answer, Exception):
@@ -49,7 +49,7 @@ class Client:
         self.put_first.set()
 
 
-UNTOLD = object()  # the node has told nothing, and gives signs of life
+UNREPORTED = object()  # the node has reported nothing, and is alive
 SILENT = None
 
 
@@ -57,7 +57,7 @@ def end(failure=None, signal=None):
     return Entry({"failure": failure, "signal": signal}, 1)
 
 
-def node(answer=UNTOLD, facts=FACTS, **provider):
+def node(answer=UNREPORTED, facts=FACTS, **provider):
     made = Node(facts, Client(answer), FakeProvider(pipes=True, **provider))
     made.provider = made._provider
     made.lines = made.provider.lines

@@ -154,13 +154,13 @@ def failing(monkeypatch, submitter, name, times):
 def test_results_are_fetched_although_answers_get_lost(client, submitter, monkeypatch):
     for task in PLAN.tasks:
         client.put_blob(f"result/{task}", str(task).encode())
-    told = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True}, daemon=True)
-    told.start()
+    report = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True}, daemon=True)
+    report.start()
     failing(monkeypatch, submitter, "result/worker:1", 3)
     ended = submitter.follow(PLAN, lambda: None, (), results=True)
     assert ended.outcome.results == {"worker:0": b"worker:0", "worker:1": b"worker:1"}
-    told.join(within(20))
-    assert not told.is_alive()
+    report.join(within(20))
+    assert not report.is_alive()
 
 
 def test_ctrl_c_ends_the_fetching_of_results(client, submitter, monkeypatch):
@@ -209,13 +209,13 @@ def test_results_of_a_job_that_failed_are_not_fetched(client, submitter, monkeyp
 def test_a_report_may_be_larger_than_a_message(client, submitter):
     tail = tuple("x" * 2000 for _ in range(20))
     exits = tuple(ExitRecord(f"worker:{n}", n, "n", 7, 3, None, 1.0, stderr_tail=tail) for n in range(120))
-    told = HostedOutcome(JobOutcome(exits, initialised=True), ())
-    platform_side._tell(client, told, followed=False)
+    large = HostedOutcome(JobOutcome(exits, initialised=True), ())
+    platform_side._tell(client, large, followed=False)
     assert submitter.follow(PLAN, lambda: None, (), results=False).outcome.exits == exits
 
 
 @pytest.mark.parametrize("earlier", [[], [signal.SIGINT]])
-def test_a_coordinator_of_which_nobody_knows_anything_is_given_up(server, follower, earlier):
+def test_a_coordinator_that_neither_answers_nor_is_known_to_the_platform_is_given_up(server, follower, earlier):
     """YARN forgets its applications when a ResourceManager without recovery is started again."""
     server.close()
     limit = {"job_lost_after_signal" if earlier else "job_lost": 0.5}

@@ -46,8 +46,8 @@ def test_the_first_cause_stands_on_top_and_gives_the_exit_code():
 
 def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
     cause = record(1, 1.0, number=signal.SIGTERM, stopped=True, exception=exception())
-    told = record(0, 2.0, exception=exception("CollectiveAbortedError", consequence=True))
-    bad = outcome(told, cause)
+    consequence = record(0, 2.0, exception=exception("CollectiveAbortedError", consequence=True))
+    bad = outcome(consequence, cause)
     assert exit_code(bad) == 1
     assert render(bad).splitlines() == [
         "the job failed: rank 1 (worker:1, pid 41) failed, and was stopped before its process had ended",

@@ -1,4 +1,4 @@
-"""When a job that failed is started again, and with what; the launcher is one that says what it is told."""
+"""When a job that failed is started again, and with which specification; the launcher returns scripted outcomes."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def exception(kind="OSError", *, permanent=False):
 KILLED = ended(number=signal.SIGKILL)
 
 
-class Told(Launcher):
+class Scripted(Launcher):
     """Gives the outcomes one after the other, and keeps the specifications."""
 
     def __init__(self, *outcomes, can_restart=True):
@@ -63,7 +63,7 @@ def start(launcher, pauses=None, **fields):
 
 
 def test_a_job_that_fails_is_started_again_until_it_does_not(capsys):
-    launcher, pauses = Told(KILLED, ended(3, generation=4), ended()), []
+    launcher, pauses = Scripted(KILLED, ended(3, generation=4), ended()), []
     outcome = start(launcher, pauses, max_restarts=5, log_dir="/logs")
     assert exit_code(outcome) == 0
     assert pauses == [1.0, 2.0]
@@ -87,7 +87,7 @@ DOWN = LaunchError("nothing was started, because not all hosts can take part:\n 
 
 
 def test_a_host_that_is_still_down_is_one_more_start_that_failed(capsys):
-    launcher, pauses = Told(LOST, DOWN, RendezvousError("2 of 3 agents came"), ended()), []
+    launcher, pauses = Scripted(LOST, DOWN, RendezvousError("2 of 3 agents came"), ended()), []
     outcome = start(launcher, pauses, max_restarts=5)
     assert exit_code(outcome) == 0
     assert pauses == [1.0, 2.0, 4.0]
@@ -102,7 +102,7 @@ def test_a_host_that_is_still_down_is_one_more_start_that_failed(capsys):
 
 
 def test_a_host_that_stays_down_ends_the_job_when_all_starts_are_used_up():
-    outcome = start(Told(LOST, DOWN, DOWN), max_restarts=2)
+    outcome = start(Scripted(LOST, DOWN, DOWN), max_restarts=2)
     assert (exit_code(outcome), len(outcome.earlier)) == (75, 2)
     assert render(outcome).splitlines()[-2:] == str(DOWN).splitlines()
     with pytest.raises(LaunchError, match=r"(?s)started again 2 times:.*has not answered.*C: ssh cannot connect"):
@@ -111,11 +111,11 @@ def test_a_host_that_stays_down_ends_the_job_when_all_starts_are_used_up():
 
 def test_a_first_start_that_cannot_be_made_is_the_end():
     with pytest.raises(LaunchError, match="C: ssh cannot connect"):
-        start(Told(DOWN), max_restarts=5)
+        start(Scripted(DOWN), max_restarts=5)
 
 
 def test_settings_that_cannot_be_used_any_longer_are_final_and_the_starts_before_are_told():
-    outcome = start(Told(KILLED, ConfigError("no interface here is eth7")), max_restarts=5)
+    outcome = start(Scripted(KILLED, ConfigError("no interface here is eth7")), max_restarts=5)
     assert exit_code(outcome) == 70
     text = render(outcome)
     assert "  1. because rank 0 (worker:0, pid 41) was killed by SIGKILL" in text
@@ -124,11 +124,11 @@ def test_settings_that_cannot_be_used_any_longer_are_final_and_the_starts_before
 
 
 def test_not_more_often_than_asked():
-    launcher = Told(KILLED, KILLED)
+    launcher = Scripted(KILLED, KILLED)
     outcome = start(launcher, max_restarts=1)
     assert (exit_code(outcome), len(launcher.specs), outcome.not_restarted) == (137, 2, "")
     assert "started again once" in render(outcome)
-    assert start(Told(KILLED)).earlier == ()
+    assert start(Scripted(KILLED)).earlier == ()
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_not_more_often_than_asked():
         ended(2),
         ended(127, initialised=False),
         ended(1, initialised=False),
-        ended(agent_failure="killed by somebody", host_lost=True, not_restarted="the application was killed"),
+        ended(agent_failure="killed by a user", host_lost=True, not_restarted="the application was killed"),
     ],
 )
 def test_what_would_come_again_is_final_and_so_is_ctrl_c(outcome):
-    launcher = Told(outcome)
+    launcher = Scripted(outcome)
     last = start(launcher, max_restarts=3)
     assert len(launcher.specs) == 1
     assert ("it was not started again" in render(last)) == (outcome.stopped_by is None)
@@ -163,7 +163,7 @@ def test_what_would_come_again_is_final_and_so_is_ctrl_c(outcome):
 )
 def test_what_may_pass_is_tried_again(outcome):
     assert obstacle(outcome) is None
-    launcher = Told(outcome, ended())
+    launcher = Scripted(outcome, ended())
     assert len(start(launcher, max_restarts=1).earlier) == 1
 
 
@@ -176,7 +176,7 @@ def test_a_host_that_ends_late_does_not_make_a_permanent_error_be_tried_again():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_between_two_starts_ends_the_job(number):
-    launcher, before = Told(KILLED, ended()), signal.getsignal(number)
+    launcher, before = Scripted(KILLED, ended()), signal.getsignal(number)
     outcome = run_job(
         launcher,
         JobSpec(("x",), 1, max_restarts=3),
@@ -194,14 +194,14 @@ def test_a_signal_ends_the_pause_at_once(monkeypatch):
     timer.start()
     begin = time.monotonic()
     spec = JobSpec(("x",), 1, max_restarts=3)
-    assert exit_code(run_job(Told(KILLED), spec, stop_signals=(signal.SIGTERM,))) == 128 + signal.SIGTERM
+    assert exit_code(run_job(Scripted(KILLED), spec, stop_signals=(signal.SIGTERM,))) == 128 + signal.SIGTERM
     assert time.monotonic() - begin < within(20)
 
 
 def test_a_launcher_without_agents_of_its_own_says_so():
     with pytest.raises(ConfigError, match="does not start the agents itself"):
-        start(Told(can_restart=False), max_restarts=1)
-    assert exit_code(start(Told(ended(), can_restart=False))) == 0
+        start(Scripted(can_restart=False), max_restarts=1)
+    assert exit_code(start(Scripted(ended(), can_restart=False))) == 0
 
 
 @pytest.mark.parametrize("count", [-1, True, "2", 1.5])

@@ -52,10 +52,10 @@ def test_ranks_on_several_hosts_have_it_too():
     spec = JobSpec(("true",), 2, hosts=parse_hosts("a:1,b:1"), tasks=tasks, task_specs=specs)
     plan = plan_hosts(spec, share_out(spec.hosts, 2), {})
     endpoints = {one.task: Endpoint(one.host, 20000 + place) for place, one in enumerate(plan.processes)}
-    told = {str(one.task): one.env.get("TF_CONFIG") for one in with_tf_config(plan, endpoints).processes}
-    assert json.loads(told["worker:0"])["cluster"] == {"chief": ["a:20000"], "worker": ["b:20001"]}
-    assert json.loads(told["evaluator:0"])["task"] == {"type": "evaluator", "index": 0}
-    assert told["tensorboard:0"] is None
+    configs = {str(one.task): one.env.get("TF_CONFIG") for one in with_tf_config(plan, endpoints).processes}
+    assert json.loads(configs["worker:0"])["cluster"] == {"chief": ["a:20000"], "worker": ["b:20001"]}
+    assert json.loads(configs["evaluator:0"])["task"] == {"type": "evaluator", "index": 0}
+    assert configs["tensorboard:0"] is None
 
 
 def test_agents_that_others_start_get_none():

@@ -1,4 +1,4 @@
-"""What MLflow is told of a job, by a file store of its own; and that a job does not mind when it cannot be told."""
+"""What is logged to MLflow about a job, read from a file store. A job does not fail when MLflow does."""
 
 import json
 import sys
@@ -86,7 +86,7 @@ def store(tmp_path, monkeypatch):
     uri = (tmp_path / "runs").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setattr(module, "_FLUSH_S", within(60))  # what follows is about all that is told
+    monkeypatch.setattr(module, "_FLUSH_S", within(60))  # these tests wait for everything that is logged
     mlflow.set_tracking_uri(uri)
     yield mlflow.MlflowClient()
     mlflow.set_tracking_uri(None)

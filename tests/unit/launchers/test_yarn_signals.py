@@ -107,7 +107,7 @@ def test_when_it_is_about_to_be_left_to_itself(remembered):
 
 def test_when_it_is_about_to_be_followed(remembered, monkeypatch):
     remembered.when = "remember"
-    told = []
+    forwarded = []
 
     class Client:
         def __init__(self, coordinator, key):
@@ -120,12 +120,12 @@ def test_when_it_is_about_to_be_followed(remembered, monkeypatch):
             pass
 
         def follow(self, plan, gone, stop_signals, *, results, earlier):
-            told.extend(earlier)
+            forwarded.extend(earlier)
             return HostedOutcome(JobOutcome((), initialised=True, stopped_by=earlier[0]), ())
 
     monkeypatch.setattr(launcher, "HostedClient", Client)
     assert submit(Yarn(None), detach=False).ended.outcome.stopped_by == signal.SIGINT
-    assert told == [signal.SIGINT]
+    assert forwarded == [signal.SIGINT]
 
 
 def test_without_one_it_is_left_to_itself(remembered):

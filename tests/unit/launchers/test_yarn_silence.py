@@ -42,7 +42,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    """Time passes only while somebody sleeps."""
+    """Time passes only in sleep()."""
     now = [0.0]
 
     def sleep(seconds):
@@ -58,7 +58,7 @@ def yarn(failures):
 
 
 class Slow:
-    """skein's client: it has sent the application when it is told so."""
+    """skein's client: submit() returns once `sent` is set."""
 
     def __init__(self):
         self.sent, self.killed = threading.Event(), queue.SimpleQueue()
@@ -195,26 +195,26 @@ def test_what_became_of_the_job_is_told_although_nobody_tells_of_its_application
 
 
 def test_containers_of_an_application_that_was_killed_are_not_the_cause():
-    """Their nodes may hear of it before the master's."""
-    gone = AppState("KILLED", "KILLED", "killed by somebody", "default", "", "h")
+    """Their nodes may end before the master's."""
+    gone = AppState("KILLED", "KILLED", "killed by a user", "default", "", "h")
     lost = JobOutcome((), initialised=True, agent_failure="the container of worker-0 was ended", host_lost=True)
     for outcome, failure, final in (
-        (lost, "killed by somebody", "the application was killed"),
+        (lost, "killed by a user", "the application was killed"),
         (replace(lost, host_lost=False), "the container of worker-0 was ended", ""),
         (replace(lost, stopped_by=2), "the container of worker-0 was ended", ""),
         (JobOutcome((), initialised=True), None, ""),
     ):
-        told = _with_cause(
+        reported = _with_cause(
             HostedOutcome(outcome, (ContainerRow("worker-0", ()),)), gone, lambda state: state.why
         ).outcome
-        assert (told.agent_failure, told.not_restarted) == (failure, final)
+        assert (reported.agent_failure, reported.not_restarted) == (failure, final)
 
 
 def test_ranks_that_yarn_has_stopped_with_the_application_are_not_the_cause():
     gone = AppState("FAILED", "FAILED", "the master was killed", "default", "", "h")
     stopped = ExitRecord("worker:0", 0, "n", 7, None, 15, 2.0, True)
     raised = ExitRecord("worker:0", 0, "n", 7, 1, None, 2.0, False)
-    told = [
+    reported = [
         _with_cause(
             HostedOutcome(JobOutcome(exits, initialised=True, stopped_by=by), ()), state, lambda state: state.why
         )
@@ -226,4 +226,4 @@ def test_ranks_that_yarn_has_stopped_with_the_application_are_not_the_cause():
             ((stopped,), None, replace(gone, state="FINISHED")),
         )
     ]
-    assert [one.outcome.agent_failure for one in told] == ["the master was killed", None, None, None, None]
+    assert [one.outcome.agent_failure for one in reported] == ["the master was killed", None, None, None, None]

@@ -40,8 +40,8 @@ def test_the_import_is_cheap():
         "import sys, time, json; t = time.process_time(); import tfcollective; t = time.process_time() - t;"
         "print(json.dumps([t, sorted({n.partition('.')[0] for n in sys.modules})]))"
     )
-    # Its own time, as somebody else may have the processor; of several runs, as caches may be cold.
+    # The process's own time, since other processes may hold the processor; of several runs, since caches may be cold.
     runs = [json.loads(subprocess.check_output([sys.executable, "-c", program])) for _ in range(3)]
     seconds, modules = min(runs)
     assert not {"numpy", "aiohttp", "urllib3", "tensorflow", "keras", "click", "rich", "psutil"} & set(modules)
-    assert seconds < 0.15  # of a core: how long it has to wait for one is not its own doing
+    assert seconds < 0.15  # of a core; the time that it waits for one does not count

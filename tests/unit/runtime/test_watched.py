@@ -1,4 +1,4 @@
-"""A native call that waits for other ranks, with somebody who looks whether they still exist."""
+"""A native call that waits for other ranks, with a watcher that checks whether they still exist."""
 
 from __future__ import annotations
 

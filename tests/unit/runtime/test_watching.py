@@ -38,10 +38,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return shown
 
 
-def test_a_crash_is_recorded_told_and_shown(tmp_path: Path, quiet: list[BaseException]) -> None:
-    told: list[str] = []
+def test_a_crash_is_recorded_reported_and_shown(tmp_path: Path, quiet: list[BaseException]) -> None:
+    aborted: list[str] = []
     before = sys.excepthook
-    hook = CrashHook(str(tmp_path / "record"), told.append, lambda: None)
+    hook = CrashHook(str(tmp_path / "record"), aborted.append, lambda: None)
     hook.install()
     crash(hook, ValueError("rotten\nand more"))
     hook.remove()
@@ -50,20 +50,20 @@ def test_a_crash_is_recorded_told_and_shown(tmp_path: Path, quiet: list[BaseExce
     assert record is not None
     assert (record.type, record.message, record.consequence) == ("ValueError", "rotten\nand more", False)
     assert "test_watching" in record.traceback
-    assert told == ["ValueError: rotten"]
+    assert aborted == ["ValueError: rotten"]
     assert isinstance(quiet[0], ValueError)
 
 
-def test_the_others_are_told_even_if_the_record_fails() -> None:
-    told: list[str] = []
+def test_the_others_get_the_cause_even_if_the_record_fails() -> None:
+    aborted: list[str] = []
 
     def fail() -> None:
-        raise RuntimeError("of ours")
+        raise RuntimeError("in the record")
 
-    hook = CrashHook("record", told.append, fail)
-    with pytest.raises(RuntimeError, match="of ours"):
+    hook = CrashHook("record", aborted.append, fail)
+    with pytest.raises(RuntimeError, match="in the record"):
         crash(hook, PeerLostError("gone"))
-    assert told == ["PeerLostError: gone"]
+    assert aborted == ["PeerLostError: gone"]
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_an_error_raised_because_of_a_collective_counts() -> None:
 
 
 def test_a_record_that_cannot_be_written_does_not_hide_the_error(quiet: list[BaseException]) -> None:
-    told: list[str] = []
-    hook = CrashHook("/nonexistent/record", told.append, lambda: None)
+    aborted: list[str] = []
+    hook = CrashHook("/nonexistent/record", aborted.append, lambda: None)
     hook.install()
     crash(hook, ValueError("x"))
-    assert told == ["ValueError: x"]
+    assert aborted == ["ValueError: x"]
     assert len(quiet) == 1
 
 

@@ -46,7 +46,7 @@ def test_data_come_from_the_service(tmp_path: Path, world: None) -> None:
     computing.join(60)
     assert not computing.is_alive()
     assert not file.exists()
-    config.compute_client().shutdown()  # nobody is there any more, which does no harm
+    config.compute_client().shutdown()  # the service has ended; a second shutdown does no harm
 
 
 def test_the_dispatcher_may_run_in_training(tmp_path: Path, world: None) -> None:

@@ -57,11 +57,11 @@ def test_the_collectives_of_the_keras_module() -> None:
         assert float(tfk.allreduce(2.0, "mine", False)) == 4.0
         assert float(tfk.allreduce(2.0, prescale_factor=3.0, op=tfk.Sum)) == 12.0
         np.testing.assert_array_equal(tfk.allgather([1.0, 2.0]), [1.0, 2.0, 1.0, 2.0])
-        assert float(tfk.broadcast(5.0, 0, "told")) == 5.0
+        assert float(tfk.broadcast(5.0, 0, "own")) == 5.0
         with tf.Graph().as_default():
             tf.compat.v1.get_variable("v", initializer=1.0)
             assert tfk.broadcast_global_variables(0).type == "NoOp"
-    assert [entry for entry in ops.ran if entry.endswith(("mine", "told"))] == ["allreduce mine", "broadcast told"]
+    assert [entry for entry in ops.ran if entry.endswith(("mine", "own"))] == ["allreduce mine", "broadcast own"]
     with fake_world(size=1):
         np.testing.assert_array_equal(tfk.reducescatter([1.0, 2.0], op=tfk.Sum), [1.0, 2.0])
 

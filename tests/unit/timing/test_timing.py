@@ -59,7 +59,7 @@ def test_a_hosted_job_has_ended_before_its_submitter_gives_it_up():
 def test_the_coordinator_answers_a_poll_before_its_client_gives_up():
     assert TIMING.poll <= TIMING.longest_poll
     assert TIMING.poll + TIMING.reply < TIMING.longest_poll + TIMING.join_margin
-    assert TIMING.reply < TIMING.join_margin  # of a rank that is told that the others have not come
+    assert TIMING.reply < TIMING.join_margin  # the reply to a rank that the others have not joined
     assert TIMING.connect <= TIMING.reply
 
 

@@ -255,7 +255,7 @@ STANDIN_EXPORT CUresult cuDeviceGetName(char* name, int size, CUdevice) {
 STANDIN_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   std::memset(uuid->bytes, 0, sizeof(uuid->bytes));
   uuid->bytes[0] = 0x5a;
-  // Each process is told its GPU by number, as CUDA_VISIBLE_DEVICES does.
+  // Each process gets the number of its GPU, as with CUDA_VISIBLE_DEVICES.
   uuid->bytes[15] = static_cast<unsigned char>(standin_get("first_device", 0) + device);
   return tfc::kCudaSuccess;
 }

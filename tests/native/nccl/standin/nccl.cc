@@ -1,6 +1,6 @@
 // Ranks meet in a file of shared memory that the unique id names. An operation is work of the CUDA stand-in's stream:
 // each rank writes what it brings into its slot, waits for the others, and reads theirs. Ranks that ask for different
-// things wait for ever, as with NCCL, until somebody aborts.
+// things wait for ever, as with NCCL, until the communicator is aborted.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -428,7 +428,7 @@ STANDIN_EXPORT const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 
-STANDIN_EXPORT const char* ncclGetLastError(ncclComm_t) { return "the stand-in was told to fail"; }
+STANDIN_EXPORT const char* ncclGetLastError(ncclComm_t) { return "the stand-in was set to fail"; }
 
 STANDIN_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank,
                                                    ncclConfig_t* config) {
