@@ -19,6 +19,8 @@ from tfcollective.control.auth import ConnectionProof
 __all__ = ["Door"]
 
 _TLS_HANDSHAKE = b"\x16"
+# The server limits how long a connection may take to authenticate, and knows when it is slow itself. This is longer.
+_HANDSHAKE_S = 600.0
 # How long (s) a connection that is closed waits for the client's own end of TLS. An idle client does not read it, and
 # nothing depends on it: each reply has its length and its proof. Python 3.10 waits until the client closes.
 _END_OF_TLS: dict[str, Any] = {"ssl_shutdown_timeout": 0.5} if sys.version_info >= (3, 11) else {}
@@ -30,7 +32,6 @@ class Door(asyncio.Protocol):
     Args:
         http: the protocol that serves the connection.
         tls: the context for connections that begin with a TLS handshake; None: serve plain ones only.
-        handshake_timeout: how long (s) the TLS handshake may take.
         on_failure: called with the reason when the handshake fails.
         on_end: called once when the connection has ended.
     """
@@ -39,7 +40,6 @@ class Door(asyncio.Protocol):
         self,
         http: asyncio.Protocol,
         tls: ssl.SSLContext | None,
-        handshake_timeout: float,
         on_failure: Callable[[str], None],
         on_end: Callable[[Door], None],
     ) -> None:
@@ -51,7 +51,6 @@ class Door(asyncio.Protocol):
         self.session: ConnectionProof | None = None
         """What its requests are proved with, after the greeting."""
         self._tls = tls
-        self._tls_timeout = handshake_timeout
         self._on_failure = on_failure
         self._on_end = on_end
         self._peek: socket.socket | None = None
@@ -148,7 +147,7 @@ class Door(asyncio.Protocol):
                 self,
                 self._tls,
                 server_side=True,
-                ssl_handshake_timeout=self._tls_timeout,
+                ssl_handshake_timeout=_HANDSHAKE_S,
                 **_END_OF_TLS,
             )
         except OSError as error:

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +34,10 @@ from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
 if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+
     from tfcollective.control.certificate import Certificate
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
@@ -40,6 +45,7 @@ __all__ = ["CoordinatorServer", "ServerOptions"]
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _LINGER_S = 1.0
+_SHUTDOWN_S = 0.2
 _THREAD_TIMEOUT_S = 10.0
 _MAX_UNAUTHENTICATED = 128
 _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
@@ -105,7 +111,7 @@ class CoordinatorServer:
         self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._runner: web.AppRunner | None = None
+        self._http: web.Server | None = None
         self._server: asyncio.Server | None = None
         self._limiter = UnauthenticatedConnectionLimiter(
             options.body_timeout,
@@ -146,7 +152,7 @@ class CoordinatorServer:
         return self._endpoint
 
     def close(self) -> None:
-        """Ends all waits and the thread; what clients send afterwards finds nobody. A second call does nothing."""
+        """Ends all waits and the thread; what clients send afterwards is not answered. A second call does nothing."""
         if self._loop is None or self._thread is None or self._closing:
             return
         self._on_thread(self._shut_down())
@@ -186,14 +192,16 @@ class CoordinatorServer:
     # ---- life ------------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> Endpoint:
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._serve)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._note_trouble)
-        self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=0.2, lingering_time=_LINGER_S, logger=self._refusals.as_logger()
+        # No application: there is one route, and each request would pay for the search.
+        self._http = web.Server(
+            self._serve,
+            request_factory=partial(_request, loop),
+            access_log=None,
+            lingering_time=_LINGER_S,
+            logger=self._refusals.as_logger(),
         )
-        await self._runner.setup()
         self._certificate = _certificate_for(self._options)
         self._server = await loop.create_server(
             self._admit, self._options.bind_host, self._options.bind_port, backlog=_BACKLOG
@@ -204,11 +212,10 @@ class CoordinatorServer:
 
     def _admit(self) -> asyncio.Protocol:
         """A connection comes."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        http = self._runner.server()
+        assert self._http is not None
+        http = self._http()
         tls = None if self._certificate is None else self._certificate.context
-        door = Door(http, tls, self._options.body_timeout, self._refusals.note, self._ended)
+        door = Door(http, tls, self._refusals.note, self._ended)
         self._doors[http] = door
         self._limiter.opened(door)
         return door
@@ -226,8 +233,10 @@ class CoordinatorServer:
         if self._server is not None:
             self._server.close()
         self._limiter.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._http is not None:
+            await asyncio.sleep(0)  # requests that have come are being answered, not dropped, after this
+            self._http.pre_shutdown()
+            await self._http.shutdown(_SHUTDOWN_S)
         for door in list(self._doors.values()):  # those that HTTP has not begun to serve
             if door.transport is not None:
                 door.transport.abort()
@@ -244,7 +253,7 @@ class CoordinatorServer:
 
     # ---- one request -----------------------------------------------------------------------------------------------
 
-    async def _serve(self, request: web.Request) -> web.Response:
+    async def _serve(self, request: web.BaseRequest) -> web.Response:
         try:
             door = self._doors.get(request.protocol)
             if door is None:
@@ -269,13 +278,16 @@ class CoordinatorServer:
         headers = {SIGNATURE: door.session.reply_signature(status, data)}
         return web.Response(status=status, body=data, headers=headers, content_type="application/json")
 
-    async def _body(self, request: web.Request) -> bytes:
-        """The body, which has come with the head as a rule: then no limit of time is needed, which costs a task."""
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        """The body, which has come with the head as a rule: then it needs neither a task nor a limit of time."""
         if request.content.is_eof():
-            return await request.read()
+            body: bytes = request.content.read_nowait()
+            if len(body) > MAX_BODY_BYTES:
+                raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(body))
+            return body
         return await asyncio.wait_for(request.read(), self._options.body_timeout)
 
-    def _greet(self, request: web.Request, door: Door) -> web.Response:
+    def _greet(self, request: web.BaseRequest, door: Door) -> web.Response:
         """The beginning of a connection. Raises Unauthenticated."""
         if door.session is not None:
             raise Unauthenticated("a second greeting")
@@ -288,12 +300,12 @@ class CoordinatorServer:
         headers = {SIGNATURE: welcome.proof(self._options.key)}
         return web.Response(body=welcome.to_body(), headers=headers, content_type="application/json")
 
-    def _may_be_plain(self, request: web.Request) -> bool:
+    def _may_be_plain(self, request: web.BaseRequest) -> bool:
         """Whether a connection needs no encryption; a peer that cannot be seen any more needs it."""
         encryption = self._options.encryption
         return encryption == "off" or (encryption == "auto" and is_loopback(request.remote or ""))
 
-    async def _answer(self, request: web.Request, body: bytes) -> tuple[int, bytes]:
+    async def _answer(self, request: web.BaseRequest, body: bytes) -> tuple[int, bytes]:
         """Status and body of the reply to a proved request."""
         if request.method != "POST" or not self._service.serves(request.path):
             return 404, encode(Refused(f"there is no {request.method} {request.path}"))
@@ -305,12 +317,24 @@ class CoordinatorServer:
         except Refusal as error:
             return 409, encode(Refused(str(error)))
 
-    def _refuse(self, request: web.Request, status: int, reason: str) -> web.Response:
+    def _refuse(self, request: web.BaseRequest, status: int, reason: str) -> web.Response:
         """The answer to a client that has not proved the key: says nothing, and the connection ends."""
         self._refusals.note(f"refused a request from {request.remote}: {reason}")
         response = web.Response(status=status, text="refused\n")
         response.force_close()
         return response
+
+
+def _request(
+    loop: asyncio.AbstractEventLoop,
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    """A request with the limit of a body."""
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
 
 
 def _certificate_for(options: ServerOptions) -> Certificate | None:

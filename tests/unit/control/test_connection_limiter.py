@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
+from manual_clock import ManualClock
+
 from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 
 
@@ -74,6 +76,25 @@ def test_many_that_come_at_once_do_not_end_one_that_came_before() -> None:
             await connection.end()
         assert not honest.ended
         assert not any(connection.ended for connection in crowd[-4:]), "so many may take their time"
+        limiter.close()
+
+    run(test)
+
+
+def test_a_coordinator_that_is_slow_does_not_end_connections_for_it() -> None:
+    async def test() -> None:
+        clock = ManualClock()
+        limiter = UnauthenticatedConnectionLimiter(timeout=10.0, most=100, look=0.25, clock=clock)
+        connection = FakeConnection()
+        limiter.opened(connection)
+        for _ in range(40):  # turns of the loop, in which the coordinator greets thousands
+            clock.advance(5.0)
+            limiter.opened(FakeConnection())
+            limiter.look()
+        assert not connection.ended
+        clock.advance(0.25)
+        limiter.look()
+        assert connection.ended
         limiter.close()
 
     run(test)
