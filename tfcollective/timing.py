@@ -19,7 +19,10 @@ class Timing:
 
     Attributes:
         heartbeat: between two signs of life of a rank, an agent or a submitter to the coordinator.
-        node_heartbeat: the same of a node, whose loss is to be noticed sooner.
+        node_heartbeat: the same of a node that waits for its first order; and longest_node_heartbeat: of one whose
+            launcher has said how long it may be silent, at most (:meth:`beat_within`).
+        relay: how long a rank waits for its node's agent to hand on its signs of life before it gives them to the
+            coordinator itself.
         watch: between two looks of the coordinator for those that are silent.
         longest_gap: as much of the time between two looks counts as silence at most: in the rest the coordinator was
             itself stopped.
@@ -72,6 +75,8 @@ class Timing:
 
     heartbeat: float = 2.0
     node_heartbeat: float = 1.5
+    longest_node_heartbeat: float = 3.0
+    relay: float = 10.0
     watch: float = 1.0
     longest_gap: float = 2.0
     coordinator_lost: float = 30.0
@@ -112,6 +117,11 @@ class Timing:
     retry_for: float = 30.0
     remind: float = 15.0
     idle: float = 5.0
+
+    def beat_within(self, host_timeout: float) -> float:
+        """How often (s) a node gives signs of life that may be silent for ``host_timeout`` seconds: often enough that a
+        beat may be lost, and no more often, because there may be a thousand nodes."""
+        return min(self.longest_node_heartbeat, host_timeout / 5)
 
 
 TIMING = Timing()

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tfcollective import log
@@ -41,6 +42,7 @@ from tfcollective.codec import decode, to_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.liveness import Heartbeat
 from tfcollective.control.records import JobDirectory
+from tfcollective.control.relay import BeatRelay
 from tfcollective.errors import ConfigError, CoordinatorError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
@@ -111,11 +113,13 @@ def _serve(settings: NodeSettings, orders: Orders, follow: _Follow | None, key_f
         if follow is not None:
             follow(node_client(settings), number)
         with node_client(settings) as client:
-            heartbeat = _heartbeat(client, number, interrupts)
+            relay = BeatRelay(partial(client.alive, node_name(number)))
+            heartbeat = _heartbeat(relay, interrupts)
             try:
                 config = _accepted(_first_order(orders, interrupts, settings.timeout))
                 heartbeat.limit = math.inf if config.lost_after is None else config.lost_after
-                end = _run(placed(config, settings, address), settings, number, orders, interrupts)
+                heartbeat.interval = config.beat_every
+                end = _run(placed(config, settings, address), settings, number, orders, interrupts, relay)
             except _Stopped as stopped:
                 end = stopped.end
             except Exception as error:
@@ -127,12 +131,12 @@ def _serve(settings: NodeSettings, orders: Orders, follow: _Follow | None, key_f
             return end.exit_code
 
 
-def _heartbeat(client: CoordinatorClient, number: int, interrupts: Interrupts) -> Heartbeat:
+def _heartbeat(relay: BeatRelay, interrupts: Interrupts) -> Heartbeat:
     def lost(cause: str) -> None:
         _LOG.error("agent: %s: ending the ranks", cause)
         interrupts.coordinator_lost()
 
-    made = Heartbeat(lambda: client.alive(node_name(number)), lost, TIMING.host_timeout, TIMING.node_heartbeat)
+    made = Heartbeat(relay, lost, TIMING.host_timeout, TIMING.node_heartbeat)
     made.start()
     return made
 
@@ -179,14 +183,24 @@ def _accepted(order: bytes) -> AgentConfig:
     return decode(order, AgentConfig, "the agent's configuration")
 
 
-def _run(config: AgentConfig, settings: NodeSettings, number: int, orders: Orders, interrupts: Interrupts) -> End:
+def _run(
+    config: AgentConfig,
+    settings: NodeSettings,
+    number: int,
+    orders: Orders,
+    interrupts: Interrupts,
+    relay: BeatRelay,
+) -> End:
     """Runs the processes to their end."""
     log.configure(config.log_level)
     become_subreaper()
     with _scratch_directory(config, number) as scratch:
         config = replace(config, scratch_dir=scratch)
+        beats = Path(scratch) / f"beats-{number}"  # another agent may have the same directory
+        relay.serve(beats, [worker.task for worker in config.workers])
         reporter = Reporter(CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key), config.job_id))
-        supervisor = Supervisor(config, _worker_environ(config, settings), current_node_id(), reporter)
+        environ = {**_worker_environ(config, settings), variable("beat_dir"): str(beats)}
+        supervisor = Supervisor(config, environ, current_node_id(), reporter)
         supervisor.start()
         reporter.start()
         end = Supervision(supervisor, orders, interrupts).run()

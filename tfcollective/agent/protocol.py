@@ -215,6 +215,7 @@ class AgentConfig(ProcessOptions):
         workers: the processes to run.
         scratch_dir: an existing private directory of this job on this node; empty: the agent makes one.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.
+        beat_every: how often (s) it sends a heartbeat.
         lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
             the end of the launcher ends the agent's stdin, too.
         placed: whether the processes have all that follows from their node already: threads, GPUs, address.
@@ -224,6 +225,7 @@ class AgentConfig(ProcessOptions):
     workers: tuple[WorkerPlan, ...]
     scratch_dir: str = ""
     size: int = 1
+    beat_every: float = TIMING.node_heartbeat
     lost_after: float | None = None
     placed: bool = False
 

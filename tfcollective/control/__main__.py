@@ -35,7 +35,7 @@ def main() -> int:
         return ExitCode.USAGE
     log.configure(config.log_level)
     raise_limit()
-    # Its own end is decided by the owner's: ranks that are told to stop still need somebody to tell it to.
+    # It ends when its owner does: until then, ranks that have been asked to stop still report to it.
     signal.signal(signal.SIGTERM, _end)
     try:
         with CoordinatorServer(_options(config)) as server, _recorded(config, server):
@@ -75,7 +75,7 @@ def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirect
 
 
 def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
-    """For the ranks that wait for it: how it ended is not ours to know."""
+    """For the ranks that wait for it; how it ended is not known here."""
     return ExitRecord(config.tasks[0], 0, "", config.owner, None, None, SYSTEM_CLOCK.wall(), note="ended")
 
 

@@ -6,15 +6,16 @@ connection (none without TLS), and proves the key for that job over all of it. F
 the connection's session, which signs each request and each reply together with its number.
 
 So a proof belongs to one connection of one coordinator of one job: recorded messages cannot be used again, not even
-with a coordinator that was started again with the same key, and clocks do not matter. Who stands between the ends and
+with a coordinator that was started again with the same key, and clocks do not matter. A process between the ends that
 shows a certificate of its own cannot prove that it is the coordinator's.
 
-A request's signature covers method, path and the digest of its body, all of which stand in its head: who does not hold
-the key is known before any of the body is read.
+A request's signature covers method, path and the digest of its body, all of which stand in its head: a request without
+the key is refused before any of its body is read.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
@@ -43,7 +44,7 @@ SIGNATURE = "X-Tfcollective-Signature"
 _NONCE_BYTES = 16
 
 
-class Unauthenticated(Exception):  # noqa: N818  an answer, not a fault of ours
+class Unauthenticated(Exception):  # noqa: N818  an answer, not a fault of this process
     """The other end has not proved that it holds the key; the text says what was wrong."""
 
 
@@ -150,7 +151,7 @@ class ConnectionProof:
 
     def reply_signature(self, status: int, body: bytes) -> str:
         """For the coordinator: the signature of the reply to the newest request."""
-        return _sign(self._key, "reply", str(self._number), str(status), hashlib.sha256(body).hexdigest())
+        return _sign(self._key, "reply", str(self._number), str(status), _reply_digest(body))
 
     def check_reply(self, status: int, body: bytes, signature: str) -> None:
         """For the client: raises Unauthenticated unless ``signature`` proves this reply to the newest request."""
@@ -168,7 +169,13 @@ def check_body(digest: str, body: bytes) -> None:
 
 
 def _sign(key: bytes, *parts: str) -> str:
-    return hmac.new(key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
+
+
+@functools.lru_cache(maxsize=4)
+def _reply_digest(body: bytes) -> str:
+    """Many replies are the same: none has something to say, or all ranks get the same world."""
+    return hashlib.sha256(body).hexdigest()
 
 
 def _equal(left: str, right: str) -> bool:

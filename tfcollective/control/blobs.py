@@ -12,7 +12,7 @@ _SEGMENT_BYTES = 1 << 20
 
 
 def count_key(name: str) -> str:
-    """The key that holds the number of segments; written last, so that whoever sees it finds them all."""
+    """The key that holds the number of segments; written last, so that a process that sees it finds them all."""
     return f"{name}/segments"
 
 

@@ -6,7 +6,7 @@ import http.client
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -122,23 +122,25 @@ class CoordinatorClient:
         request = JoinRequest(task, size, node, pid, address)
         deadline = Deadline.after(timeout + TIMING.join_margin)
         while True:
-            wait = min(TIMING.poll, deadline.remaining())
+            last = deadline.expired()  # does not wait, and so learns who is missing
+            wait = 0.0 if last else min(TIMING.poll, deadline.remaining())
             reply = self._call(messages.Join(request, wait), messages.Joined, wait=wait)
             if reply.world is not None:
-                return reply.world
+                return messages.unpack_world(reply.world)
             if reply.failure is not None:
                 raise RendezvousError(reply.failure, missing=reply.missing)
-            if deadline.expired():
+            if last:
                 text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
                 raise RendezvousError(text, missing=reply.missing)
 
-    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object]) -> None:
-        """Says that the task lives, what it does (a word) and what it counts (JSON values)."""
-        self._call(messages.Beat(task, activity, info), messages.Nothing)
+    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object], said: float = 0.0) -> None:
+        """Gives a sign of life of the task: what it does (a word), what it counts (JSON values), and when it ``said``
+        so, on the monotonic clock of its host."""
+        self._call(messages.Beat(task, activity, info, said), messages.Nothing)
 
-    def alive(self, name: str) -> None:
-        """Says that the process of this name lives: for those that are no task."""
-        self._call(messages.Alive(name), messages.Nothing)
+    def alive(self, name: str, beats: Sequence[messages.Beat] = ()) -> None:
+        """Gives a sign of life of the process of this name, which is not a task, and hands on those of its tasks."""
+        self._call(messages.Alive(name, tuple(beats)), messages.Nothing)
 
     def leave(self, task: TaskKey) -> None:
         """Says that the task leaves the world in order."""
@@ -244,7 +246,7 @@ class CoordinatorClient:
     # ---- output ----------------------------------------------------------------------------------------------------
 
     def show(self, piece: OutputPiece) -> None:
-        """Hands on whole lines of a node's output to those who read along."""
+        """Hands on whole lines of a node's output to the launchers that show it."""
         self._call(messages.Show(piece), messages.Nothing)
 
     def read_output(self, position: int, *, timeout: float) -> OutputPage:

@@ -1,8 +1,8 @@
 """The store through which Horovod's processes find each other: Gloo's rendezvous over HTTP, as Horovod speaks it.
 
-``PUT /SCOPE/KEY`` stores the body, ``GET`` gives it back or 404, ``DELETE`` says that a rank needs the scope no more.
+``PUT /SCOPE/KEY`` stores the body, ``GET`` gives it back or 404, ``DELETE`` says that a rank no longer needs the scope.
 The protocol has no authentication. So a store has a port of its own, serves one generation of one job, knows only the
-scopes of that job's world, and is bounded. Values are bytes that nobody here looks into.
+scopes of that job's world, and is bounded. Values are opaque bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _KEYS_PER_RANK = 8
 _MAX_PROCESS_SETS = 256
 _BODY_S = 5.0
 _THREAD_S = 10.0
-# Connections that ask for nothing: each for so long, and so many of them beside one of each rank and scope.
+# Connections that ask for nothing: how long each may stay, and how many in addition to one of each rank and scope.
 _SILENCE_S = 10.0
 _MAX_UNAUTHENTICATED = 256
 _BACKLOG = 4096
-# Horovod puts a process set's scopes beside the world's.
+# Horovod puts a process set's scopes next to the world's.
 _PROCESS_SET = re.compile(r"_process_set_hash_\w{1,64}$")
 
 
@@ -77,7 +77,7 @@ class GlooStore:
         may meet there once more."""
         size = self._size_of(scope)
         if scope not in self._values and scope not in self._sizes:
-            return  # nobody has met there: nothing is to be remembered of it
+            return  # no rank has used it: there is nothing to remember
         finished = self._finished.setdefault(scope, set())
         if len(key) <= _MAX_KEY_LENGTH and len(finished) < size:
             finished.add(key)
@@ -103,7 +103,7 @@ class GlooStoreServer:
 
     Args:
         scopes: as :class:`GlooStore` takes them.
-        bind_host: the address of the interface that the ranks reach; nobody else should.
+        bind_host: the address of the interface that the ranks reach; other processes should not.
         silence: how long (s) a connection may last that asks for nothing.
     """
 

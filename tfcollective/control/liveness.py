@@ -1,4 +1,4 @@
-"""Signs of life: who judges their absence, and the thread that gives them."""
+"""Signs of life: the judge of their absence, and the thread that gives them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COORDINATOR = "coordinator"
 
 
 class LivenessTracker(Generic[_Name]):
-    """Who has been silent for how long. Pure: times are those of one monotonic clock, in seconds.
+    """Judges which processes have been silent for how long. Pure: times are those of one monotonic clock, in seconds.
 
     Only time in which this process could have heard something counts as silence. Of the time between two calls, which
     come often, more than ``longest_gap`` does not count: this process was stopped meanwhile, and what was said then
@@ -72,6 +72,7 @@ class Heartbeat:
         beat: gives one; raises TfCollectiveError when it was not answered.
         lost: called once, with a cause, when the coordinator has been silent for :attr:`limit`; the thread then ends.
         limit: how long (s) it may be silent. One failure is never enough: half of the limit counts at most between two.
+        interval: between two (s); see :attr:`interval`.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class Heartbeat:
         self._beat = beat
         self._lost = lost
         self._limit = limit
-        self._interval = interval
+        self.interval = interval
+        """Between two signs (s); may be changed meanwhile."""
         self._clock = clock
         self._liveness = LivenessTracker[str](limit / 2)
         self._liveness.heard(_COORDINATOR, clock.monotonic())
@@ -126,7 +128,7 @@ class Heartbeat:
         return True
 
     def _run(self) -> None:
-        while self.beat() and not self._stopped.wait(self._interval):
+        while self.beat() and not self._stopped.wait(self.interval):
             pass
 
     def _missed(self, error: TfCollectiveError) -> bool:

@@ -5,13 +5,15 @@ The annotations are the format: :mod:`tfcollective.codec` refuses a body that is
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfcollective.codec import NotNegative
+from tfcollective.codec import NotNegative, decode, encode
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.state import JoinRequest
 from tfcollective.control.store import Entry
+from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import World
@@ -41,7 +43,9 @@ __all__ = [
     "Status",
     "Stored",
     "Time",
+    "pack_world",
     "path_of",
+    "unpack_world",
 ]
 
 
@@ -59,7 +63,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Join:
-    """A task wants to be in the world; answered when the round is over, or after ``timeout`` seconds."""
+    """A task joins the next world. Answered when the round is over, or after ``timeout`` seconds."""
 
     request: JoinRequest
     timeout: NotNegative
@@ -67,27 +71,49 @@ class Join:
 
 @dataclass(frozen=True)
 class Joined:
-    """The world, or why there is none, or else who is still missing."""
+    """The world (:func:`pack_world`), or why there is none.
 
-    world: World | None = None
+    ``missing`` names the tasks that have not joined, in a failure and where the request did not wait: in answers to all
+    that wait, n times up to n names would travel.
+    """
+
+    world: bytes | None = None
     failure: str | None = None
     missing: tuple[str, ...] = ()
 
 
+def pack_world(world: World) -> bytes:
+    """A world as it travels, compressed: each of n ranks gets all n members."""
+    return zlib.compress(encode(world))
+
+
+def unpack_world(data: bytes) -> World:
+    """What :func:`pack_world` was given; ConfigError when ``data`` is something else."""
+    try:
+        text = zlib.decompress(data)
+    except zlib.error as error:
+        raise ConfigError(f"the world cannot be read: {error}") from error
+    return decode(text, World, "the world")
+
+
 @dataclass(frozen=True)
 class Beat:
-    """A task lives: what it does (a word) and what it counts."""
+    """A sign of life of a task: what it does (a word), what it counts, and when it ``said`` so, on the monotonic clock
+    of its host: a beat may come by two ways."""
 
     task: TaskKey
     activity: str
     info: Mapping[str, object]
+    said: float = 0.0
 
 
 @dataclass(frozen=True)
 class Alive:
-    """A process of this name, which is no task, lives: a node or a submitter."""
+    """A sign of life of a process that is not a task, a node or a submitter; with those that tasks have given a node's
+    agent since its last one."""
 
     name: str
+    beats: tuple[Beat, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,7 +240,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Show:
-    """Output of a node, for those who read along."""
+    """Output of a node, for launchers that show it."""
 
     piece: OutputPiece
 

@@ -1,4 +1,4 @@
-"""The last output of a job's nodes, for somebody who reads along: pure, bounded."""
+"""The last output of a job's nodes, for launchers that show it: pure, bounded."""
 
 from __future__ import annotations
 

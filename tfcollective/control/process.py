@@ -30,7 +30,7 @@ _MAX_LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """What the process is told: one line of JSON on its stdin, never in argv.
+    """What the process gets: one line of JSON on its stdin, never in argv.
 
     Attributes:
         job_id: the name of the job.

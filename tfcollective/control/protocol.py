@@ -1,4 +1,4 @@
-"""What the coordinator and those who ask it have to agree on."""
+"""What the coordinator and its clients have to agree on."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class JobService:
         self._awaited: Counter[messages.Presence] = Counter()
         self._never_heard: set[str] = set()
         self._closing = False
-        self._told: tuple[World, bytes] | None = None
+        self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
         self._began: dict[TaskKey, float] = {}
         self._durations: dict[TaskKey, float] = {}
         self._nodes: dict[str, Mapping[str, object]] = {}
@@ -119,7 +119,7 @@ class JobService:
         return reply if isinstance(reply, bytes) else encode(reply)
 
     def close(self) -> None:
-        """Ends all waits; those who wait hear that the job has ended."""
+        """Ends all waits: their answer is that the job has ended."""
         self._closing = True
         self._wakeups.wake_all()
 
@@ -217,28 +217,34 @@ class JobService:
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
             # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
             self._wakeups.wake(_ROUND, _TIME)
-        outcome = await self._until(lambda: self._membership.outcome(request), message.timeout, _ROUND)
-        if isinstance(outcome, World):
-            return self._tell_world(outcome)
-        if isinstance(outcome, RendezvousFailure):
-            return messages.Joined(failure=outcome.message, missing=outcome.missing)
+        outcome: World | RendezvousFailure | None = await self._until(
+            lambda: self._membership.outcome(request), message.timeout, _ROUND
+        )
+        if outcome is not None:
+            return self._reply_to_all(outcome)
         if self._closing:
             return messages.Joined(failure="the job has ended")
-        return messages.Joined(missing=tuple(str(task) for task in self._membership.missing))
+        missing = () if message.timeout > 0 else self._membership.missing
+        return messages.Joined(missing=tuple(str(task) for task in missing))
 
-    def _tell_world(self, world: World) -> bytes:
-        """The same reply for all its members, made once."""
-        if self._told is None or self._told[0] is not world:
-            self._told = (world, encode(messages.Joined(world)))
-        return self._told[1]
+    def _reply_to_all(self, outcome: World | RendezvousFailure) -> bytes:
+        """What all that have joined get, made once."""
+        if self._round_reply is None or self._round_reply[0] is not outcome:
+            self._round_reply = (outcome, encode(_joined(outcome)))
+        return self._round_reply[1]
 
     async def _beat(self, message: messages.Beat) -> messages.Nothing:
-        self._membership.heartbeat(message.task, message.activity, message.info, self._clock.monotonic())
+        self._heartbeat(message)
         return messages.Nothing()
+
+    def _heartbeat(self, beat: messages.Beat) -> None:
+        self._membership.heartbeat(beat.task, beat.activity, beat.info, self._clock.monotonic(), beat.said)
 
     async def _alive(self, message: messages.Alive) -> messages.Nothing:
         self._liveness.heard(message.name, self._clock.monotonic())
         self._never_heard.discard(message.name)
+        for beat in message.beats:
+            self._heartbeat(beat)
         return messages.Nothing()
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
@@ -283,7 +289,8 @@ class JobService:
             self._liveness.heard(presence.name, self._clock.monotonic())
             self._never_heard.add(presence.name)
         self._awaited[presence] += 1
-        self._wakeups.wake(_TIME)
+        if len(self._awaited) == 1:
+            self._wakeups.wake(_TIME)  # there is something to look for; later waits are looked at in their turn
         try:
             yield
         finally:
@@ -328,6 +335,12 @@ class JobService:
             "failure": membership.failure.message if membership.failure else None,
             "tasks": [_describe(view, now) for view in (*membership.views, *membership.side_views)],
         }
+
+
+def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
+    if isinstance(outcome, World):
+        return messages.Joined(messages.pack_world(outcome))
+    return messages.Joined(failure=outcome.message, missing=outcome.missing)
 
 
 def _describe(view: TaskView, now: float) -> Mapping[str, object]:

@@ -1,6 +1,6 @@
 """The membership of a job: a pure state machine. It takes the time as an argument and does no I/O.
 
-The rule: nobody gets the world until everyone has joined. A *round* gathers all trainers and ends in a
+The rule: no task gets the world until all have joined. A *round* gathers all trainers and ends in a
 :class:`~tfcollective.topology.World` of the next generation, or in a :class:`RendezvousFailure` that all who wait
 receive. The first join of a round starts its clock.
 """
@@ -34,7 +34,7 @@ class TaskState(str, Enum):
     FAILED = "failed"  # its process ended otherwise
 
 
-class Refusal(Exception):  # noqa: N818  an answer, not a fault of ours
+class Refusal(Exception):  # noqa: N818  an answer, not a fault of this process
     """A request that contradicts the state; the text says how."""
 
 
@@ -66,7 +66,8 @@ class RendezvousFailure:
 
 @dataclass(frozen=True)
 class TaskView:
-    """What is known of one task; ``info`` is what its last heartbeat said.
+    """What is known of one task; ``info`` is what its newest heartbeat says, and ``said`` when that was given on the
+    monotonic clock of its host.
 
     An auxiliary task has no rank (``NO_RANK``).
     """
@@ -79,6 +80,7 @@ class TaskView:
     last_heartbeat: float | None = None
     activity: str = ""
     info: Mapping[str, object] = field(default_factory=dict)
+    said: float = 0.0
     exit: ExitRecord | None = None
 
     @property
@@ -112,6 +114,7 @@ class Membership:
         self._deadline: float | None = None
         self._failure: RendezvousFailure | None = None
         self._world: World | None = None
+        self._ended: set[TaskKey] = set()  # the trainers whose process is gone
         self._liveness = LivenessTracker[TaskKey](longest_gap)
 
     @property
@@ -183,9 +186,8 @@ class Membership:
                 f"{variable('rendezvous')}=HOST:PORT of its own, the same on all its ranks"
             )
         self._waiting[request.task] = request
-        self._views[request.task] = replace(
-            view, state=TaskState.WAITING, node=request.node, pid=request.pid, last_heartbeat=now, exit=None
-        )
+        here = replace(view, node=request.node, pid=request.pid, last_heartbeat=now, said=0.0, exit=None)
+        self._keep(replace(here, state=TaskState.WAITING))
         if self._deadline is None:
             self._deadline = now + self._start_timeout
         self._settle(now)
@@ -196,12 +198,19 @@ class Membership:
             return self._world
         return self._failure
 
-    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object], now: float) -> None:
-        """A sign of life, with what the rank does and counts."""
+    def heartbeat(
+        self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
+    ) -> None:
+        """A sign of life, with what the rank does and counts; ``said``: when, on the monotonic clock of its host. One
+        that was given before the newest one changes nothing: it has come by a longer way."""
         view = self._known(task)
+        if said < view.said:
+            return
         # A member of the world runs when the world has formed, an auxiliary task as soon as it says anything.
-        state = TaskState.RUNNING if task in self._side_views and not view.ended else view.state
-        self._keep(replace(view, state=state, last_heartbeat=now, activity=activity, info=dict(info)))
+        state = TaskState.RUNNING if view.rank == NO_RANK and not view.ended else view.state
+        # The commonest request: replace() and a key that is equal but not the same would double its cost.
+        task, views = view.task, self._side_views if view.rank == NO_RANK else self._views
+        views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, view.exit)
         if task in self._liveness:
             self._liveness.heard(task, now)
 
@@ -238,9 +247,9 @@ class Membership:
         several have, the one whose failure brought about the others'."""
         if self._world is None or self._world.generation != generation:
             return None
-        ended = [view for member in self._world.members if (view := self._views[member.task]).ended]
-        if not ended:
+        if not self._ended:
             return None
+        ended = sorted((self._views[task] for task in self._ended), key=lambda view: view.rank)
         view = self._first_to_end(ended)
         how = "ended" if view.exit is None else view.exit.how
         return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {how}"
@@ -268,26 +277,34 @@ class Membership:
         return view
 
     def _keep(self, view: TaskView) -> None:
-        (self._side_views if view.task in self._side_views else self._views)[view.task] = view
+        if view.task in self._side_views:
+            self._side_views[view.task] = view
+            return
+        self._views[view.task] = view
+        if view.ended:
+            self._ended.add(view.task)
+        else:
+            self._ended.discard(view.task)
 
     def _check_size(self, request: JoinRequest) -> None:
         if request.size != len(self._views):
             raise Refusal(f"{request.task} believes in a world of {request.size}, this job has {len(self._views)}")
 
     def _is_member(self, request: JoinRequest) -> bool:
-        if self._world is None or self._views[request.task].state is not TaskState.RUNNING:
+        view = self._views[request.task]
+        if self._world is None or view.state is not TaskState.RUNNING:
             return False
-        member = self._world.member(request.task)
+        member = self._world.members[view.rank]
         return (member.node, member.pid, member.address) == (request.node, request.pid, request.address)
 
     def _settle(self, now: float) -> None:
-        """Ends the round if it can be decided."""
+        """Ends the round if it can be decided. Every join asks: tasks are counted, not looked through."""
         if not self._waiting or self._failure is not None:
             return
-        gone = [view for view in self._views.values() if view.ended]
-        if gone:
-            self._fail(self._describe_gone(gone[0]), _names(self.missing), timed_out=False)
-        elif not self.missing:
+        if self._ended:
+            first = min((self._views[task] for task in self._ended), key=lambda view: view.rank)
+            self._fail(self._describe_gone(first), _names(self.missing), timed_out=False)
+        elif len(self._waiting) == len(self._views):
             self._form_world(now)
 
     def _describe_gone(self, view: TaskView) -> str:
@@ -308,7 +325,7 @@ class Membership:
         ]
         self._world = World(self._generation, tuple(members))
         for task, view in self._views.items():
-            self._views[task] = replace(view, state=TaskState.RUNNING, last_heartbeat=now)
+            self._keep(replace(view, state=TaskState.RUNNING, last_heartbeat=now))
             self._liveness.heard(task, now)
         self._waiting.clear()
         self._deadline = None

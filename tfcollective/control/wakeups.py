@@ -12,18 +12,20 @@ class Wakeups:
     """Lives on the thread of one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Hashable, set[asyncio.Event]] = {}
+        self._waiting: dict[Hashable, set[asyncio.Future[None]]] = {}
 
     async def wait(self, topics: Sequence[Hashable], timeout: float | None) -> None:
         """Returns when one of the topics has changed or the time is over."""
-        changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        changed = loop.create_future()
         for topic in topics:
             self._waiting.setdefault(topic, set()).add(changed)
+        timer = None if timeout is None else loop.call_later(timeout, _wake, changed)
         try:
-            await asyncio.wait_for(changed.wait(), timeout)
-        except asyncio.TimeoutError:
-            return
+            await changed
         finally:
+            if timer is not None:
+                timer.cancel()
             for topic in topics:
                 self._waiting[topic].discard(changed)
                 if not self._waiting[topic]:
@@ -33,8 +35,13 @@ class Wakeups:
         """These have changed."""
         for topic in topics:
             for changed in self._waiting.get(topic, ()):
-                changed.set()
+                _wake(changed)
 
     def wake_all(self) -> None:
         """Everything has changed."""
         self.wake(*self._waiting)
+
+
+def _wake(changed: asyncio.Future[None]) -> None:
+    if not changed.done():
+        changed.set_result(None)

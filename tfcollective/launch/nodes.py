@@ -79,6 +79,7 @@ class Node:
         config = replace(
             job.agent_config([self._localised(worker, launcher_python) for worker in workers]),
             scratch_dir=job.scratch_dir if local else "",
+            beat_every=TIMING.beat_within(job.host_timeout),
             lost_after=None if local else job.host_timeout,
             placed=local,
         )

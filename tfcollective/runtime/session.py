@@ -31,6 +31,7 @@ from tfcollective.topology import Placement
 
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
+    from tfcollective.control.relay import TaskBeat
 
 __all__ = ["Session"]
 
@@ -59,6 +60,7 @@ class Session:
         self._crash = CrashHook(self.settings.failure_file, self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
         self._published: dict[str, object] = {}
+        self._known = self._published  # what of it the coordinator has
         self._interrupt: InterruptWatch | None = None
         self._recorder: TimelineRecorder | None = None
 
@@ -83,7 +85,10 @@ class Session:
             global_process_set._register(GLOBAL_SET, self.members.ranks, self._placement.rank)
         self._crash.install()
         if self._client is not None:
-            self._heartbeat = Heartbeat(partial(self._beat, self._client), self._coordinator_lost)
+            from tfcollective.control.relay import TaskBeat
+
+            beat = TaskBeat(self._client, self.identity.task, self.settings.beat_dir)
+            self._heartbeat = Heartbeat(partial(self._beat, beat), self._coordinator_lost)
             self._heartbeat.start()
         if self._communicator is not None:
             self._interrupt = InterruptWatch(self._info, self.abort)
@@ -243,8 +248,10 @@ class Session:
         state = "broken" if info.broken else "running"
         return state, {**published, "completed": info.completed, "pending": info.pending}
 
-    def _beat(self, client: CoordinatorClient) -> None:
-        client.heartbeat(self.identity.task, *self._report())
+    def _beat(self, beat: TaskBeat) -> None:
+        published = self._published
+        beat.give(*self._report(), at_once=published is not self._known)
+        self._known = published
 
     def _coordinator_lost(self, cause: str) -> None:
         _LOG.error("%s", cause)

@@ -15,19 +15,21 @@ from launching import until
 from patience import within
 
 from tfcollective.clock import SYSTEM_CLOCK
+from tfcollective.codec import decode, encode
 from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
 from tfcollective.control.client import CoordinatorClient, OtherJobError
-from tfcollective.control.messages import Alive, Beat, Get
+from tfcollective.control.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.control.service import JobService
-from tfcollective.control.state import Membership, Refusal
+from tfcollective.control.state import JoinRequest, Membership, Refusal
 from tfcollective.control.store import Store
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 KEY = new_key()
@@ -139,6 +141,51 @@ def test_signs_of_life_wake_none():
         assert woken == []
 
     asyncio.run(look())
+
+
+def test_a_node_hands_on_the_signs_of_life_of_its_ranks(server, client):
+    beats = [Beat(task, "running", {"completed": 7}, 5.0) for task in workers(2)]
+    client.alive("node/0", beats)
+    assert [(view.activity, view.info) for view in server.view().tasks] == [("running", {"completed": 7})] * 2
+
+
+def test_one_look_judges_all_waits():
+    """Else each wait of a launcher with n nodes has the coordinator look at n of them."""
+
+    async def look():
+        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK)
+        woken = []
+        service._wakeups.wake = lambda *topics: woken.extend(topics)
+        requests = [Get(f"k{number}", 0, 20.0, Presence(f"node/{number}", 60.0, 60.0)) for number in range(5)]
+        waiting = [asyncio.create_task(service._get(request)) for request in requests]
+        await asyncio.sleep(0.05)
+        assert woken == ["time"]
+        for one in waiting:
+            one.cancel()
+
+    asyncio.run(look())
+
+
+def test_answers_to_joins_that_wait_do_not_name_the_missing():
+    """Else n waiting tasks would get n names each, again and again."""
+
+    async def look():
+        service = JobService("job", Membership(workers(500), 60.0), Store(1 << 20), SYSTEM_CLOCK)
+
+        async def answer(timeout):
+            message = Join(JoinRequest(TaskKey("worker", 0), 500, "n", 1, "a"), timeout)
+            return decode(await service.answer(path_of(Join), encode(message)), Joined, "the answer")
+
+        assert await answer(0.01) == Joined()
+        assert len((await answer(0.0)).missing) == 499
+
+    asyncio.run(look())
+
+
+def test_who_is_missing_is_known_at_the_last():
+    with serve(3, start_timeout=60.0) as server:  # longer than the client waits
+        with pytest.raises(RendezvousError, match=r"no world within -14\.9 s; missing: worker:1, worker:2"):
+            join(server.endpoint, 0, 3, timeout=0.1 - TIMING.join_margin)
 
 
 def test_closing_ends_the_waits():

@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 from dataclasses import replace
 
 import pytest
@@ -191,6 +192,49 @@ def test_heartbeats_are_kept():
     state.heartbeat(task(0), "running", {"completed": 4}, now=3.0)
     view = state.views[0]
     assert (view.pid, view.last_heartbeat, view.activity, view.info) == (7, 3.0, "running", {"completed": 4})
+
+
+def test_of_two_heartbeats_the_one_that_was_given_last_counts_in_whichever_order_they_come():
+    state = membership(1)
+    state.heartbeat(task(0), "running", {"completed": 5}, now=3.0, said=70.5)
+    state.heartbeat(task(0), "running", {"completed": 4}, now=4.0, said=70.0)
+    assert (state.views[0].last_heartbeat, state.views[0].info) == (3.0, {"completed": 5})
+    state.join(request(0, 1, pid=7), now=5.0)  # a process on another host, whose clock is another
+    state.heartbeat(task(0), "running", {"completed": 1}, now=6.0, said=2.0)
+    assert state.views[0].info == {"completed": 1}
+
+
+def lines_run(work):
+    """How many lines of Python `work` runs."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_round_of_twice_as_many_tasks_costs_twice_as_much():
+    def whole_round(size):
+        state = membership(size)
+        for index in range(size):
+            state.join(request(index, size), now=0.0)
+            state.outcome(request(index, size))
+        for index in range(size):
+            assert state.outcome(request(index, size)) is state.world
+            assert state.lost_member(1) is None
+            state.heartbeat(task(index), "running", {}, now=1.0)
+
+    small, large = (lines_run(lambda size=size: whole_round(size)) for size in (100, 200))
+    assert large < 2.1 * small
 
 
 def test_a_job_has_trainers_each_once():

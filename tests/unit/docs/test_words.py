@@ -38,7 +38,6 @@ EXCEPTIONS = (
     "native",
     "tests/native/capi",
     "tests/native/executor",
-    "tfcollective/control",
 )
 # Records of decisions and the history of releases keep the words of their time.
 HISTORY = ("docs/adr", "CHANGELOG.md")

@@ -32,8 +32,9 @@ def test_an_agent_has_ended_before_it_is_killed(cause, grace, number):
 def test_all_ranks_end_8_s_after_a_host_that_is_cut_off_is_lost(grace, host_timeout):
     """Those on the host, by themselves, and those on the others, because the launcher says so."""
     # The node looks again after a pause and the time that one answer may take.
-    by_itself = host_timeout + TIMING.node_heartbeat + TIMING.short_reply + killed_after(StopCause.ABANDONED, grace)
-    elsewhere = host_timeout + TIMING.node_heartbeat + killed_after(StopCause.ELSEWHERE, grace)
+    beat = TIMING.beat_within(host_timeout)
+    by_itself = host_timeout + beat + TIMING.short_reply + killed_after(StopCause.ABANDONED, grace)
+    elsewhere = host_timeout + beat + killed_after(StopCause.ELSEWHERE, grace)
     assert max(by_itself, elsewhere) < host_timeout + 8.0
 
 
@@ -41,9 +42,18 @@ def test_one_sign_of_life_may_be_late():
     """And its answer, too: half of a limit counts at most between two looks."""
     assert TIMING.node_heartbeat + TIMING.short_reply < TIMING.least_host_timeout
     assert TIMING.node_heartbeat + TIMING.short_reply <= TIMING.host_timeout / 2
+    for host_timeout in (TIMING.least_host_timeout, TIMING.host_timeout, 600.0):
+        assert TIMING.beat_within(host_timeout) + TIMING.short_reply < host_timeout
+    assert TIMING.longest_node_heartbeat + TIMING.short_reply <= TIMING.host_timeout / 2
     assert TIMING.heartbeat + TIMING.reply <= TIMING.coordinator_lost / 2
     assert TIMING.heartbeat + TIMING.long_reply <= min(TIMING.job_lost / 2, TIMING.job_lost_after_signal)
     assert 2 * TIMING.heartbeat + TIMING.longest_gap < min(TIMING.rank_silent, TIMING.submitter_lost)
+
+
+def test_a_rank_gives_its_agent_time_and_the_coordinator_some_more():
+    """A beat of the agent may be late, and so may the rank's look; then there is time for one of the rank's own."""
+    assert TIMING.longest_node_heartbeat + TIMING.short_reply + TIMING.heartbeat < TIMING.relay
+    assert TIMING.relay + TIMING.heartbeat + TIMING.reply < TIMING.coordinator_lost
 
 
 def test_a_look_that_is_late_counts_what_it_can():

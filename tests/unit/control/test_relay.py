@@ -1,0 +1,182 @@
+"""Ranks' signs of life go by way of their agent, one message a node; directly where the agent does not answer."""
+
+import os
+import shutil
+
+import pytest
+from manual_clock import ManualClock
+
+from tfcollective.control.liveness import Heartbeat
+from tfcollective.control.messages import Beat
+from tfcollective.control.relay import BeatRelay, TaskBeat
+from tfcollective.errors import CoordinatorError
+from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
+
+TASKS = workers(2)
+
+
+class Coordinator:
+    """Counts what comes to it, directly and by way of the agent."""
+
+    def __init__(self):
+        self.direct = []
+        self.handed_on = []
+        self.down = False
+
+    def heartbeat(self, task, activity, info, said):
+        self._check()
+        self.direct.append(Beat(task, activity, info, said))
+
+    def alive(self, beats):
+        self._check()
+        self.handed_on.append([(str(beat.task), beat.info["completed"]) for beat in beats])
+
+    def _check(self):
+        if self.down:
+            raise CoordinatorError("no answer")
+
+
+class Node:
+    """An agent and its ranks, on a clock of their own."""
+
+    def __init__(self, directory):
+        self.clock = ManualClock(100.0)
+        self.coordinator = Coordinator()
+        self.agent = BeatRelay(self.coordinator.alive)
+        self.agent.serve(directory, [str(task) for task in TASKS])
+        self.directory = directory
+        self.ranks = [TaskBeat(self.coordinator, task, str(directory), self.clock) for task in TASKS]
+        self._answers = 0
+
+    def give(self, rank, completed, **options):
+        """A rank's sign of life: whether it has found an answer."""
+        self.clock.advance(TIMING.heartbeat)
+        try:
+            self.ranks[rank].give("running", {"completed": completed}, **options)
+        except CoordinatorError:
+            return False
+        return True
+
+    def beat(self):
+        """The agent's; what it touches gets a time of its own, however coarse the file system's clock."""
+        self.agent()
+        self._answers += 1
+        os.utime(self.directory / "answered", ns=(self._answers, self._answers))
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path / "beats")
+
+
+def test_a_node_sends_one_message_with_what_is_new(node):
+    node.beat()
+    for rank in range(2):
+        node.give(rank, 1)
+    node.give(1, 2)
+    node.beat()
+    node.beat()
+    node.give(0, 3)
+    node.beat()
+    assert node.coordinator.handed_on == [[], [("worker:0", 1), ("worker:1", 2)], [], [("worker:0", 3)]]
+    assert node.coordinator.direct == []
+
+
+def test_a_rank_that_is_stopped_is_silent_however_often_its_agent_beats(node):
+    for step in range(20):
+        node.give(0, step)
+        node.beat()
+    assert all(beats == [("worker:0", step)] for step, beats in enumerate(node.coordinator.handed_on))
+
+
+def test_what_was_not_answered_is_handed_on_again(node):
+    node.give(0, 1)
+    node.coordinator.down = True
+    with pytest.raises(CoordinatorError):
+        node.beat()
+    node.coordinator.down = False
+    node.beat()
+    assert node.coordinator.handed_on == [[("worker:0", 1)]]
+
+
+def test_ranks_find_the_coordinators_answers_to_their_agent(node):
+    answered = []
+    for step in range(3):
+        node.beat()
+        answered += [node.give(0, step), node.give(0, step)]
+    assert answered == [True, False] * 3
+
+
+def test_a_rank_whose_agent_is_stopped_or_dead_gives_its_signs_itself_until_the_agent_is_back(node):
+    node.beat()
+    assert node.give(0, 0)
+    waited = 0
+    while not node.give(0, 1):
+        waited += 1
+        assert not node.coordinator.direct
+    assert waited == TIMING.relay // TIMING.heartbeat - 1
+    for step in range(2, 5):
+        assert node.give(0, step)
+    assert [beat.info["completed"] for beat in node.coordinator.direct] == [1, 2, 3, 4]
+    node.beat()
+    node.give(0, 5)
+    node.give(0, 6)
+    assert len(node.coordinator.direct) == 4
+
+
+def test_a_rank_that_was_stopped_itself_does_not_blame_its_agent(node):
+    node.beat()
+    node.give(0, 0)
+    node.clock.advance(1000)
+    assert not node.give(0, 1)
+    assert not node.coordinator.direct
+
+
+def test_the_coordinator_is_lost_to_a_rank_after_its_limit_and_not_later(node):
+    lost = []
+    node.beat()
+    heart = Heartbeat(lambda: node.ranks[0].give("running", {"completed": 0}), lost.append, clock=node.clock)
+    assert heart.beat()
+    node.coordinator.down = True
+    beats = 0
+    while not lost:
+        node.clock.advance(TIMING.heartbeat)
+        heart.beat()
+        beats += 1
+    assert beats * TIMING.heartbeat == TIMING.coordinator_lost
+    assert lost == ["the coordinator has not answered for 30 s: no answer"]
+
+
+def test_what_is_urgent_or_large_and_what_cannot_be_left_goes_directly(node):
+    node.beat()
+    node.give(0, 1, at_once=True)
+    node.give(0, "x" * (1 << 15))
+    shutil.rmtree(node.directory)
+    node.give(0, 2)
+    assert [str(beat.info["completed"])[:1] for beat in node.coordinator.direct] == ["1", "x", "2"]
+
+
+def test_without_an_agent_all_go_directly():
+    coordinator = Coordinator()
+    TaskBeat(coordinator, TASKS[0], None).give("running", {"completed": 1})
+    assert [beat.task for beat in coordinator.direct] == [TASKS[0]]
+
+
+def test_files_that_are_no_signs_of_life_of_their_task_are_left_out(node):
+    node.give(0, 1)
+    (node.directory / "beat-worker-1.json").write_bytes((node.directory / "beat-worker-0.json").read_bytes())
+    node.beat()
+    (node.directory / "beat-worker-1.json").write_text("{")
+    node.beat()
+    assert node.coordinator.handed_on == [[("worker:0", 1)], []]
+
+
+def test_what_an_earlier_attempt_has_left_is_forgotten(node):
+    node.give(0, 1)
+    node.agent.serve(node.directory, ["worker:0", "evaluator:0"])
+    node.beat()
+    assert node.coordinator.handed_on == [[]]
+    TaskBeat(node.coordinator, TaskKey("evaluator", 0), str(node.directory)).give("running", {"completed": 7})
+    node.beat()
+    assert node.coordinator.handed_on[-1] == [("evaluator:0", 7)]
