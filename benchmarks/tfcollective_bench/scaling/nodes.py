@@ -3,8 +3,8 @@
     python -m tfcollective_bench.scaling.nodes NODES RANKS_PER_NODE SECONDS TIMEOUT
 
 The nodes are coroutines of one process; their connections are real and proved as the client's are. Each node enrols,
-reports its ranks, gives signs of life, waits for orders and shows output; a launcher waits for the end of each node
-and gives orders; each rank joins the world. Prints one line of JSON.
+reports its ranks, gives signs of life and hands on those of its ranks, waits for orders and shows output; a launcher
+waits for the end of each node and gives orders; each rank joins the world. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from tfcollective_bench.statistics import percentile
 __all__ = ["keep_busy", "main"]
 
 _OK = 200
+_NO_WORLD = b'{"world": null'
 _PERCENTILES = {"median": 50, "p99": 99, "longest": 100}
 _ARRIVING = 64  # nodes that connect at the same time
 _OUTPUT_EVERY_S = 10.0
@@ -64,8 +65,9 @@ def keep_busy(nodes: int, ranks: int, seconds: float, timeout: float) -> dict[st
 
     Returns:
         ``nodes``, ``ranks``; ``arrived``: how long (s) all took to come; ``joined``: from the last rank's join to the
-        last answer (s); ``load``: processor seconds of the coordinator a second; ``requests`` a second; ``beat``: the
-        time (s) to the answer of a sign of life (``median``, ``p99``, ``longest``); ``memory``: the most bytes.
+        last answer (s); ``joining``: processor seconds of the coordinator until then; ``load``: the same a second
+        afterwards, and ``simulator``: those of the nodes; ``requests`` a second; ``beat``: the time (s) to the answer
+        of a sign of life (``median``, ``p99``, ``longest``); ``memory``: the most bytes.
 
     Raises:
         ResourceExhaustedError: this user may not open so many files.
@@ -73,7 +75,7 @@ def keep_busy(nodes: int, ranks: int, seconds: float, timeout: float) -> dict[st
     """
     key = new_key()
     with coordinator_of(key, nodes * ranks, timeout, nodes * (ranks + 3) + 2) as (endpoint, process):
-        job = _Job(endpoint, key, nodes, ranks, process)
+        job = _Job(endpoint, key, nodes, ranks, process, timeout)
         return asyncio.run(asyncio.wait_for(job.run(seconds), timeout))
 
 
@@ -132,6 +134,7 @@ class _Job:
     nodes: int
     ranks: int
     process: psutil.Process
+    timeout: float
     beats: list[float] = field(default_factory=list)
     requests: int = 0
     orders: int = 0
@@ -154,17 +157,20 @@ class _Job:
             joined = time.monotonic()
             self.beats.clear()
             self.requests = 0
-            before = self._processor_time()
+            before, own = self._processor_time(), time.process_time()
             background.start(self._give_orders(seconds))
             await background.unless_failed(asyncio.sleep(seconds))
             took, load, requests = time.monotonic() - joined, self._processor_time() - before, self.requests
+            own = time.process_time() - own
             await background.unless_failed(self.all_ordered.wait())
             return {
                 "nodes": self.nodes,
                 "ranks": self.ranks,
                 "arrived": self.last_join - begin,
                 "joined": joined - self.last_join,
+                "joining": before,
                 "load": load / took,
+                "simulator": own / took,
                 "requests": requests / took,
                 "beat": {name: percentile(self.beats, percent) for name, percent in _PERCENTILES.items()},
                 "memory": self.most_bytes,
@@ -182,29 +188,33 @@ class _Job:
                 await self._ask(agent, Started(task, f"node-{number}", 1000 + index))
                 others.start(self._rank(task, number, await self._open(), formed))
             orders, end = await self._open(), await self._open()
-        others.start(self._every(TIMING.node_heartbeat, lambda: self._beat(agent, Alive(node_name(number)))))
+        interval = TIMING.beat_within(TIMING.host_timeout)
+        others.start(self._every(interval, lambda: self._beat(agent, Alive(node_name(number), self._signs(number)))))
         others.start(self._every(_OUTPUT_EVERY_S, lambda: self._show(agent, number)))
         others.start(self._follow_orders(orders, number))
-        presence = Presence(node_name(number), TIMING.host_timeout, TIMING.host_timeout)
+        presence = Presence(node_name(number), self.timeout, self.timeout)
         others.start(self._wait_for_end(end, Get(end_key(number), 0, TIMING.poll, presence)))
 
     async def _rank(self, task: TaskKey, number: int, line: _Line, formed: asyncio.Event) -> None:
         address = f"10.0.{number // 256}.{number % 256}:{20000 + task.index}"
         request = JoinRequest(task, self.nodes * self.ranks, f"node-{number}", 1000 + task.index, address)
         self.last_join = time.monotonic()
-        while b'"world": null' in await self._ask(line, Join(request, TIMING.poll)):
+        while (await self._ask(line, Join(request, TIMING.poll))).startswith(_NO_WORLD):
             pass
         self.joined += 1
         if self.joined == self.nodes * self.ranks:
             formed.set()
-        step = 0
 
-        async def beat() -> None:
-            nonlocal step
-            step += 20
-            await self._beat(line, Beat(task, "running", {"completed": step, "pending": 0}))
-
-        await self._every(TIMING.heartbeat, beat)
+    def _signs(self, number: int) -> tuple[Beat, ...]:
+        """What the ranks of a node have left for its agent: none before the world has formed."""
+        if self.joined < self.nodes * self.ranks:
+            return ()
+        now = time.monotonic()
+        first = number * self.ranks
+        return tuple(
+            Beat(TaskKey("worker", index), "running", {"completed": int(now), "pending": 0}, now)
+            for index in range(first, first + self.ranks)
+        )
 
     async def _follow_orders(self, line: _Line, number: int) -> None:
         version = 0

@@ -23,9 +23,10 @@ _EXPLANATION = (
     "the median agent. cpu and memory: of the coordinator's process; the memory before the agents came and with "
     "them.\n\n"
     "nodes: simulated ones keep a coordinator busy (--busy). arrived: how long they took to come. joined: from the "
-    "last rank's join to the last answer. load: processor seconds of the coordinator's process a second, in percent of "
-    "a core; it does not count the time that other processes take. beat: from a sign of life to its answer, which "
-    "waits for other processes, too. memory: the most of the coordinator's process."
+    "last rank's join to the last answer. joining: processor time of the coordinator's process until then. load: the "
+    "same a second afterwards, in percent of a core; it does not count the time that other processes take. simulator: "
+    "the same of the process that plays the nodes, on the same cores. beat: from a node's sign of life to its answer, "
+    "which waits for other processes, too. memory: the most of the coordinator's process."
 )
 
 #: The first column of a table -> the title of its section.
@@ -119,12 +120,15 @@ def _join_table(report: Report) -> Table:
 
 
 def _nodes_table(nodes: Sequence[tuple[int, int]], report: Report) -> Table:
-    columns = ("nodes", "ranks each", "arrived", "joined", "load", "requests", "beat", "p99", "longest", "memory")
+    columns = (
+        *("nodes", "ranks each", "arrived", "joined", "joining", "load", "simulator", "requests"),
+        *("beat", "p99", "longest", "memory"),
+    )
     rows = []
     for count, ranks in nodes:
-        arrived, joined, load, requests, memory = (
+        arrived, joined, joining, load, simulator, requests, memory = (
             _summary(report, NODES, metric, nodes=count, ranks=ranks).median
-            for metric in ("arrived", "joined", "load", "requests", "memory")
+            for metric in ("arrived", "joined", "joining", "load", "simulator", "requests", "memory")
         )
         beats = (
             _summary(report, NODES, "beat", nodes=count, ranks=ranks, percentile=name).maximum
@@ -134,8 +138,9 @@ def _nodes_table(nodes: Sequence[tuple[int, int]], report: Report) -> Table:
             (
                 str(count),
                 str(ranks),
-                *map(seconds_text, (arrived, joined)),
+                *map(seconds_text, (arrived, joined, joining)),
                 f"{load:.0%}",
+                f"{simulator:.0%}",
                 f"{requests:.0f}/s",
                 *map(seconds_text, beats),
                 f"{memory / (1 << 20):.0f} MiB",

@@ -74,7 +74,9 @@ def samples_of(case: Case, options: ScalingOptions, number: int, content: Mappin
         for metric, unit in (
             ("arrived", "s"),
             ("joined", "s"),
+            ("joining", "s"),
             ("load", "cores"),
+            ("simulator", "cores"),
             ("requests", "1/s"),
             ("memory", "bytes"),
         ):

@@ -94,7 +94,9 @@ def nodes_line(nodes, load):
         "ranks": 8,
         "arrived": 4.0,
         "joined": 0.25,
+        "joining": 0.5,
         "load": load,
+        "simulator": 0.5,
         "requests": 100.0,
         "beat": {"median": 0.001, "p99": 0.01, "longest": 0.1},
         "memory": 64 << 20,
@@ -133,7 +135,9 @@ def test_tables_and_page():
     added = [row[steps.columns.index("added")] for row in steps.rows]
     assert added == ["1.50 ms", "3.50 ms", "7.50 ms", "-"]
     assert agents.rows[1] == ("7", "200 ms", "200 ms", "200 ms", "100 ms", "500 ms", "1.0 MiB", "3.0 MiB", "1")
-    assert nodes.rows == (("3", "8", "4.00 s", "250 ms", "25%", "100/s", "1.00 ms", "10.0 ms", "100 ms", "64 MiB"),)
+    assert nodes.rows == (
+        ("3", "8", "4.00 s", "250 ms", "500 ms", "25%", "50%", "100/s", "1.00 ms", "10.0 ms", "100 ms", "64 MiB"),
+    )
     names = [section.title for section in sections(report)]
     assert names[0] == "How to read this"
     assert names[-3:] == ["Steps", "A coordinator", "A coordinator's nodes"]
