@@ -6,7 +6,6 @@ needed: two jobs that were given one key form two worlds, and a connection for d
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import secrets
@@ -29,4 +28,4 @@ def new_key() -> bytes:
 
 def derived_key(job_key: bytes, purpose: str, name: str = "") -> bytes:
     """A key of 32 bytes for one purpose and one name (HKDF-Expand of RFC 5869, one block)."""
-    return hmac.new(job_key, json.dumps(["tfcollective", purpose, name]).encode() + b"\x01", hashlib.sha256).digest()
+    return hmac.digest(job_key, json.dumps(["tfcollective", purpose, name]).encode() + b"\x01", "sha256")

@@ -14,6 +14,7 @@ from patience import within
 from tfcollective.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective.codec import encode_line
 from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.service import JobService
 from tfcollective.job_keys import new_key
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings
@@ -49,13 +50,14 @@ def test_the_launcher_ends_a_job_whose_agent_was_stopped():
 
 
 @contextlib.contextmanager
-def agent_with_a_rank(host_timeout=None):
-    """An agent as a launcher starts it; yields it, its stdin's other end, its rank and the coordinator."""
+def agent_with_a_rank(host_timeout=None, argv=SLEEP, env=None):
+    """An agent as a launcher starts it; yields it, its rank and the coordinator."""
     key = new_key()
     with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
         agent = subprocess.Popen(own_agent(), stdin=subprocess.PIPE, bufsize=0)
         try:
-            config = AgentConfig("job", (WorkerPlan(TaskKey.parse("worker:0"), 0, SLEEP, {}),), lost_after=host_timeout)
+            worker = WorkerPlan(TaskKey.parse("worker:0"), 0, argv, env or {})
+            config = AgentConfig("job", (worker,), lost_after=host_timeout)
             agent.stdin.write(encode_line(NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",))))
             agent.stdin.write(encode_line(config))
             until(lambda: psutil.Process(agent.pid).children(), 60)
@@ -65,6 +67,21 @@ def agent_with_a_rank(host_timeout=None):
             agent.kill()
             agent.wait()
             agent.stdin.close()
+
+
+def test_a_rank_whose_agent_is_stopped_gives_its_signs_of_life_itself(monkeypatch):
+    handed_on, direct = [], []
+    alive, beat = JobService._alive, JobService._beat
+    monkeypatch.setattr(JobService, "_alive", lambda *given: handed_on.extend(given[1].beats) or alive(*given))
+    monkeypatch.setattr(JobService, "_beat", lambda *given: direct.append(given[1]) or beat(*given))
+    argv = (sys.executable, "-c", "import time, tfcollective; tfcollective.init(); time.sleep(1000)")
+    env = {"TFCOLLECTIVE_TASK": "worker:0", "TFCOLLECTIVE_SIZE": "1"}
+    with agent_with_a_rank(argv=argv, env=env) as (agent, _, server):
+        until(lambda: len(handed_on) > 1, 60)
+        psutil.Process(agent.pid).suspend()
+        direct.clear()
+        until(lambda: len(direct) > 1, 60)
+        assert server.view().tasks[0].said >= direct[-2].said > handed_on[-1].said
 
 
 def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone():

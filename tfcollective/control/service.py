@@ -86,7 +86,7 @@ class JobService:
         self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
         self._began: dict[TaskKey, float] = {}
         self._durations: dict[TaskKey, float] = {}
-        self._nodes: dict[str, Mapping[str, object]] = {}
+        self._nodes: dict[str, int] = {}  # the token of each -> its number
         self._output = OutputLog(_MAX_OUTPUT_BYTES)
         kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
             messages.Join: self._join,
@@ -308,9 +308,9 @@ class JobService:
 
     async def _enroll(self, message: messages.Enroll) -> messages.Enrolled:
         if message.token not in self._nodes:
-            self._nodes[message.token] = message.facts
-            self.put(NODES, list(self._nodes.values()))
-        return messages.Enrolled(list(self._nodes).index(message.token))
+            self._nodes[message.token] = self._store.append(NODES, message.facts)
+            self._wakeups.wake((_STORE, NODES))
+        return messages.Enrolled(self._nodes[message.token])
 
     async def _show(self, message: messages.Show) -> messages.Nothing:
         self._output.add(message.piece)
