@@ -23,80 +23,37 @@ if TYPE_CHECKING:
     from tfcollective.runtime import *  # noqa: F403
     from tfcollective.task_specs import NodeLabel, TaskSpec, allreduce_topology, single_server_topology
 
-__all__ = [
-    "Average",
-    "CollectiveAbortedError",
-    "CollectiveCancelledError",
-    "CollectiveError",
-    "CollectiveMismatchError",
-    "CollectiveTimeoutError",
-    "Communicator",
-    "ConfigError",
-    "CoordinatorError",
-    "DeviceError",
-    "InternalError",
-    "InvalidArgumentError",
-    "LaunchError",
-    "Max",
-    "Min",
-    "NodeLabel",
-    "PeerLostError",
-    "ProcessSet",
-    "Product",
-    "ProtocolError",
-    "RendezvousError",
-    "ResourceExhaustedError",
-    "StateError",
-    "Sum",
-    "TaskSpec",
-    "TfCollectiveError",
-    "TransportError",
-    "UnsupportedError",
-    "WorkerFailedError",
-    "__version__",
-    "add_process_set",
-    "allreduce_topology",
-    "cluster",
-    "cross_rank",
-    "cross_size",
-    "get_communicator",
-    "get_safe_experiment_fn",
-    "global_process_set",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "process_set_ids_and_ranks",
-    "rank",
-    "remove_process_set",
-    "run",
-    "run_on_yarn",
-    "shutdown",
-    "single_server_topology",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "task",
-]
-_OP_NAMES = ("Average", "Max", "Min", "Product", "Sum")
-_SPEC_NAMES = ("NodeLabel", "TaskSpec", "allreduce_topology", "single_server_topology")
+#: Where each public name stands.
 _HOMES = {
-    "Communicator": "tfcollective.communicator",
-    "cluster": "tfcollective.clusters",
-    "run": "tfcollective.launch.api",
-    "run_on_yarn": "tfcollective_launchers.yarn.api",
-    "get_safe_experiment_fn": "tfcollective.launch.running.function",
-    **dict.fromkeys(_OP_NAMES, "tfcollective.communicator"),
-    **dict.fromkeys(_SPEC_NAMES, "tfcollective.task_specs"),
+    name: home
+    for home, names in {
+        "tfcollective.clusters": "cluster",
+        "tfcollective.communicator": "Average Communicator Max Min Product Sum",
+        "tfcollective.errors": """
+            CollectiveAbortedError CollectiveCancelledError CollectiveError CollectiveMismatchError
+            CollectiveTimeoutError ConfigError CoordinatorError DeviceError InternalError InvalidArgumentError
+            LaunchError PeerLostError ProtocolError RendezvousError ResourceExhaustedError StateError
+            TfCollectiveError TransportError UnsupportedError WorkerFailedError
+        """,
+        "tfcollective.launch.api": "run",
+        "tfcollective.launch.running.function": "get_safe_experiment_fn",
+        "tfcollective.runtime": """
+            ProcessSet add_process_set cross_rank cross_size get_communicator global_process_set init
+            is_homogeneous is_initialized local_rank local_size process_set_ids_and_ranks rank
+            remove_process_set shutdown size start_timeline stop_timeline task
+        """,
+        "tfcollective.task_specs": "NodeLabel TaskSpec allreduce_topology single_server_topology",
+        "tfcollective_launchers.yarn.api": "run_on_yarn",
+    }.items()
+    for name in names.split()
 }
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'tfcollective' has no attribute {name!r}")
-    home = "tfcollective.errors" if name.endswith("Error") else _HOMES.get(name, "tfcollective.runtime")
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value  # so that the next look-up costs nothing
     return value
 
