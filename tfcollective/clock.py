@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "SystemClock", "every", "on_thread", "poll"]
-
 _Result = TypeVar("_Result")
 
 

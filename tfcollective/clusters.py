@@ -39,8 +39,6 @@ from tfcollective.tasks import TaskKey, workers
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
-__all__ = ["Cluster", "cluster", "serve_calls"]
-
 _LOG = get_logger(__name__)
 _NEWEST = "newest"  # the number of the newest call; null: there are to be no more
 _LOOK_S = 1.0

@@ -16,8 +16,6 @@ import msgspec
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["NotNegative", "decode", "encode", "encode_line", "from_document", "to_document"]
-
 _T = TypeVar("_T")
 #: A number of 0 or more.
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["give_usual_limit", "many_descriptors", "raise_limit"]
-
 # Containers may allow 2**30, and programs that close every possible descriptor then take minutes to start.
 _MOST = 1 << 20
 _lock = threading.Lock()

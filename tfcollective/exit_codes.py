@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from enum import IntEnum
 
-__all__ = ["SIGNAL_BASE", "ExitCode", "signal_name"]
-
 # A process that signal n ended counts as one that returned this much more than n, as in a shell.
 SIGNAL_BASE = 128
 

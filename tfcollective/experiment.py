@@ -7,8 +7,6 @@ from typing import Any
 
 from tfcollective.errors import UnsupportedError
 
-__all__ = ["Trainable"]
-
 
 class Trainable(ABC):
     """An experiment. Where the function returns one, :func:`tfcollective.run` calls :meth:`train` on every rank, and

@@ -23,20 +23,6 @@ from tfcollective.errors import (
 from tfcollective.exit_codes import SIGNAL_BASE, signal_name
 from tfcollective.private_directory import write_private
 
-__all__ = [
-    "ExceptionRecord",
-    "ExitRecord",
-    "begin_call",
-    "describe_exception",
-    "end_call",
-    "first_cause",
-    "in_order_of_arrival",
-    "is_in_call",
-    "message_of",
-    "read_exception",
-    "write_exception",
-]
-
 # Errors that another rank's failure brings about, by class name, as a record must not need TensorFlow to be judged: its
 # AbortedError stands for ABORTED and PEER_LOST, its UnavailableError for a server of another task.
 _CONSEQUENCE_TYPES = frozenset(

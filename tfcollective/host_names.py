@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["expand_hosts", "split_hosts"]
-
 _MAX_HOSTS = 100_000
 _WORDS = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")

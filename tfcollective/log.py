@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 
-__all__ = ["LEVELS", "configure", "get_logger"]
-
 LEVELS = ("debug", "info", "warning", "error")
 _ROOT = "tfcollective"
 _FORMAT = "%(asctime)s tfcollective %(levelname)s: %(message)s"

@@ -10,8 +10,6 @@ from typing import Any
 
 from tfcollective.errors import InvalidArgumentError
 
-__all__ = ["dumps", "loads"]
-
 
 def dumps(value: Any, what: str) -> bytes:
     """``value`` as bytes; InvalidArgumentError that says ``what`` cannot be sent when it cannot be pickled."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["cache_directory", "runtime_directory", "unusable", "user_key", "write_private"]
-
 _KEY_FILE = "user.key"
 _KEY_BYTES = 32
 

@@ -14,19 +14,6 @@ import psutil
 
 from tfcollective.timing import TIMING
 
-__all__ = [
-    "ProcessState",
-    "answer_of",
-    "become_subreaper",
-    "describe_status",
-    "end_descendants",
-    "end_process",
-    "program_of",
-    "signal_group",
-    "spawn",
-    "state_of",
-]
-
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -7,22 +7,6 @@ from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 
-__all__ = [
-    "CHIEF",
-    "EVALUATOR",
-    "NO_RANK",
-    "PS",
-    "PS_ADVICE",
-    "SIDE_TYPES",
-    "TENSORBOARD",
-    "TRAINER_TYPES",
-    "WORKER",
-    "TaskKey",
-    "is_number",
-    "trainers",
-    "workers",
-]
-
 CHIEF = "chief"
 WORKER = "worker"
 EVALUATOR = "evaluator"

@@ -11,17 +11,6 @@ from typing import NamedTuple
 
 from tfcollective.errors import ConfigError
 
-__all__ = [
-    "WAIT",
-    "Interval",
-    "RankSummary",
-    "RankTimeline",
-    "check_writable",
-    "summarise",
-    "summary_text",
-    "trace_document",
-]
-
 #: ``Interval.collective`` of a time in which TensorFlow had nothing to do but wait for gradients.
 WAIT = "wait"
 _WAIT_LANE = 0

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from tfcollective.errors import ConfigError
 from tfcollective.tasks import TaskKey
 
-__all__ = ["SINGLE", "Endpoint", "Member", "Placement", "World"]
-
 _MAX_PORT = 65535
 _PORT_DIGITS = 5
 

@@ -29,8 +29,6 @@ from tfcollective.processes import end_process, program_of
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.topology import Placement
 
-__all__ = ["MpiLauncher", "MpiOptions", "MpirunProvider", "check_flavour", "mpirun_command", "placed"]
-
 # What an agent on another host needs to be found and loaded; ranks get theirs from the plan.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 # An agent needs a while to end its rank and to say how that went: mpirun would kill it after a second.

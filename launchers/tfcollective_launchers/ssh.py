@@ -27,18 +27,6 @@ from tfcollective.settings import environ_snapshot
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
-__all__ = [
-    "Answer",
-    "SshLauncher",
-    "SshOptions",
-    "Visitor",
-    "accepting_new_keys",
-    "ask_all",
-    "diagnose",
-    "meeting_address",
-    "ssh_command",
-]
-
 _DEFAULTS = (*DEFAULTS, "-o", "ServerAliveInterval=15")
 
 
@@ -53,6 +41,8 @@ def ssh_command(host: str, options: SshOptions, remote: Sequence[str]) -> tuple[
     """What runs the command ``remote`` on ``host``. Nothing in it is secret: everybody on both hosts can read it."""
     return ("ssh", "-T", *options.arguments, *_DEFAULTS, "--", host, shlex.join(remote))
 
+
+# ---- asking every host whether it can take part, before anything starts ----------------------------------------------
 
 _TIMEOUT_S = 30.0
 _AT_ONCE = 32

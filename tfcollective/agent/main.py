@@ -51,8 +51,6 @@ from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
 
-__all__ = ["Supervision", "main", "serve"]
-
 _LOG = log.get_logger(__name__)
 _STDIN = 0
 _GONE = "lost its launcher and ended its ranks"

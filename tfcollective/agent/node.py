@@ -29,8 +29,6 @@ from tfcollective.tasks import NO_RANK
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
-__all__ = ["enroll", "node_client", "own_address", "placed", "wait_for_key"]
-
 _LOG = log.get_logger(__name__)
 
 

@@ -15,8 +15,6 @@ from tfcollective.agent.protocol import orders_key
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["COORDINATOR_LOST", "Interrupts", "Orders", "STOP_SIGNALS", "follow_orders"]
-
 _READ_BYTES = 1 << 16
 
 

@@ -16,8 +16,6 @@ from typing import IO, BinaryIO
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
-__all__ = ["Console", "LineSplitter", "OutputPump", "Tail"]
-
 _LOG = get_logger(__name__)
 _READ_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 16  # what Linux keeps in a pipe

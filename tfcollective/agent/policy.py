@@ -8,8 +8,6 @@ from enum import Enum
 
 from tfcollective.timing import TIMING
 
-__all__ = ["Limits", "Stop", "StopCause", "next_stop", "stop_schedule"]
-
 
 class StopCause(str, Enum):
     """Why the processes have to end."""

@@ -15,25 +15,6 @@ from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING
 
-__all__ = [
-    "AgentConfig",
-    "Command",
-    "End",
-    "FirstOrder",
-    "HOROVOD_PACKAGES",
-    "KillCommand",
-    "NodeFacts",
-    "NodeSettings",
-    "Order",
-    "StopCommand",
-    "ProcessOptions",
-    "WorkerPlan",
-    "end_key",
-    "node_name",
-    "orders_key",
-    "refusal_line",
-]
-
 #: Where this node has the package named ``horovod`` that stands for ours, for ``--horovod-compat``.
 HOROVOD_PACKAGES = Path(__file__).resolve().parents[1] / "_horovod"
 

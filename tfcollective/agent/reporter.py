@@ -14,8 +14,6 @@ from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
 from tfcollective.tasks import TaskKey
 
-__all__ = ["Reporter"]
-
 _LOG = get_logger(__name__)
 
 

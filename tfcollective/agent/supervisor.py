@@ -22,8 +22,6 @@ from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK
 from tfcollective.timing import TIMING
 
-__all__ = ["Supervisor"]
-
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127

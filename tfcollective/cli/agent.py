@@ -13,8 +13,6 @@ from tfcollective.identity.mpi import open_mpi_place
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.topology import Endpoint
 
-__all__ = ["agent"]
-
 
 @click.command(
     short_help="Runs the ranks of one host for a job of several.",

@@ -27,8 +27,6 @@ from tfcollective.errors import (
 )
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
-__all__ = ["CommandGroup", "EXIT_CODES", "GROUP", "invoke"]
-
 GROUP = "tfcollective.commands"
 _EXTRAS = {"bench": "Measures all-reduce and training side by side with others."}  # command: its first line of help
 

@@ -20,8 +20,6 @@ from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.launch.launcher import CheckedLauncher, Finding, find_launcher
 from tfcollective.settings import Settings
 
-__all__ = ["check"]
-
 _PACKAGES = ("numpy", "tensorflow", "tensorflow-cpu", "keras", "aiohttp", "cryptography")
 _TIMEOUT_S = 60.0
 _OPS_TIMEOUT_S = 180.0

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["check_engine", "resolve_command"]
-
 _PYTHONS = ("python", "python3")
 _NEEDED = {
     "horovod": (

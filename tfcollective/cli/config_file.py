@@ -11,8 +11,6 @@ import yaml
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["read_config", "read_text"]
-
 
 def _ignored(names: str) -> dict[str, str | None]:
     return dict.fromkeys(names.split())

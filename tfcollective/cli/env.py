@@ -12,8 +12,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, discover, key_source
 from tfcollective.settings import TF_CONFIG, Settings, environ_snapshot, variable
 
-__all__ = ["env"]
-
 _NO_RANK = "none: outside the world"
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-__all__ = ["GroupedCommand", "GroupedOption", "group", "option"]
-
 
 class GroupedOption(click.Option):
     """An option that stands under a heading in the help of a :class:`GroupedCommand`; see :func:`group`."""

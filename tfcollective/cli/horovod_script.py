@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from tfcollective.cli.horovod_names import TABLES
 
-__all__ = ["Finding", "Report", "examine"]
-
 ROOT = "horovod"
 # By the longest prefix: which table a module's names are in, and what to import instead.
 _MODULES = {

@@ -11,8 +11,6 @@ from tfcollective.cli.horovod_script import Finding, Report, examine
 from tfcollective.errors import ConfigError
 from tfcollective.settings import VARIABLES
 
-__all__ = ["migrate"]
-
 _OURS = {row.alias.name: f"understood, as {row.name}" for row in VARIABLES if row.alias is not None}
 _SET_BY_COMPAT = {f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") for kind in ("RANK", "SIZE")}
 

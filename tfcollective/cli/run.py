@@ -25,8 +25,6 @@ from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.planner import describe
 from tfcollective.settings import Settings
 
-__all__ = ["describe_build", "run"]
-
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

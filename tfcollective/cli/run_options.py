@@ -24,8 +24,6 @@ from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
-__all__ = ["IGNORED_OPTIONS", "RUN_OPTIONS", "choose_launcher", "job_spec", "warn_of_ignored"]
-
 # horovodrun has six levels of logging, we have four.
 _LEVELS = {"trace": "debug", "fatal": "error"}
 # What horovodrun's users may have in their scripts, and what is different here by nature: flags, and those with values.

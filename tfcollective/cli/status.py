@@ -21,8 +21,6 @@ from tfcollective.settings import Settings, environ_snapshot
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["kill", "logs", "status"]
-
 _COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat", "says")
 
 

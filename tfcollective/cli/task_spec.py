@@ -9,9 +9,6 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.task_specs import DEFAULT_MEMORY, DEFAULT_VCORES, TaskSpec, check_task_specs
 
-__all__ = ["parse_task_specs"]
-
-
 # By the field's annotation: what reads its text, and what that has to be; any other is taken as it is written.
 _KINDS: dict[object, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),

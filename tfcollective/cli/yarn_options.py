@@ -9,8 +9,6 @@ from typing import Any
 from tfcollective.cli.groups import GroupedOption, option
 from tfcollective.errors import ConfigError
 
-__all__ = ["YARN_OPTIONS", "package_index_option", "packing", "refuse_yarn_options", "yarn_platform"]
-
 
 def package_index_option(prefix: str = "") -> GroupedOption:
     """``--package-index``; `prefix` begins its help."""

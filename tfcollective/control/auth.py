@@ -25,18 +25,6 @@ from dataclasses import dataclass
 
 from tfcollective.job_keys import CONTROL, HELLO, derived_key
 
-__all__ = [
-    "DIGEST",
-    "NONCE",
-    "SIGNATURE",
-    "ConnectionProof",
-    "Unauthenticated",
-    "Welcome",
-    "check_body",
-    "check_hello",
-    "hello_headers",
-]
-
 NONCE = "X-Tfcollective-Nonce"
 DIGEST = "X-Tfcollective-Digest"
 SIGNATURE = "X-Tfcollective-Signature"

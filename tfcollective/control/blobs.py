@@ -6,8 +6,6 @@ import base64
 import binascii
 from collections.abc import Iterator
 
-__all__ = ["count_key", "decode", "encode", "segment_key"]
-
 _SEGMENT_BYTES = 1 << 20
 
 

@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Certificate"]
-
 # No client looks at these: the certificate lives as long as its process. Clocks of hosts may differ.
 _BEFORE = datetime.timedelta(days=1)
 _AFTER = datetime.timedelta(days=3650)

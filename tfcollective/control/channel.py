@@ -21,8 +21,6 @@ from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
-__all__ = ["FOREVER", "Channel", "OrderQueue", "Retry"]
-
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 

@@ -24,16 +24,6 @@ from tfcollective.settings import variable
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
-__all__ = [
-    "Access",
-    "Connection",
-    "CoordinatorRefusedError",
-    "CoordinatorUnreachableError",
-    "InterceptedError",
-    "OtherJobError",
-    "UnprovenReplyError",
-]
-
 _OK = 200
 
 

@@ -10,8 +10,6 @@ from typing import Protocol
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.control.liveness import LivenessTracker
 
-__all__ = ["Connection", "UnauthenticatedConnectionLimiter"]
-
 _CROWDED_S = 0.5
 _LOOK_S = 0.25
 

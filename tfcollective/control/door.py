@@ -16,8 +16,6 @@ from typing import Any
 
 from tfcollective.control.auth import ConnectionProof
 
-__all__ = ["Door"]
-
 _TLS_HANDSHAKE = b"\x16"
 # The server limits how long a connection may take to authenticate, and knows when it is slow itself. This is longer.
 _HANDSHAKE_S = 600.0

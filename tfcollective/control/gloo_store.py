@@ -22,8 +22,6 @@ from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
 from tfcollective.topology import Endpoint
 
-__all__ = ["GlooStore", "GlooStoreServer"]
-
 _LOG = get_logger(__name__)
 _MAX_KEY_LENGTH = 256
 _MAX_VALUE_BYTES = 1 << 20

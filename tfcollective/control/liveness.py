@@ -12,8 +12,6 @@ from tfcollective.errors import TfCollectiveError
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
-__all__ = ["Heartbeat", "LivenessTracker"]
-
 _LOG = get_logger(__name__)
 _Name = TypeVar("_Name", bound=Hashable)
 _COORDINATOR = "coordinator"

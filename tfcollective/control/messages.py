@@ -18,37 +18,6 @@ from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import World
 
-__all__ = [
-    "Alive",
-    "Beat",
-    "Enroll",
-    "Enrolled",
-    "Exited",
-    "FindLost",
-    "Found",
-    "Get",
-    "Join",
-    "Joined",
-    "Leave",
-    "Lost",
-    "Nothing",
-    "Presence",
-    "Put",
-    "ReadClock",
-    "ReadOutput",
-    "Refused",
-    "Remove",
-    "Show",
-    "Started",
-    "Status",
-    "Stored",
-    "Time",
-    "pack_world",
-    "path_of",
-    "unpack_world",
-]
-
-
 @dataclass(frozen=True)
 class Nothing:
     """The answer to a request that has none."""

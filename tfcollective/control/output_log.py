@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["OutputLog", "OutputPage", "OutputPiece"]
-
 _MAX_PAGE_BYTES = 1 << 20
 
 

@@ -22,8 +22,6 @@ from tfcollective.processes import end_process, program_of
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
-__all__ = ["CoordinatorAnswer", "CoordinatorConfig", "CoordinatorProcess"]
-
 _END_S = 2.0
 _MAX_LINE_BYTES = 1 << 16
 

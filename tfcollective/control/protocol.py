@@ -9,18 +9,6 @@ from typing import Any
 
 from tfcollective.tasks import TaskKey
 
-__all__ = [
-    "ENCRYPTED_ONLY",
-    "HELLO_PATH",
-    "MAX_BODY_BYTES",
-    "NODES",
-    "TRAINING_ENDED",
-    "experiment_key",
-    "is_loopback",
-    "read_published",
-    "write_published",
-]
-
 MAX_BODY_BYTES = 4 << 20
 HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
 ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host

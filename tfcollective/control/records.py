@@ -24,8 +24,6 @@ from tfcollective.log import get_logger
 from tfcollective.private_directory import unusable
 from tfcollective.topology import Endpoint
 
-__all__ = ["JobDirectory", "JobRecord", "running_jobs"]
-
 _LOG = get_logger(__name__)
 _RECORD = "record.json"
 _OWNER = "owner"

@@ -7,8 +7,6 @@ import math
 
 from tfcollective.clock import Clock
 
-__all__ = ["RefusalLog"]
-
 _INTERVAL_S = 1.0
 
 

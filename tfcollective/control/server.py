@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from tfcollective.control.certificate import Certificate
 
-__all__ = ["CoordinatorServer", "ServerOptions"]
-
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _LINGER_S = 1.0

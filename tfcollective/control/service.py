@@ -23,8 +23,6 @@ from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import World
 
-__all__ = ["JobService", "JobView"]
-
 _T = TypeVar("_T")
 _MAX_OUTPUT_BYTES = 16 << 20
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.

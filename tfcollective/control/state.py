@@ -19,8 +19,6 @@ from tfcollective.tasks import NO_RANK, TaskKey, trainers
 from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
 
-__all__ = ["JoinRequest", "Membership", "Refusal", "RendezvousFailure", "TaskState", "TaskView"]
-
 
 class TaskState(str, Enum):
     """What the coordinator knows of a task."""

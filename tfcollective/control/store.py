@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tfcollective.control.state import Refusal
 
-__all__ = ["Entry", "Store"]
-
 _MAX_KEY_LENGTH = 512
 
 

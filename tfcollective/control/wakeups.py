@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 
-__all__ = ["Wakeups"]
-
 
 class Wakeups:
     """Lives on the thread of one event loop."""

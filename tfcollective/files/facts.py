@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-__all__ = ["FileFacts", "abandoned", "local_facts", "temporary_name"]
-
 # A writer that has written nothing for so long was killed, or is no longer meant to.
 _ABANDONED_NS = 600 * 10**9
 

@@ -18,22 +18,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.files import remote
 from tfcollective.files.facts import FileFacts, abandoned, local_facts, temporary_name
 
-__all__ = [
-    "Place",
-    "SCRATCH_PREFIX",
-    "as_place",
-    "delete",
-    "delete_tree",
-    "is_url",
-    "join",
-    "list_files",
-    "local_copy",
-    "local_path",
-    "read_json",
-    "write_json",
-    "written_whole",
-]
-
 # A path on this machine, or a text with a scheme: "hdfs://namenode/models/run7".
 Place = str | Path
 

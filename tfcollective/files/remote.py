@@ -11,8 +11,6 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.files.facts import FileFacts, abandoned, temporary_name
 
-__all__ = ["append_tail", "download", "find_files", "list_files", "remove", "remove_tree", "upload"]
-
 _EXTRAS = {
     "hdfs": "pip install 'tfcollective[hdfs]', or write webhdfs://HOST:PORT/...",
     "viewfs": "pip install 'tfcollective[hdfs]'",

@@ -11,8 +11,6 @@ from tfcollective.files import remote
 from tfcollective.files.facts import FileFacts, local_facts
 from tfcollective.files.places import SCRATCH_PREFIX, Place, is_url
 
-__all__ = ["Workspace"]
-
 
 class Workspace:
     """A directory to work in that is kept at a ``place``: that itself, or a local one whose files are moved there."""

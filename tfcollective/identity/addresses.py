@@ -6,8 +6,6 @@ import ipaddress
 import socket
 import zlib
 
-__all__ = ["DEFAULT_PORT", "is_loopback", "is_own_address", "is_own_host", "job_port", "resolve", "route_address"]
-
 DEFAULT_PORT = 29477
 # Below the ports that Linux gives out by itself (32768 and up).
 _FIRST_PORT = 20000

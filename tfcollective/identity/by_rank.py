@@ -14,8 +14,6 @@ from tfcollective.settings import variable
 from tfcollective.tasks import WORKER, TaskKey, is_number, workers
 from tfcollective.topology import Endpoint
 
-__all__ = ["SAGEMAKER", "SLURM", "STEP_SIZE", "claim_by_rank", "whole_number"]
-
 _RANK = "SLURM_PROCID"
 STEP_SIZE = "SLURM_STEP_NUM_TASKS"
 _STEP_HOSTS = "SLURM_STEP_NODELIST"

@@ -26,8 +26,6 @@ from tfcollective.tasks import (
 )
 from tfcollective.topology import Endpoint
 
-__all__ = ["SOURCES"]
-
 _OTHER_NAMES = {"master": CHIEF}
 _LISTED_TYPES = (*TRAINER_TYPES, EVALUATOR, PS)
 _KNOWN_TYPES = (*TRAINER_TYPES, *SIDE_TYPES, PS)

@@ -28,8 +28,6 @@ from tfcollective.log import get_logger
 from tfcollective.settings import Settings, variable
 from tfcollective.tasks import PS, PS_ADVICE, WORKER, TaskKey
 
-__all__ = ["SOURCES", "discover"]
-
 _LOG = get_logger(__name__)
 SOURCES: tuple[Source, ...] = (*cluster.SOURCES, SAGEMAKER, mpi.SOURCE, SLURM, kubernetes.SOURCE)
 

@@ -11,8 +11,6 @@ from tfcollective.identity.model import Identity
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings, variable
 
-__all__ = ["KeySource", "key_source", "parse_key", "read_key"]
-
 _MAX_KEY_TEXT = 4096
 _MIN_KEY_BYTES = 16
 _OF_A_GROUP = 0o440

@@ -14,8 +14,6 @@ from tfcollective.identity.model import Claim, Facts, Source
 from tfcollective.settings import variable
 from tfcollective.tasks import is_number
 
-__all__ = ["SOURCE"]
-
 _INDEX = "JOB_COMPLETION_INDEX"
 _NODES, _PER_NODE = "PET_NNODES", "PET_NPROC_PER_NODE"
 _LOCAL_RANK = "LOCAL_RANK"

@@ -10,8 +10,6 @@ from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
-__all__ = ["Claim", "Facts", "Identity", "Source"]
-
 
 @dataclass(frozen=True)
 class Identity:

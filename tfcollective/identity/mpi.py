@@ -14,8 +14,6 @@ from tfcollective.identity.by_rank import STEP_SIZE, claim_by_rank, whole_number
 from tfcollective.identity.model import Claim, Facts, Source
 from tfcollective.settings import variable
 
-__all__ = ["SOURCE", "open_mpi_place"]
-
 _LOOPBACK = "127.0.0.1"
 # Where the launchers name the job: any of them tells jobs apart.
 _JOB_NAMES = (

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
-__all__ = ["ancestor", "current_node_id", "node_id"]
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 

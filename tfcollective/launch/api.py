@@ -27,8 +27,6 @@ from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
-__all__ = ["Results", "function_job", "results_of", "run", "run_function_job"]
-
 _PATHS = {"cwd", "log_dir", "timeline"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
 _FOR_RANKS = ("bucket_mb", "gpus_per_proc", "oversubscribe_gpus")  # reach the ranks as variables

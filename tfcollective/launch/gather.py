@@ -20,8 +20,6 @@ from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
 from tfcollective.launch.provider import NodeProvider
 from tfcollective.timing import TIMING
 
-__all__ = ["enrolled", "gather", "orders_to", "refuse", "version_problem"]
-
 _POLL_S = 0.5
 _LOOK_S = 3.0
 

@@ -9,8 +9,6 @@ from typing import Any
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import parse_hostfile
 
-__all__ = ["translate"]
-
 _ELASTIC = (
     "a job has as many ranks as it was started with: leave it out, and let max_restarts start them again when one fails"
 )

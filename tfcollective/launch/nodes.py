@@ -31,8 +31,6 @@ from tfcollective.launch.running.job import AgentFailure, Job
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
-__all__ = ["Agents", "Node", "stop_limit"]
-
 _LOG = get_logger(__name__)
 
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-__all__ = ["THREAD_VARIABLES", "available_cores", "quota_cores", "thread_variables"]
-
 # The variables by which numeric libraries and TensorFlow size their thread pools.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _PROC = Path("/proc/self")

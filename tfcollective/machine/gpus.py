@@ -8,8 +8,6 @@ from pathlib import Path
 from tfcollective.errors import ConfigError
 from tfcollective.settings import Settings, variable
 
-__all__ = ["VISIBLE", "gpu_variables", "visible_gpus"]
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SEVERAL_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"
 _NAMES = tuple(variable(field) for field in ("gpus_per_proc", "share_gpus"))

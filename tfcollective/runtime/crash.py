@@ -12,8 +12,6 @@ from tfcollective.errors import CollectiveError
 from tfcollective.failures import message_of, write_exception
 from tfcollective.log import get_logger
 
-__all__ = ["CrashHook", "came_through_collective", "describe_cause"]
-
 _LOG = get_logger(__name__)
 _MAX_CAUSE = 500
 _GRAPH_ERROR = "Graph execution error"

@@ -18,8 +18,6 @@ from tfcollective.topology import Placement, World
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["Engine", "JoinResult", "Subset", "TensorFlowOps", "choose_engine", "closed_on_error", "connect", "register"]
-
 #: The ops by which TensorFlow reaches a communicator: the op library, Horovod's own, or Python functions over it.
 TensorFlowOps = Literal["library", "horovod", "python"]
 

@@ -15,8 +15,6 @@ from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import workers
 from tfcollective.topology import Placement
 
-__all__ = ["ExternalEngine"]
-
 
 class ExternalEngine:
     """See :class:`~tfcollective.runtime.engine.Engine`.

@@ -15,8 +15,6 @@ from collections.abc import Callable
 
 from tfcollective.communicator import CommunicatorInfo
 
-__all__ = ["InterruptWatch", "is_stuck"]
-
 GRACE_S = 1.0
 _STOP = 0  # no signal has this number
 

@@ -24,8 +24,6 @@ from tfcollective.topology import SINGLE, World
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["NativeEngine", "call_watched", "connect_alone", "identify"]
-
 _Result = TypeVar("_Result")
 # As a rule all ranks are connected before this, and the coordinator is not asked.
 _QUIET_S = 0.3

@@ -18,8 +18,6 @@ from tfcollective.errors import CollectiveError, InvalidArgumentError, TfCollect
 if TYPE_CHECKING:
     from tfcollective.runtime.engine import Engine
 
-__all__ = ["GLOBAL_SET", "Members", "ProcessSet", "ProcessSets", "checked_ranks", "global_process_set"]
-
 GLOBAL_SET = 0
 
 

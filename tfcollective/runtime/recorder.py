@@ -20,8 +20,6 @@ from tfcollective.topology import Placement
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
 
-__all__ = ["TimelineRecorder"]
-
 CAPACITY = 100_000
 _GATHER_S = 5.0
 _BROKEN_GATHER_S = 1.0

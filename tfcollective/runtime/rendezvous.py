@@ -24,8 +24,6 @@ from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
-__all__ = ["Rendezvous", "abandon", "arrange", "choose_bind_host", "choose_listening_host"]
-
 _LOG = get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  where the listed address is not one of this machine's

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
     from tfcollective.control.relay import TaskBeat
 
-__all__ = ["Session"]
-
 _LOG = get_logger(__name__)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["StepRate"]
-
 _INTERVAL_S = 5.0
 
 

@@ -21,8 +21,6 @@ from tfcollective.tasks import SIDE_TYPES, TRAINER_TYPES, WORKER, TaskKey
 from tfcollective_launchers.yarn.environment import Environment, environment_of, source_url
 from tfcollective_launchers.yarn.options import YarnOptions
 
-__all__ = ["CALL_FILE", "JOB_FILE", "KEY_FILE", "Request", "application", "plan_containers", "requests"]
-
 JOB_FILE = "tfcollective-job.json"
 CALL_FILE = "tfcollective-call.pickle"
 KEY_FILE = "tfcollective.key"

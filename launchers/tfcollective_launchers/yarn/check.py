@@ -21,8 +21,6 @@ from tfcollective.task_specs import TaskSpec
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import YarnClient, import_skein
 
-__all__ = ["answer", "findings", "site_properties"]
-
 _TIMEOUT_S = 60.0
 _JOB_S = 180.0
 _UNSET_ADDRESS = "0.0.0.0"  # noqa: S104  what Hadoop's own defaults say

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tfcollective_launchers.yarn.application import Amount, Request
 
-__all__ = ["NodeView", "impossible", "shortage"]
-
 
 @dataclass(frozen=True)
 class NodeView:

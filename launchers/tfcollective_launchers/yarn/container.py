@@ -15,8 +15,6 @@ from tfcollective.log import get_logger
 from tfcollective_launchers.yarn.application import KEY_FILE
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 
-__all__ = ["main"]
-
 _LOG = get_logger(__name__)
 _CALL_S = 10.0
 _POLL_S = 0.25

@@ -16,8 +16,6 @@ from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.settings import environ_snapshot, first_on_path
 from tfcollective_launchers.yarn.options import YarnOptions
 
-__all__ = ["Environment", "archives_of", "environment_of", "pack_directories", "source_url"]
-
 _UNPACKED = "environment"  # the directory of an archive in a container
 
 

@@ -43,8 +43,6 @@ from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient, check_programs
 from tfcollective_launchers.yarn.table import render_table
 
-__all__ = ["Submission", "YarnLauncher", "run_application"]
-
 _LOG = get_logger(__name__)
 _POLL_S = 0.5
 _END_S = 40.0

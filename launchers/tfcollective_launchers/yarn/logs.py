@@ -15,8 +15,6 @@ from tfcollective.clock import poll
 from tfcollective.errors import LaunchError
 from tfcollective.processes import answer_of
 
-__all__ = ["ContainerEnd", "container_end", "end_of_log", "last_lines", "log_page", "logs_command", "show_logs"]
-
 _TIMEOUT_S = 60.0
 _COLLECTED_S = 20.0
 _LINES = 20

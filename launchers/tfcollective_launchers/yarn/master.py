@@ -28,8 +28,6 @@ from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, Request
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 
-__all__ = ["SkeinPlatform", "main"]
-
 _LOG = get_logger(__name__)
 _CALL_S = 20.0
 _TAIL_LINES = 20

@@ -10,8 +10,6 @@ from typing import Any
 from tfcollective.errors import ConfigError
 from tfcollective.task_specs import memory_in_mib
 
-__all__ = ["YarnOptions"]
-
 _ACL_LISTS = ("view_users", "view_groups", "modify_users", "modify_groups", "ui_users")
 
 

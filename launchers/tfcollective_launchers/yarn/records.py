@@ -13,8 +13,6 @@ from tfcollective.errors import ConfigError
 from tfcollective.private_directory import runtime_directory, write_private
 from tfcollective.settings import Settings, environ_snapshot
 
-__all__ = ["forget", "recall", "remember"]
-
 _FILE = "application.json"
 
 

@@ -20,18 +20,6 @@ from tfcollective.log import get_logger
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
 
-__all__ = [
-    "ENDED",
-    "ENDPOINT_KEY",
-    "AppState",
-    "SkeinError",
-    "YarnClient",
-    "application_client",
-    "check_programs",
-    "import_skein",
-    "within",
-]
-
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 ENDPOINT_KEY = "tfcollective/coordinator"

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
 
-__all__ = ["render_table"]
-
 _COLUMNS = ("task", "host", "state", "duration", "exit", "log")
 
 

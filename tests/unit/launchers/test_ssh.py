@@ -9,7 +9,6 @@ import pytest
 from tfcollective_launchers.ssh import (
     Answer,
     SshLauncher,
-    SshOptions,
     Visitor,
     accepting_new_keys,
     diagnose,
@@ -22,6 +21,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.launcher import platform_options
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.system.ssh import SshOptions
 
 OPTIONS = SshOptions(python="/opt/py")
 

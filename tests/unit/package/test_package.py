@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,20 @@ PUBLIC = """
     process_set_ids_and_ranks rank remove_process_set run run_on_yarn shutdown single_server_topology size
     start_timeline stop_timeline task
 """
+# Besides packages: what users import from a module itself, and what a module hands on from another.
+LISTED = """
+    auxiliary_tasks.tensorboard control.client errors job_keys keras.callbacks keras.elastic launch.launcher
+    launch.plan.hosts launch.plan.planner launch.provider launch.providers.commands launch.run machine.network settings
+    task_specs tensorflow.compression tensorflow.data.compute_service tensorflow.elastic
+"""
+
+
+def test_only_modules_that_others_import_from_list_their_names():
+    """In all others the underscore says what is private."""
+    folder = Path(tfcollective.__file__).parent
+    modules = [path for path in folder.rglob("*.py") if path.name != "__init__.py" and "_horovod" not in path.parts]
+    listed = [path for path in modules if "\n__all__ = [" in path.read_text("utf-8")]
+    assert {".".join(path.relative_to(folder).with_suffix("").parts) for path in listed} == set(LISTED.split())
 
 
 def test_the_public_names_are_frozen():

@@ -14,16 +14,6 @@ from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 
-__all__ = [
-    "DONE",
-    "OUTCOME",
-    "STOP",
-    "SUBMITTER",
-    "ContainerRow",
-    "HostedJob",
-    "HostedOutcome",
-]
-
 # Keys in the coordinator's store.
 STOP = "hosted/stop"  # the numbers of the signals that the submitter has got
 OUTCOME = "hosted/outcome"  # how it all ended

@@ -16,8 +16,6 @@ from tfcollective.control.output_log import OutputPiece
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
 
-__all__ = ["OutputRelay"]
-
 _LOG = get_logger(__name__)
 _READ_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 18

@@ -35,8 +35,6 @@ from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
-__all__ = ["ContainerProvider", "serve_container", "serve_job"]
-
 _LOG = get_logger(__name__)
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -27,8 +27,6 @@ from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING, Timing
 
-__all__ = ["HostedClient", "ask_status"]
-
 _LOG = get_logger(__name__)
 _WAIT_S = 5.0
 _CONNECTIONS = 6

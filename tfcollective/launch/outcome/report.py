@@ -9,8 +9,6 @@ from tfcollective.failures import ExitRecord, first_cause, in_order_of_arrival
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome
 from tfcollective.tasks import NO_RANK
 
-__all__ = ["describe_info", "exit_code", "headline", "render", "warning"]
-
 _TRACEBACK = "Traceback (most recent call last):"
 
 

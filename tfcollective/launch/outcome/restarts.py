@@ -16,8 +16,6 @@ from tfcollective.launch.outcome.tracking import tracking
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.system.signals import forward_signals
 
-__all__ = ["obstacle", "pause_before", "restarted", "run_job"]
-
 _LONGEST_PAUSE_S = 30.0
 # A shell's "cannot be run" and "not found", and what programs return that do not understand their arguments.
 _HOPELESS_CODES = (2, ExitCode.USAGE, 126, 127)

@@ -19,8 +19,6 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.log import get_logger
 from tfcollective.settings import Settings, environ_snapshot
 
-__all__ = ["MlflowTracker", "metrics_of", "parameters_of", "tracking"]
-
 _LOG = get_logger(__name__)
 _URI = "MLFLOW_TRACKING_URI"
 _RUN = "MLFLOW_RUN_ID"

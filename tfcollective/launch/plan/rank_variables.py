@@ -13,18 +13,6 @@ from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = [
-    "PYTHONPATH",
-    "bucket_variables",
-    "compat_variables",
-    "engine_variables",
-    "gpu_options",
-    "rank_variables",
-    "rendezvous_variables",
-    "scopes_of",
-    "tf_config",
-]
-
 PYTHONPATH = "PYTHONPATH"
 
 

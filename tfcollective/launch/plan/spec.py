@@ -17,8 +17,6 @@ from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
-__all__ = ["FROM_SETTINGS", "FunctionCall", "JobSpec", "from_settings"]
-
 _TENSORBOARD_END_S = 30.0
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 

@@ -20,8 +20,6 @@ from tfcollective.machine.network import own_address
 from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
 
-__all__ = ["JoinProvider", "JoinedLauncher", "deal_to"]
-
 
 @dataclass(frozen=True)
 class _Options:

@@ -19,8 +19,6 @@ from tfcollective.machine.network import choose_address, choose_endpoints, inter
 from tfcollective.settings import environ_snapshot
 from tfcollective.timeline import check_writable
 
-__all__ = ["LocalLauncher"]
-
 _HOST = "127.0.0.1"
 _LOG = get_logger(__name__)
 

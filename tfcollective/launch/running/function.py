@@ -28,8 +28,6 @@ from tfcollective.tasks import TaskKey
 if TYPE_CHECKING:
     from tfcollective.control.server import CoordinatorServer
 
-__all__ = ["collect", "fetch_results", "get_safe_experiment_fn", "make_call", "publish"]
-
 _FUNCTION = "call/function"
 _SYS_PATH = "call/sys_path"
 _FETCH_S = 30.0

@@ -37,8 +37,6 @@ from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
-__all__ = ["AgentFailure", "Job", "new_job_id"]
-
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0

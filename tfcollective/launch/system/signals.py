@@ -10,8 +10,6 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
 
-__all__ = ["Gate", "StopSwitch", "forward_signals"]
-
 
 class Gate:
     """Calls a function with numbers, from any thread and from signal handlers; what comes before it is opened is kept

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from tfcollective.errors import ConfigError
 from tfcollective.processes import answer_of
 
-__all__ = ["ACCEPT_NEW", "DEFAULTS", "SshOptions", "hosts_that_ask"]
-
 #: Ask nothing of a person who may not be there, and do not wait for ever.
 DEFAULTS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 #: Takes the key of a host that is not known yet; a key that has changed is refused all the same.
