@@ -38,10 +38,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             "not yet",
             "does not exist, like the other numbers of errors: what goes wrong is an exception",
         ),
-        "Average": (
-            "same",
-            "of integers: of the exact sum, rounded toward zero; in Horovod the sum wraps first",
-        ),
+        "Average": ("same", "of integers: of the exact sum, rounded toward zero; in Horovod the sum wraps first"),
         **_same("Sum Min Max Product"),
         "Adasum": (
             "different",
@@ -101,10 +98,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "PartialDistributedOptimizer": ("same", "layers may be built later"),
         "load_model": ("different", "wraps the optimizer that the model has; more arguments go to Keras"),
         "callbacks": _SAME,
-        "elastic": (
-            "not yet",
-            "its names say what to do: save checkpoints, and let `--max-restarts N` start it again",
-        ),
+        "elastic": ("not yet", "its names say what to do: save checkpoints, and let `--max-restarts N` start it again"),
     },
     "callbacks": {
         "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch if the model is built"),

@@ -137,11 +137,7 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             help="Keep every rank's output in DIR/rank.N/stdout and stderr.",
         ),
         option(
-            "--timeline",
-            "--timeline-filename",
-            type=click.Path(),
-            metavar="F",
-            help="Write a trace of all operations.",
+            "--timeline", "--timeline-filename", type=click.Path(), metavar="F", help="Write a trace of all operations."
         ),
         option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank."),
         option(

@@ -71,11 +71,7 @@ def _is_slurms(family: _Family, facts: Facts) -> bool:
     return (
         steps is not None
         and family.rank in ("PMI_RANK", "PMIX_RANK")
-        and facts.environ.get(family.size)
-        in (
-            None,
-            steps,
-        )
+        and facts.environ.get(family.size) in (None, steps)
     )
 
 

@@ -5,13 +5,13 @@ In the order in which a job goes through them:
 * ``plan``: what is to run, and which process that makes on which host, with which environment. Decides; starts nothing.
 * ``provider``: what a platform implements: request nodes, release them, say what becomes of them. ``providers`` are
   those that need no platform.
-* ``gather``: waits until the nodes have come. ``nodes``: holds them. ``run``: the way of a job on nodes, from its open
-  coordinator to its outcome.
-* ``running``: what a job has while it runs: its coordinator, its agents, the function that its ranks call.
+* ``gather``: waits until the nodes have come. ``nodes``: holds them and their agents. ``run``: the way of a job on
+  nodes, from its open coordinator to its outcome.
+* ``running``: what a job has while it runs: its coordinator, and the function that its ranks call.
 * ``hosted``: jobs whose launcher runs on the platform: what both sides do, and say to each other.
 * ``outcome``: how it ended: the report and exit code, whether it starts again, what MLflow gets.
-* ``system``: signals, ssh and processes of the machine of the launcher.
+* ``system``: signals and ssh on the machine of the launcher.
 
-``launcher`` says what a launcher is, ``registry`` finds one by its name; ``api`` is ``tfcollective.run``. What imports
-what is in ``pyproject.toml``.
+``launcher`` says what a launcher is, and finds one by its name; ``api`` is ``tfcollective.run``. What imports what is
+in ``pyproject.toml``.
 """

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING
 
 from tfcollective.communicator import Communicator, CommunicatorInfo
 from tfcollective.control.liveness import Heartbeat
-from tfcollective.errors import (
-    CollectiveAbortedError,
-    CollectiveError,
-    PeerLostError,
-    StateError,
-    TfCollectiveError,
-)
+from tfcollective.errors import CollectiveAbortedError, CollectiveError, PeerLostError, StateError, TfCollectiveError
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.engine import Engine, JoinResult

@@ -182,10 +182,7 @@ def _with_script(spec: JobSpec, options: YarnOptions) -> tuple[JobSpec, YarnOpti
 
 def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
     """The files of this job alone; only its user can read them, here and there."""
-    contents = {
-        JOB_FILE: hosted.to_bytes(requests=requests(hosted.spec)),
-        KEY_FILE: hosted.key.hex().encode(),
-    }
+    contents = {JOB_FILE: hosted.to_bytes(requests=requests(hosted.spec)), KEY_FILE: hosted.key.hex().encode()}
     if hosted.spec.call is not None:
         contents[CALL_FILE] = hosted.spec.call.payload
     for name, data in contents.items():

@@ -16,15 +16,7 @@ from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
 from tfcollective.launch.gather import enrolled
-from tfcollective.launch.hosted.messages import (
-    DONE,
-    OUTCOME,
-    STOP,
-    SUBMITTER,
-    ContainerRow,
-    HostedJob,
-    HostedOutcome,
-)
+from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, ContainerRow, HostedJob, HostedOutcome
 from tfcollective.launch.hosted.output_relay import OutputRelay
 from tfcollective.launch.launcher import JobOutcome, StartFailure
 from tfcollective.launch.nodes import Node

@@ -23,14 +23,7 @@ from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variabl
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = [
-    "Plan",
-    "WorkerPlan",
-    "describe",
-    "plan_hosts",
-    "plan_local",
-    "with_tf_config",
-]
+__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "with_tf_config"]
 
 # What ranks on other hosts get of the launcher's environment.
 _PASSED = (
