@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tfcollective.timing import TIMING
+from tfcollective.timing import Timing
 
 
 class StopCause(str, Enum):
@@ -19,20 +19,6 @@ class StopCause(str, Enum):
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long (s) processes may take to end.
-
-    Attributes:
-        settle, terminate, interrupt, grace: see :class:`~tfcollective.timing.Timing`.
-    """
-
-    settle: float = TIMING.settle
-    terminate: float = TIMING.terminate
-    interrupt: float = TIMING.interrupt
-    grace: float = TIMING.grace
-
-
-@dataclass(frozen=True)
 class Stop:
     """A decision to stop, made at ``at`` on the monotonic clock; ``signal`` is the first one to send."""
 
@@ -41,8 +27,11 @@ class Stop:
     signal: int = signal.SIGTERM
 
 
-def stop_schedule(stop: Stop, limits: Limits) -> tuple[tuple[float, int], ...]:
-    """The signals to send to what is still running, and when; the last one is SIGKILL."""
+def stop_schedule(stop: Stop, limits: Timing) -> tuple[tuple[float, int], ...]:
+    """The signals to send to what is still running, and when; the last one is SIGKILL.
+
+    ``limits`` has how long (s) processes may take to end: ``settle``, ``terminate``, ``interrupt`` and ``grace``.
+    """
     start = stop.at
     if stop.signal == signal.SIGKILL:
         return ((start, signal.SIGKILL),)

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from tfcollective.agent.output import Console, OutputPump, Tail
-from tfcollective.agent.policy import Limits, Stop, StopCause, next_stop, stop_schedule
+from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
@@ -20,7 +20,7 @@ from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn, state_of
 from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK
-from tfcollective.timing import TIMING
+from tfcollective.timing import TIMING, Timing
 
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
@@ -52,14 +52,14 @@ class Supervisor:
         environ: Mapping[str, str],
         node: str,
         reporter: Reporter,
-        limits: Limits | None = None,
+        limits: Timing | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._config = config
         self._environ = environ
         self._node = node
         self._reporter = reporter
-        self._limits = limits or Limits(grace=config.grace)
+        self._limits = limits or replace(TIMING, grace=config.grace)
         self._clock = clock
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._running: dict[int, _Worker] = {}

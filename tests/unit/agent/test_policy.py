@@ -2,9 +2,10 @@ import signal
 
 import pytest
 
-from tfcollective.agent.policy import Limits, Stop, StopCause, next_stop, stop_schedule
+from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
+from tfcollective.timing import Timing
 
-LIMITS = Limits(settle=1.5, terminate=2.0, interrupt=1.0, grace=30.0)
+LIMITS = Timing(settle=1.5, terminate=2.0, interrupt=1.0, grace=30.0)
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -29,7 +30,7 @@ def test_schedule(stop, expected):
 @pytest.mark.parametrize("cause", list(StopCause))
 @pytest.mark.parametrize("number", NUMBERS)
 def test_only_a_request_leaves_time_for_a_checkpoint(cause, number):
-    when, last = stop_schedule(Stop(cause, 0.0, number), Limits())[-1]
+    when, last = stop_schedule(Stop(cause, 0.0, number), Timing())[-1]
     assert last == signal.SIGKILL
     if cause is StopCause.REQUEST:
         assert when >= 10.0

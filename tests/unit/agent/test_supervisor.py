@@ -10,13 +10,15 @@ import pytest
 from manual_clock import ManualClock
 from patience import within
 
-from tfcollective.agent.policy import Limits, StopCause
+from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.processes import state_of
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import Timing
 
 GRACE_S = 30.0
+LIMITS = Timing(settle=1.0, terminate=1.0, interrupt=1.0, grace=GRACE_S)
 
 
 class Reports:
@@ -39,7 +41,7 @@ def supervise(tmp_path, clock, *programs):
     )
     config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
-    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0, GRACE_S), clock)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock)
     supervisor.start()
     return supervisor, reports
 
@@ -198,7 +200,7 @@ def test_a_auxiliary_task_that_fails_stops_nobody(tmp_path, clock):
     )
     config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
     reports = Reports()
-    supervisor = Supervisor(config, dict(os.environ), "node", reports, Limits(1.0, 1.0, 1.0, GRACE_S), clock)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock)
     supervisor.start()
     reap_until(supervisor, lambda: len(reports.ended) == 2)
     assert {(record.task, record.exit_code) for record in reports.ended} == {("evaluator:0", 3), ("tensorboard:0", 127)}

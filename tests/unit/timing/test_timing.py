@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from tfcollective.agent.policy import Limits, Stop, StopCause, stop_schedule
+from tfcollective.agent.policy import Stop, StopCause, stop_schedule
 from tfcollective.settings import Settings
-from tfcollective.timing import TIMING
+from tfcollective.timing import TIMING, Timing
 
 GRACES = [0.0, TIMING.grace, 600.0]
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -16,7 +16,7 @@ AFTERWARDS = TIMING.sweep + 2 * TIMING.swept + TIMING.drain + TIMING.late_drain 
 
 def killed_after(cause, grace, number=signal.SIGTERM):
     """When (s) the last process of an agent is killed that was asked to stop now."""
-    return stop_schedule(Stop(cause, 0.0, number), Limits(grace=grace))[-1][0]
+    return stop_schedule(Stop(cause, 0.0, number), Timing(grace=grace))[-1][0]
 
 
 @pytest.mark.parametrize("cause", StopCause)
@@ -79,4 +79,3 @@ def test_what_has_to_succeed_is_tried_more_than_once_before_its_process_is_lost(
 
 def test_the_settings_begin_with_these():
     assert (Settings().host_timeout, Settings().grace) == (TIMING.host_timeout, TIMING.grace)
-    assert Limits() == Limits(TIMING.settle, TIMING.terminate, TIMING.interrupt, TIMING.grace)
