@@ -72,13 +72,13 @@ class Node:
         """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
         tasks = tuple(worker.task for worker in workers)
         self._finished = lambda: job.has_finished(tasks)
-        self._grace, self._host_timeout = job.grace, job.host_timeout
+        self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
         local = self._provider.local
         config = replace(
             job.agent_config([self._localised(worker, launcher_python) for worker in workers]),
             scratch_dir=job.scratch_dir if local else "",
-            beat_every=TIMING.beat_within(job.host_timeout),
-            lost_after=None if local else job.host_timeout,
+            beat_every=TIMING.beat_within(job.spec.host_timeout),
+            lost_after=None if local else job.spec.host_timeout,
             placed=local,
         )
         self.began = time.monotonic()

@@ -138,7 +138,7 @@ def run_on_nodes(
             provider,
             [one.name for one in requests],
             timeout=requests[0].timeout,
-            host_timeout=job.host_timeout,
+            host_timeout=job.spec.host_timeout,
             stopped=lambda: bool(received or earlier),
         )
         if received or earlier:

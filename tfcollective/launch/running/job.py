@@ -88,7 +88,7 @@ class Job:
         key: bytes | None = None,
         observer: Callable[[JobView], None] | None = None,
     ) -> None:
-        self._spec = spec
+        self.spec = spec
         self._observer = observer
         self._plan = plan
         self._options = ServerOptions(
@@ -122,9 +122,9 @@ class Job:
                     self._options, on_silent=self._silent, on_trained=self._auxiliary_tasks.training_ended
                 )
             )
-            if self._spec.call is not None:
-                function.publish(self._spec.call, self._coordinator)
-            self._directory.publish(_record(self._options, self._coordinator, self._spec))
+            if self.spec.call is not None:
+                function.publish(self.spec.call, self._coordinator)
+            self._directory.publish(_record(self._options, self._coordinator, self.spec))
             if self._observer is not None:
                 show = partial(_show, self._coordinator, self._observer)
                 opened.enter_context(every(_LOOK_S, show, "tfc-observer"))
@@ -151,16 +151,6 @@ class Job:
         return str(self._coordinator.endpoint)
 
     @property
-    def grace(self) -> float:
-        """How long (s) the ranks have for a last checkpoint when a person or a platform asks for the end."""
-        return self._spec.grace
-
-    @property
-    def host_timeout(self) -> float:
-        """How long (s) a host may be silent before it is lost."""
-        return self._spec.host_timeout
-
-    @property
     def scratch_dir(self) -> str:
         """Its private directory on this machine."""
         return str(self._directory.path)
@@ -185,13 +175,13 @@ class Job:
         return AgentConfig(
             self.job_id,
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
-            size=self._spec.num_proc,
-            **self._spec.process_options,
+            size=self.spec.num_proc,
+            **self.spec.process_options,
         )
 
     def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
         """The worker's variables with what only the open job knows: where Horovod's ranks meet."""
-        if self._spec.engine != "horovod" or worker.is_auxiliary_task:
+        if self.spec.engine != "horovod" or worker.is_auxiliary_task:
             return worker.env
         if self._store is None:  # not before the hosts are known, of which the plan speaks
             scopes = scopes_of(one.env for one in self._plan.workers)
@@ -206,7 +196,7 @@ class Job:
     def _silent(self, task: TaskKey, seconds: float) -> None:
         """Called on the coordinator's thread; a rank can be silent only after an agent has started it. Its agent looks
         whether the process is stopped: heartbeats also fail to come while a long call into C holds Python's lock."""
-        limit = f"--op-timeout {self._spec.op_timeout:g} and {TIMING.rank_silent:g} s more"
+        limit = f"--op-timeout {self.spec.op_timeout:g} and {TIMING.rank_silent:g} s more"
         self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s ({limit})", if_stopped=True)
 
     def outcome(
@@ -225,7 +215,7 @@ class Job:
             host_lost: whether that was a host that does not answer any more.
             side_failures: the same of agents that had auxiliary tasks only, by task.
         """
-        results = function.collect(self._plan.tasks, self._coordinator) if self._spec.call is not None else {}
+        results = function.collect(self._plan.tasks, self._coordinator) if self.spec.call is not None else {}
         view = self._coordinator.view()
         failure = view.failure
         agent_failure = agent_failure or _unreported(view)
