@@ -48,12 +48,11 @@ Evaluator = Callable[[Checkpoint], Evaluation]
 Exporter = Callable[[Checkpoint, Mapping[str, float]], object]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluatorOptions(Policy):
     """How an evaluator works.
 
-    All are given by name; ``max_steps``, ``idle_timeout``, ``poll_interval`` and ``only_latest`` are those of
-    :class:`Policy`.
+    ``max_steps``, ``idle_timeout``, ``poll_interval`` and ``only_latest`` are those of :class:`Policy`.
 
     Attributes:
         output_dir: where events, state and the best model go; ``eval`` in the model's directory if None.

@@ -11,7 +11,7 @@ TRAINING_ENDED = "training has ended, and its last checkpoint is evaluated"
 IDLE = "no new checkpoint came in time"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """When an evaluator ends, and what it may leave out.
 
