@@ -16,7 +16,7 @@ def split_hosts(text: str) -> list[str]:
     """The words between commas, except commas in brackets. ConfigError for empty words and single brackets."""
     words = _WORDS.findall(text)
     if ",".join(words) != text or not words:
-        raise ConfigError(f"{text!r} is no list of hosts")
+        raise ConfigError(f"{text!r} is not a list of hosts such as node[01-16],gpu3")
     return words
 
 
@@ -40,10 +40,10 @@ def _expand(word: str, text: str) -> Iterator[str]:
     for item in inside.split(","):
         found = _RANGE.fullmatch(item)
         if found is None:
-            raise ConfigError(f"{text[:80]!r} is no list of hosts: {item[:80]!r} is no range")
+            raise ConfigError(f"{text[:80]!r} is not a list of hosts: {item[:80]!r} is not a range such as 01-16")
         first, last = found.group(1), found.group(2) or found.group(1)
         if int(last) < int(first):
-            raise ConfigError(f"{text!r} is no list of hosts: {item!r} runs backwards")
+            raise ConfigError(f"{text!r} is not a list of hosts: the range {item!r} ends before it begins")
         for number in range(int(first), int(last) + 1):
             for tail in _expand(after, text):
                 yield f"{before}{number:0{len(first)}d}{tail}"

@@ -91,7 +91,7 @@ class TaskSpec:
         for field, least in (("vcores", 1), ("instances", 1), ("nb_proc_per_worker", 1), ("gpus", 0)):
             _check_count(field, getattr(self, field), least)
         if not isinstance(self.label, str):
-            raise ConfigError(f"label: a NodeLabel or the text of a label, not {self.label!r}")
+            raise ConfigError(f"label: expected a NodeLabel or a label as a string, got {self.label!r}")
         self._check_processes()
         self._check_tensorboard()
 
@@ -114,20 +114,20 @@ class TaskSpec:
     def _check_processes(self) -> None:
         count = self.nb_proc_per_worker
         if count > self.vcores:
-            raise ConfigError(f"nb_proc_per_worker: {count} processes need {count} vcores or more, not {self.vcores}")
+            raise ConfigError(f"nb_proc_per_worker: {count} processes need {count} vcores or more, got {self.vcores}")
         if self.gpus and count > self.gpus:
-            raise ConfigError(f"nb_proc_per_worker: {count} processes need {count} gpus or none, not {self.gpus}")
+            raise ConfigError(f"nb_proc_per_worker: {count} processes need {count} gpus or more, or 0, got {self.gpus}")
 
     def _check_tensorboard(self) -> None:
         seconds = self.tb_termination_timeout_seconds
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise ConfigError(f"tb_termination_timeout_seconds: a number, not {seconds!r}")
+            raise ConfigError(f"tb_termination_timeout_seconds: expected a number, got {seconds!r}")
         if seconds != -1 and not 0 <= seconds < math.inf:
-            raise ConfigError(f"tb_termination_timeout_seconds: 0 or more, or -1 for the default, not {seconds:g}")
+            raise ConfigError(f"tb_termination_timeout_seconds: expected 0 or more, or -1 (default), got {seconds:g}")
         for field in ("tb_model_dir", "tb_extra_args"):
             value = getattr(self, field)
             if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{field}: a text or None, not {value!r}")
+                raise ConfigError(f"{field}: expected a string or None, got {value!r}")
 
 
 TaskSpecs = Mapping[str, TaskSpec]
@@ -144,9 +144,9 @@ def memory_in_mib(memory: Any) -> int:
     elif isinstance(memory, int | float) and not isinstance(memory, bool) and math.isfinite(memory):
         mib = math.ceil(memory)
     else:
-        raise ConfigError(f"memory: a number of MiB, or a text such as '2 GiB', not {memory!r}")
+        raise ConfigError(f"memory: expected a number of MiB, or a string such as '2 GiB', got {memory!r}")
     if mib < 1:
-        raise ConfigError(f"memory: 1 MiB or more, not {memory!r}")
+        raise ConfigError(f"memory: expected 1 MiB or more, got {memory!r}")
     return mib
 
 
@@ -154,7 +154,7 @@ def _parse_memory(text: str) -> int:
     found = _MEMORY.fullmatch("".join(text.split()).lower())
     factor = None if found is None else _unit_bytes(found.group(2))
     if found is None or factor is None:
-        raise ConfigError(f"memory: a number with a unit such as MiB, GiB or GB, not {text!r}")
+        raise ConfigError(f"memory: expected a number with a unit such as MiB, GiB or GB, got {text!r}")
     return math.ceil(Fraction(found.group(1)) * factor / _BYTES_PER_MIB)
 
 
@@ -174,9 +174,9 @@ def _unit_bytes(unit: str) -> int | None:
 
 def _check_count(field: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{field}: a whole number, not {value!r}")
+        raise ConfigError(f"{field}: expected a whole number, got {value!r}")
     if value < least:
-        raise ConfigError(f"{field}: {least} or more, not {value}")
+        raise ConfigError(f"{field}: expected {least} or more, got {value}")
 
 
 def check_task_specs(task_specs: Any, ps_policy: str = "error") -> dict[str, TaskSpec]:
@@ -186,9 +186,9 @@ def check_task_specs(task_specs: Any, ps_policy: str = "error") -> dict[str, Tas
     role, the field and the limit.
     """
     if ps_policy not in PS_POLICIES:
-        raise ConfigError(f"the ps policy is one of {', '.join(PS_POLICIES)}, not {ps_policy!r}")
+        raise ConfigError(f"ps policy: expected one of {', '.join(PS_POLICIES)}, got {ps_policy!r}")
     if not isinstance(task_specs, Mapping):
-        raise ConfigError(f"task_specs: a mapping from roles to TaskSpec, not {task_specs!r}")
+        raise ConfigError(f"task_specs: expected a mapping from roles to TaskSpec, got {task_specs!r}")
     checked = {}
     for role, spec in task_specs.items():
         if role == PS and ps_policy == "exit0":
@@ -204,14 +204,14 @@ def _check_role(role: object, spec: object) -> None:
     if role == PS:
         raise ConfigError(f"task_specs: ps: {PS_ADVICE} (a job description that cannot be changed: --ps-policy exit0)")
     if role not in _ROLES:
-        raise ConfigError(f"task_specs: there is no role {role!r}; the roles are {', '.join(_ROLES)}")
+        raise ConfigError(f"task_specs: unknown role {role!r}: expected one of {', '.join(_ROLES)}")
     if not isinstance(spec, TaskSpec):
-        raise ConfigError(f"task_specs: {role}: a TaskSpec, not {spec!r}")
+        raise ConfigError(f"task_specs: {role}: expected a TaskSpec, got {spec!r}")
     if role not in _ONE_PROCESS_ROLES:
         return
     for field in ("instances", "nb_proc_per_worker"):
         if getattr(spec, field) != 1:
-            raise ConfigError(f"task_specs: {role}: {field}: exactly 1, not {getattr(spec, field)}")
+            raise ConfigError(f"task_specs: {role}: {field}: expected 1, got {getattr(spec, field)}")
 
 
 def trainers_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:

@@ -37,9 +37,9 @@ class TaskKey:
 
     def __post_init__(self) -> None:
         if not self.type.isidentifier() or self.type != self.type.lower():
-            raise ConfigError(f"a task type is a lower-case word, not {self.type!r}")
+            raise ConfigError(f"task type: expected a lower-case word, got {self.type!r}")
         if self.index < 0:
-            raise ConfigError(f"the index of a task is 0 or more, not {self.index}")
+            raise ConfigError(f"task index: expected 0 or more, got {self.index}")
         if self.type == CHIEF and self.index != 0:
             raise ConfigError(f"there is one chief, chief:0: make chief:{self.index} a worker")
 
@@ -48,7 +48,7 @@ class TaskKey:
         """Reads ``"worker:3"``; raises ConfigError for anything else."""
         kind, colon, index = text.partition(":")
         if not colon or not is_number(index):
-            raise ConfigError(f"a task is written TYPE:INDEX, for example worker:3, not {text[:80]!r}")
+            raise ConfigError(f"expected a task as TYPE:INDEX, for example worker:3, got {text[:80]!r}")
         return cls(kind, int(index))
 
     def __str__(self) -> str:

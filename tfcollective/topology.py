@@ -26,11 +26,11 @@ class Endpoint:
         if bracketed:
             host = host[1:-1]
         if not colon or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
-            raise ConfigError(f"an endpoint is written HOST:PORT, not {text!r}")
+            raise ConfigError(f"expected HOST:PORT, got {text!r}")
         if not host.isprintable() or any(mark in host for mark in " /"):
             raise ConfigError(f"an endpoint is written HOST:PORT; {host!r} is the name of no host")
         if len(port) > _PORT_DIGITS or not 0 < int(port) <= _MAX_PORT:
-            raise ConfigError(f"a port is between 1 and {_MAX_PORT}, not {port:.20}")
+            raise ConfigError(f"expected a port from 1 to {_MAX_PORT}, got {port:.20}")
         return cls(host, int(port))
 
     def __str__(self) -> str:

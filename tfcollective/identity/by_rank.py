@@ -27,7 +27,7 @@ def whole_number(environ: Mapping[str, str], name: str, least: int = 0) -> int:
     """The number in a variable; ConfigError that names the variable."""
     text = environ.get(name, "").strip()
     if not is_number(text) or int(text) < least:
-        raise ConfigError(f"{name}={text[:80]!r}: a whole number of {least} or more is needed")
+        raise ConfigError(f"{name}: expected a whole number of {least} or more, got {text[:80]!r}")
     return int(text)
 
 
@@ -104,9 +104,9 @@ def _parse_sagemaker(facts: Facts) -> Claim:
     try:
         hosts = json.loads(facts.environ[_HOSTS])
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{_HOSTS} is no JSON: {error}") from error
+        raise ConfigError(f"{_HOSTS} is not JSON: {error}") from error
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        raise ConfigError(f"{_HOSTS}: a JSON list of host names is needed")
+        raise ConfigError(f"{_HOSTS}: expected a JSON list of host names")
     if len(set(hosts)) != len(hosts):
         raise ConfigError(f"{_HOSTS} names a host twice: {', '.join(hosts)}")
     current = facts.environ[_CURRENT]

@@ -57,9 +57,9 @@ def _load(text: str, where: str) -> Mapping[str, object]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:  # the second: brackets in brackets without end
-        raise ConfigError(f"{where} is no JSON: {error}") from error
+        raise ConfigError(f"{where} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{where}: a JSON object is needed, not {_brief(document)}")
+        raise ConfigError(f"{where}: expected a JSON object, got {_brief(document)}")
     return document
 
 
@@ -88,7 +88,7 @@ def _claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
 
 def _read_cluster(document: object, where: str) -> _Cluster:
     if not isinstance(document, Mapping):
-        raise ConfigError(f"{where}: 'cluster' is a JSON object, not {_brief(document)}")
+        raise ConfigError(f"{where}: cluster: expected a JSON object, got {_brief(document)}")
     addresses: dict[TaskKey, Endpoint] = {}
     notes: list[str] = []
     sparse = False
@@ -122,14 +122,14 @@ def _indexed(members: object, kind: str, where: str) -> Iterator[tuple[int, Endp
     elif members is None:
         pairs = []
     else:
-        raise ConfigError(f"{where}: the addresses of {kind} are a list, not {_brief(members)}")
+        raise ConfigError(f"{where}: {kind}: expected a list of addresses, got {_brief(members)}")
     for index, value in pairs:
         yield index, _endpoint(value, f"{where}: {kind}:{index}")
 
 
 def _endpoint(value: object, where: str) -> Endpoint:
     if not isinstance(value, str):
-        raise ConfigError(f"{where}: an address is a text HOST:PORT, not {_brief(value)}")
+        raise ConfigError(f"{where}: expected HOST:PORT, got {_brief(value)}")
     text = value.strip()
     for scheme in _SCHEMES:
         text = text.removeprefix(scheme)
@@ -148,7 +148,7 @@ def _is_sparse(members: object, indexed: Mapping[int, Endpoint]) -> bool:
 def _check_addresses(addresses: Mapping[TaskKey, Endpoint], where: str) -> None:
     evaluators = [task for task in addresses if task.type == EVALUATOR and task.index > 0]
     if evaluators:
-        raise ConfigError(f"{where}: there is one evaluator, evaluator:0; the cluster lists {evaluators[0]}")
+        raise ConfigError(f"{where}: a job has one evaluator at most, evaluator:0; the cluster lists {evaluators[0]}")
     owners: dict[Endpoint, TaskKey] = {}
     for task, endpoint in addresses.items():
         other = owners.setdefault(endpoint, task)
@@ -164,13 +164,13 @@ def _read_task(document: object, where: str) -> TaskKey | None:
     if document is None or document == {}:
         return None
     if not isinstance(document, Mapping):
-        raise ConfigError(f"{where}: 'task' is a JSON object, not {_brief(document)}")
+        raise ConfigError(f"{where}: task: expected a JSON object, got {_brief(document)}")
     written = document.get("type")
     if not isinstance(written, str) or not written.strip():
-        raise ConfigError(f"{where}: the task has no type: it is one of {', '.join(_KNOWN_TYPES)}")
+        raise ConfigError(f"{where}: the task has no type: expected one of {', '.join(_KNOWN_TYPES)}")
     kind = _canonical(written)
     if kind not in _KNOWN_TYPES:
-        raise ConfigError(f"{where}: the task's type is one of {', '.join(_KNOWN_TYPES)}, not {written!r}")
+        raise ConfigError(f"{where}: task type: expected one of {', '.join(_KNOWN_TYPES)}, got {written!r}")
     index = document.get("index")
     if index is None and kind in (CHIEF, *SIDE_TYPES):
         index = 0  # there is one of these
@@ -189,7 +189,7 @@ def _index(value: object, where: str) -> int:
         return value
     if isinstance(value, str) and is_number(value.strip()):
         return int(value)
-    raise ConfigError(f"{where}: an index is a whole number of 0 or more, not {_brief(value)}")
+    raise ConfigError(f"{where}: index: expected a whole number of 0 or more, got {_brief(value)}")
 
 
 def _find_self(cluster: _Cluster, facts: Facts) -> TaskKey:
@@ -198,9 +198,9 @@ def _find_self(cluster: _Cluster, facts: Facts) -> TaskKey:
     if len(own) == 1:
         return own[0]
     if not own:
-        raise ConfigError(f"{cluster.where} has no 'task', and no address of the cluster is one of this machine")
+        raise ConfigError(f"{cluster.where} has no 'task', and lists no address of this machine: set 'task'")
     names = ", ".join(str(task) for task in own)
-    raise ConfigError(f"{cluster.where} has no 'task', and several tasks are on this machine ({names}): say which")
+    raise ConfigError(f"{cluster.where} has no 'task', and several tasks are on this machine ({names}): set 'task'")
 
 
 # ---- the world ------------------------------------------------------------------------------------------------------

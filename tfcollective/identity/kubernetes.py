@@ -55,7 +55,7 @@ def _nodes(facts: Facts) -> tuple[int | None, str]:
     if not colon:
         return whole_number(facts.environ, _NODES, 1), ""
     if not (is_number(least) and is_number(most) and 0 < int(least) <= int(most)):
-        raise ConfigError(f"{_NODES}={text[:80]!r}: a number of pods of 1 or more, or MIN:MAX, is needed")
+        raise ConfigError(f"{_NODES}: expected a number of pods, 1 or more, or MIN:MAX, got {text[:80]!r}")
     note = f"{_NODES}={text}: the job waits for all {int(most)} pods; with fewer, set {variable('size')}"
     return int(most), "" if int(least) == int(most) else note
 

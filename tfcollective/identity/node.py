@@ -28,7 +28,9 @@ def current_node_id(override: str | None = None) -> str:
     try:
         return node_id(_BOOT_ID.read_text("ascii"), _NETWORK_NAMESPACE.stat().st_ino)
     except OSError as error:
-        raise ConfigError(f"cannot tell which node this is ({error}): set TFCOLLECTIVE_NODE_ID") from error
+        raise ConfigError(
+            f"cannot find out the id of this node ({error}): set TFCOLLECTIVE_NODE_ID to its name"
+        ) from error
 
 
 _PARENT_FIELD, _START_FIELD = 1, 19  # behind the name, counted from the state on; see proc(5)
