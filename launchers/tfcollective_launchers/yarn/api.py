@@ -127,7 +127,7 @@ def run_on_yarn(
         "platform": platform if launcher == _YARN else {},
     }
     if custom_task_module is None and not callable(experiment_fn):
-        raise ConfigError(f"experiment_fn: a function, not {experiment_fn!r}")
+        raise ConfigError(f"experiment_fn: expected a function, got {experiment_fn!r}")
     spec = function_job(experiment_fn, task_specs=specs, **options)
     if custom_task_module is not None:
         spec = _with_module(spec, custom_task_module)

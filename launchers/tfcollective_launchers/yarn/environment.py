@@ -38,7 +38,7 @@ def environment_of(python: str | None, archive: str | None) -> Environment:
     """The environment that an interpreter's path on the nodes, or an archive, stands for; ConfigError."""
     if python is not None:
         if not python.startswith("/"):
-            raise ConfigError(f"yarn: python: an absolute path on the nodes, not {python!r}")
+            raise ConfigError(f"yarn: python: expected an absolute path on the nodes, got {python!r}")
         return Environment(shlex.quote(python))
     assert archive is not None
     name = PurePosixPath(archive.rstrip("/")).name
@@ -50,7 +50,7 @@ def environment_of(python: str | None, archive: str | None) -> Environment:
         return Environment(interpreter, {_UNPACKED: _file(archive, "ARCHIVE")}, _pex_setup(interpreter))
     if name.endswith((".zip", ".tar.gz", ".tgz")):
         return Environment(f'"$PWD/{_UNPACKED}/bin/python"', {_UNPACKED: _file(archive, "ARCHIVE")})
-    raise ConfigError(f"yarn: archive: a .pex, .pex.zip, .zip, .tar.gz or .tgz file, not {archive!r}")
+    raise ConfigError(f"yarn: archive: expected a .pex, .pex.zip, .zip, .tar.gz or .tgz file, got {archive!r}")
 
 
 def _pex_setup(interpreter: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def source_url(source: str) -> str:
     if "://" in source:
         return source
     if not source.startswith("/"):
-        raise ConfigError(f"yarn: an absolute path or a URL, not {source!r}")
+        raise ConfigError(f"yarn: expected an absolute path or a URL, got {source!r}")
     return f"file://{source}"
 
 
@@ -85,7 +85,7 @@ def pack_directories(files: Mapping[str, str], folder: Path) -> dict[str, str]:
             continue
         path = Path(source).absolute()
         if not path.exists():
-            raise ConfigError(f"yarn: files: {target}: there is no {source}")
+            raise ConfigError(f"yarn: files: {target}: {source} does not exist")
         packed[target] = str(_zip(path, folder / f"{target}.zip") if path.is_dir() else path)
     return packed
 
@@ -117,7 +117,7 @@ def _local(source: str) -> str:
         return source
     path = Path(source).absolute()
     if not path.exists():
-        raise ConfigError(f"yarn: archive: there is no {source}")
+        raise ConfigError(f"yarn: archive: {source} does not exist")
     return str(path)
 
 

@@ -64,17 +64,19 @@ class YarnOptions:
     def __post_init__(self) -> None:
         for name in ("queue", "name"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ConfigError(f"yarn: {name}: a text, not {getattr(self, name)!r}")
+                raise ConfigError(f"yarn: {name}: expected a string, got {getattr(self, name)!r}")
         if self.python is not None and self.archive is not None:
             raise ConfigError("yarn: give python, a path on the nodes, or archive, a packed environment, not both")
         if self.pack and (self.python is not None or self.archive is not None):
             raise ConfigError("yarn: pack: nothing is packed where python or archive is given")
         seconds = self.allocation_timeout
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigError(f"yarn: allocation_timeout: a number of seconds above 0, not {seconds!r}")
+            raise ConfigError(f"yarn: allocation_timeout: expected a number of seconds above 0, got {seconds!r}")
         for target, source in self.files.items():
             if not isinstance(target, str) or not isinstance(source, str) or not target or "/" in target:
-                raise ConfigError(f"yarn: files: a name without directories and a source, not {target!r}: {source!r}")
+                raise ConfigError(
+                    f"yarn: files: expected a name without directories and a path, got {target!r}: {source!r}"
+                )
         memory_in_mib(self.master_memory)
         self.acl_fields()
 
@@ -89,5 +91,5 @@ class YarnOptions:
         fields_ = {"enable": True, **dict.fromkeys(_ACL_LISTS, ()), **(given or {})}
         unknown = sorted(set(fields_) - {"enable", *_ACL_LISTS})
         if unknown:
-            raise ConfigError(f"yarn: acls: there is no {unknown[0]!r}; known: enable, {', '.join(_ACL_LISTS)}")
+            raise ConfigError(f"yarn: acls: unknown field {unknown[0]!r}: expected enable, {', '.join(_ACL_LISTS)}")
         return {name: bool(value) if name == "enable" else list(value) for name, value in fields_.items()}

@@ -249,8 +249,8 @@ class _Submission:
             app_id: str = self._client.submit(self._spec)
             with self._lock:
                 self._app_id = app_id
-                nobody_hears = self._given_up
-            if nobody_hears:
+                unheard = self._given_up
+            if unheard:
                 self._client.kill_application(app_id)
             return app_id
         finally:
@@ -343,4 +343,4 @@ def application_client(skein: Any) -> Any:
     try:
         return skein.ApplicationClient.from_current()
     except Exception as error:
-        raise LaunchError(f"this is no container of skein's: {error}") from error
+        raise LaunchError(f"this process does not run in a container of skein: {error}") from error

@@ -108,12 +108,12 @@ def test_a_container_with_gpus_is_a_node_of_its_own():
     ("options", "said"),
     [
         ({"queues": "a"}, "no option 'queues'; known: acls, "),
-        ({"queue": ""}, "queue: a text"),
+        ({"queue": ""}, "queue: expected a string"),
         ({"python": "/a", "archive": "/b.pex"}, "not both"),
-        ({"allocation_timeout": 0}, "allocation_timeout: a number of seconds above 0"),
-        ({"files": {"a/b": "/c"}}, "files: a name without directories"),
-        ({"acls": {"everybody": True}}, "acls: there is no 'everybody'"),
-        ({"master_memory": "much"}, "memory: a number"),
+        ({"allocation_timeout": 0}, "allocation_timeout: expected a number of seconds above 0"),
+        ({"files": {"a/b": "/c"}}, "files: expected a name without directories"),
+        ({"acls": {"everybody": True}}, "acls: unknown field 'everybody'"),
+        ({"master_memory": "much"}, "memory: expected a number"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options, said):
@@ -148,9 +148,9 @@ def test_the_interpreter_of_an_environment(python, archive, interpreter):
 def test_environments_that_cannot_be_used():
     with pytest.raises(ConfigError, match="an absolute path on the nodes"):
         environment_of("python3", None)
-    with pytest.raises(ConfigError, match=r"a \.pex, .* file, not '/e/env.rar'"):
+    with pytest.raises(ConfigError, match=r"expected a \.pex, .* file, got '/e/env.rar'"):
         environment_of(None, "/e/env.rar")
-    with pytest.raises(ConfigError, match=r"there is no /nowhere/env.pex"):
+    with pytest.raises(ConfigError, match=r"/nowhere/env.pex does not exist"):
         archives_of(YarnOptions(archive="/nowhere/env.pex"))
 
 
@@ -163,7 +163,7 @@ def test_a_directory_is_packed_without_its_own_name(tmp_path):
 
     assert zipfile.ZipFile(packed["lib"]).namelist() == ["deep/", "deep/file.txt"]
     assert packed["far"] == "hdfs:///a"
-    with pytest.raises(ConfigError, match="there is no"):
+    with pytest.raises(ConfigError, match="missing does not exist"):
         pack_directories({"a": str(tmp_path / "missing")}, tmp_path)
 
 

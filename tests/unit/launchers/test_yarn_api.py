@@ -22,13 +22,13 @@ installed = pytest.mark.skipif(
     ("arguments", "error", "said"),
     [
         ({"cuda_runtime_hdfs_path": "hdfs:///cuda"}, UnsupportedError, "CUDA comes with the environment"),
-        ({"nb_retries": -1}, ConfigError, "max_restarts: how often to start again"),
-        ({"nb_retries": 1.5}, ConfigError, "max_restarts: how often to start again"),
+        ({"nb_retries": -1}, ConfigError, "max_restarts: expected 0 or more"),
+        ({"nb_retries": 1.5}, ConfigError, "max_restarts: expected 0 or more"),
         ({"nonsense": 1}, ConfigError, "unknown option 'nonsense'"),
         ({"task_specs": {"ps": TaskSpec(1, 1)}}, ConfigError, "no parameter servers here"),
-        ({"queue": ""}, ConfigError, "queue: a text"),
+        ({"queue": ""}, ConfigError, "queue: expected a string"),
         ({"python": "python3"}, ConfigError, "an absolute path on the nodes"),
-        ({"files": {"a": "/nowhere/b"}}, ConfigError, "there is no /nowhere/b"),
+        ({"files": {"a": "/nowhere/b"}}, ConfigError, "/nowhere/b does not exist"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(arguments, error, said):
@@ -63,12 +63,12 @@ def test_ids_of_applications_belong_to_yarn():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--queue", "a"], "--queue is for --launcher yarn"),
-        (["--launcher", "ssh", "--detach"], "--detach is for --launcher yarn"),
-        (["--launcher", "yarn", "--ship", "a"], "--ship takes NAME=PATH"),
+        (["--queue", "a"], "--queue needs --launcher yarn"),
+        (["--launcher", "ssh", "--detach"], "--detach needs --launcher yarn"),
+        (["--launcher", "yarn", "--ship", "a"], "--ship: expected NAME=PATH"),
         (["--launcher", "local", "-H", "nowhere.invalid:1"], "--launcher local runs on this machine only"),
         (["--launcher", "agents"], "needs --wait-for-agents"),
-        (["--launcher", "mesos"], "there is no launcher 'mesos'; known: agents, local"),
+        (["--launcher", "mesos"], "unknown launcher 'mesos': expected one of agents, local"),
     ],
 )
 def test_options_that_do_not_fit_together(arguments, said):
@@ -91,5 +91,5 @@ def test_the_plan_names_the_containers():
 
 
 def test_what_is_no_function_is_refused_before_anything_is_submitted():
-    with pytest.raises(ConfigError, match="experiment_fn: a function, not 'experiment'"):
+    with pytest.raises(ConfigError, match="experiment_fn: expected a function, got 'experiment'"):
         run_on_yarn("experiment", {"chief": TaskSpec("1 GiB", 1)})

@@ -41,7 +41,7 @@ def look():
     return list(findings(YarnOptions(python="/usr/bin/python3"), never))
 
 
-def test_a_configuration_that_is_missing_or_names_nobody_ends_it(conf):
+def test_a_configuration_that_is_missing_or_names_no_resource_manager_ends_it(conf):
     (finding,) = look()
     assert (finding.name, finding.ok) == ("configuration", False)
     assert "yarn-site.xml" in finding.detail

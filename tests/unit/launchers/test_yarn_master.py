@@ -64,7 +64,7 @@ def test_a_container_that_is_over_is_explained_as_far_as_is_known(monkeypatch):
     assert made.explain(NodeFacts(name="worker-0"), 15.0) is None
 
 
-def test_containers_that_have_not_come_are_told_apart(monkeypatch):
+def test_containers_that_have_not_come_are_distinguished(monkeypatch):
     _, made = platform(monkeypatch, RUNNING=["worker-0"])
     assert made.describe_missing(["worker-0", "worker-1"]) == (
         "YARN has not granted worker-1 (4096 MiB, 1 vcores); granted, but no agent has come from worker-0: see "

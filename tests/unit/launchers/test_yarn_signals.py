@@ -90,7 +90,7 @@ def test_before_it_is_followed(when, detach, remembered):
     assert remembered.now == []
 
 
-def test_nobody_waits_after_a_second_one(remembered):
+def test_no_wait_after_a_second_one(remembered):
     yarn = Yarn("state", again=True)
     assert submit(yarn, detach=False).ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed

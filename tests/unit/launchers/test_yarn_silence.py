@@ -113,7 +113,7 @@ def test_skeins_process_is_killed_where_it_does_not_end(monkeypatch):
     assert killed.is_set()
 
 
-def test_nobody_waits_for_files_to_be_sent_after_ctrl_c(monkeypatch):
+def test_sending_of_files_is_not_awaited_after_ctrl_c(monkeypatch):
     monkeypatch.setattr(skein_client, "_LOOK_S", 0.01)
     monkeypatch.setattr(skein_client, "_LATE_S", 0.01)
     looks, slow = [], Slow()
@@ -162,7 +162,7 @@ def test_an_end_is_waited_for_until_it_is_enough(monkeypatch):
     assert len(looks) == 3
 
 
-def test_an_end_that_nobody_tells_is_an_error():
+def test_an_end_that_is_not_reported_is_an_error():
     with pytest.raises(SkeinError, match="report of application_1_1: Unable to connect"):
         yarn(10**6).wait_for_end("application_1_1", 40.0)
 
@@ -181,12 +181,12 @@ def test_the_coordinator_is_found_later(monkeypatch):
     assert submitted(client)._find_coordinator([]) == "127.0.0.1:1"
 
 
-def test_a_coordinator_of_which_nobody_tells_is_an_error():
+def test_a_coordinator_that_is_not_reported_is_an_error():
     with pytest.raises(SkeinError, match="Unable to connect"):
         submitted(yarn(10**6))._find_coordinator([])
 
 
-def test_what_became_of_the_job_is_told_although_nobody_tells_of_its_application(monkeypatch, capsys):
+def test_the_outcome_is_shown_although_yarn_does_not_describe_the_application(monkeypatch, capsys):
     monkeypatch.setattr(launcher, "records", SimpleNamespace(forget=lambda app_id: None))
     monkeypatch.setattr(launcher, "render_table", lambda app_id, ended: "the table")
     ended = HostedOutcome(JobOutcome((), initialised=True, results={"worker:0": b"1"}), ())
