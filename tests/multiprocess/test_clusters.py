@@ -157,7 +157,7 @@ def test_leaving_ends_what_waits_for_a_platform(monkeypatch):
 
 def test_a_timeout_that_is_none_is_refused_by_the_job():
     kept = cluster(np=1, launcher="yarn", platform={"allocation_timeout": "soon"})
-    with pytest.raises(ConfigError, match="allocation_timeout: a number of seconds"), kept:
+    with pytest.raises(ConfigError, match="allocation_timeout: expected a number of seconds"), kept:
         pass
 
 

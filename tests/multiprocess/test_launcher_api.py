@@ -63,11 +63,11 @@ def test_a_function_can_go_by_its_name():
     ]
     with pytest.raises(tfcollective.WorkerFailedError, match=r"cannot find the function launching\.nowhere"):
         tfcollective.run(tfcollective.get_safe_experiment_fn("launching.nowhere"))
-    with pytest.raises(tfcollective.ConfigError, match="the name of a function is written"):
+    with pytest.raises(tfcollective.ConfigError, match="expected the name of a function"):
         tfcollective.get_safe_experiment_fn("where")
 
 
-def test_one_process_unless_told_otherwise():
+def test_one_process_by_default():
     assert len(tfcollective.run(where, (1,))) == 1
 
 
@@ -192,5 +192,5 @@ def test_paths_may_be_path_objects(tmp_path):
     found = tfcollective.run(lambda: str(Path.cwd()), cwd=tmp_path, log_dir=tmp_path / "logs")
     assert found == [str(tmp_path)]
     assert (tmp_path / "logs" / "rank.0" / "stdout").exists()
-    with pytest.raises(tfcollective.ConfigError, match="cwd is a path, not 3"):
+    with pytest.raises(tfcollective.ConfigError, match="cwd: expected a path, got 3"):
         tfcollective.run(print, cwd=3)

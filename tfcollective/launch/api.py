@@ -121,7 +121,7 @@ def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) ->
     if len(given) != 1:
         raise ConfigError("give the function to call once: as fn, or as func, which is Horovod's name for it")
     if not callable(given[0]):
-        raise ConfigError(f"fn: a function, not {given[0]!r}; `tfcollective run` starts scripts")
+        raise ConfigError(f"fn: expected a function, got {given[0]!r}; to start a script, use `tfcollective run`")
     return given[0]
 
 
@@ -188,7 +188,7 @@ def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy
 def _as_path(name: str, value: object) -> str | None:
     if value is None or isinstance(value, (str, os.PathLike)):
         return None if value is None else str(Path(value).absolute())
-    raise ConfigError(f"{name} is a path, not {value!r}")
+    raise ConfigError(f"{name}: expected a path, got {value!r}")
 
 
 def results_of(outcome: JobOutcome, count: int) -> Results:

@@ -221,7 +221,7 @@ def find_launcher(name: str) -> Launcher:
     known = _known()
     point = known.get(name)
     if point is None:
-        raise ConfigError(f"there is no launcher {name!r}; known: {', '.join(sorted(known))}")
+        raise ConfigError(f"unknown launcher {name!r}: expected one of {', '.join(sorted(known))}")
     try:
         launcher = point.load()()
     except (ImportError, AttributeError) as error:

@@ -29,16 +29,19 @@ def test_the_signature_is_for_good():
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(tfcollective.ConfigError, match=r"fn: a function, not 'train\.py'; `tfcollective run` starts"):
+    with pytest.raises(
+        tfcollective.ConfigError,
+        match=r"fn: expected a function, got 'train\.py'; to start a script, use `tfcollective run`",
+    ):
         tfcollective.run("train.py", np=2)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"args": 3}, "args: a list or tuple of the function's arguments, not 3"),
-        ({"args": "text"}, "args: a list or tuple of the function's arguments, not 'text'"),
-        ({"kwargs": [1]}, r"kwargs: a dict of the function's named arguments, not \[1\]"),
+        ({"args": 3}, "args: expected a list or tuple of the function's arguments, got 3"),
+        ({"args": "text"}, "args: expected a list or tuple of the function's arguments, got 'text'"),
+        ({"kwargs": [1]}, r"kwargs: expected a dict of the function's named arguments, got \[1\]"),
     ],
 )
 def test_what_are_no_arguments_is_refused(call, message):
@@ -49,9 +52,9 @@ def test_what_are_no_arguments_is_refused(call, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpus_per_proc": 0}, "--gpus-per-proc is 1 or more, not 0"),
-        ({"bucket_mb": "many"}, "--bucket-mb is a number of MiB or auto, not 'many'"),
-        ({"bucket_mb": -1}, "--bucket-mb is above 0, not -1"),
+        ({"gpus_per_proc": 0}, "--gpus-per-proc: expected 1 or more, got 0"),
+        ({"bucket_mb": "many"}, "--bucket-mb: expected a number of MiB or auto, got 'many'"),
+        ({"bucket_mb": -1}, "--bucket-mb: expected a number above 0, got -1"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(options, message):
@@ -99,7 +102,7 @@ def test_a_call_that_is_too_large_is_refused_before_anything_starts(monkeypatch)
 
 
 def test_a_bad_np_is_refused():
-    with pytest.raises(tfcollective.ConfigError, match="1 or more, not 0"):
+    with pytest.raises(tfcollective.ConfigError, match="expected 1 or more, got 0"):
         tfcollective.run(print, np=0)
 
 
@@ -111,5 +114,5 @@ def test_a_function_that_cannot_be_pickled_is_refused():
 
 def test_launchers_are_found_by_name():
     assert isinstance(find_launcher("local"), LocalLauncher)
-    with pytest.raises(tfcollective.ConfigError, match="no launcher 'cloud'; known: agents, local"):
+    with pytest.raises(tfcollective.ConfigError, match="unknown launcher 'cloud': expected one of agents, local"):
         find_launcher("cloud")

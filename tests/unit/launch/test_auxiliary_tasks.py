@@ -59,7 +59,7 @@ def test_the_command_of_a_tensorboard(fields, words):
     assert tensorboard.argv == (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"), *words)
 
 
-def test_a_tensorboard_that_nobody_tells_where_to_look_is_refused():
+def test_a_tensorboard_without_a_directory_is_refused():
     with pytest.raises(ConfigError, match="task_specs: tensorboard: tb_model_dir: give it"):
         job({})
 
@@ -77,7 +77,7 @@ def test_how_long_they_may_stay():
     spec = job(fields, evaluator_grace=60.0, start_timeout=300.0)
     assert spec.limit_of(EVALUATOR) == 60.0
     assert spec.limit_of(TENSORBOARD) > 300 + 7
-    with pytest.raises(ConfigError, match="the evaluator grace is a number of seconds, above 0, not 0"):
+    with pytest.raises(ConfigError, match="evaluator grace: expected a number of seconds, above 0, got 0"):
         job(evaluator_grace=0)
 
 

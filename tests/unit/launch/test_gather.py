@@ -65,7 +65,7 @@ def test_a_node_of_another_version_ends_the_wait_where_none_can_take_its_place(c
     assert "not all hosts can take part" in refusal(client, good)
 
 
-def test_agents_that_come_too_late_are_told(client):
+def test_agents_that_come_too_late_are_released(client):
     early, second = come(client, "a", "b")
     assert gathered(client, [""], FakeProvider(**JOINING)) == ["a"]
     assert "this one is not needed" in refusal(client, second)
@@ -91,7 +91,7 @@ def test_a_node_that_ends_meanwhile_ends_the_wait(client):
         gathered(client, ["a", "b"], provider)
 
 
-def test_a_person_may_be_told_what_to_do_about_nodes_that_do_not_come(client):
+def test_missing_nodes_are_reported_with_the_advice_of_the_provider(client):
     provider = FakeProvider(advice=". Open the firewall")
     with pytest.raises(RendezvousError, match=r"missing: b\. Open the firewall$"):
         gathered(client, ["b"], provider, 0.1)

@@ -19,7 +19,7 @@ def on_hosts():
     return plan_hosts(spec, share_out(spec.hosts, 3), {}).workers
 
 
-def test_ranks_are_told_their_place_in_horovods_words():
+def test_ranks_get_their_place_in_horovods_variables():
     env = on_hosts()[2].env
     words = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "CONTROLLER")
     assert [env[f"HOROVOD_{word}"] for word in words] == ["2", "3", "0", "1", "1", "2", "node-1", "gloo"]

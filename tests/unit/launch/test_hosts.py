@@ -26,18 +26,18 @@ def test_lists(text, hosts):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no list of hosts"),
-        ("a:1,,b:1", "no list of hosts"),
-        ("a:0", "1 or more, not '0'"),
-        ("a:x", "1 or more, not 'x'"),
-        ("a:", "1 or more, not ''"),
+        ("", "is not a list of hosts"),
+        ("a:1,,b:1", "is not a list of hosts"),
+        ("a:0", "expected 1 or more, got '0'"),
+        ("a:x", "expected 1 or more, got 'x'"),
+        ("a:", "expected 1 or more, got ''"),
         ("a:1,b:1,a:2", "a stands there twice"),
         ("n[1-3]:1,n2:1", "n2 stands there twice"),
         ("::1:2", r"in brackets: \[::1:2\]"),
         ("[fe80::zz]:1", "no IPv6 address"),
-        ("n[3-1]", "runs backwards"),
-        ("n[a-b]", "'a-b' is no range"),
-        ("n[1-3:4", "no list of hosts"),
+        ("n[3-1]", "ends before it begins"),
+        ("n[a-b]", "'a-b' is not a range"),
+        ("n[1-3:4", "is not a list of hosts"),
         ("-oProxyCommand=x:1", "cannot be the name"),
         ("a b:1", "cannot be the name"),
         ("a;b:1", "cannot be the name"),
@@ -68,13 +68,13 @@ def test_hostfiles():
     ("text", "message"),
     [
         ("# nothing\n", "names no host"),
-        ("a slots=4\nb cores=2\n", "file, line 2: 'cores=2' means nothing"),
-        ("a slots=x", "line 1: the number of slots is 1 or more, not 'x'"),
+        ("a slots=4\nb cores=2\n", "file, line 2: unknown word 'cores=2'"),
+        ("a slots=x", "line 1: slots: expected 1 or more, got 'x'"),
         ("a slots=9 max-slots=8", "slots=9 is more than max-slots=8"),
         ("a:2 slots=3", "has a number of slots already"),
         ("[::1]:2 slots=3", "has a number of slots already"),
         ("a\n\na", "a stands there twice"),
-        ("a 4", "'4' means nothing"),
+        ("a 4", "unknown word '4'"),
     ],
 )
 def test_what_is_no_hostfile(text, message):
@@ -96,7 +96,7 @@ def test_exactly_as_many_as_asked_for():
     assert shares("a:4,b:4", 2) == [("a", 0, 2)]
 
 
-def test_all_slots_when_nobody_says_how_many():
+def test_all_slots_by_default():
     assert shares("a:4,b:3", None) == [("a", 0, 4), ("b", 4, 3)]
 
 

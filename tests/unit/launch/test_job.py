@@ -22,7 +22,7 @@ def view(*codes):
     return JobView((*ended, *silent), None, initialised=True)
 
 
-def test_a_rank_whose_end_nobody_has_reported_is_no_success():
+def test_a_rank_whose_end_was_not_reported_is_not_a_success():
     seen = view(0, None)
     exits = tuple(task.exit for task in seen.tasks if task.exit is not None)
     outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen).message)

@@ -15,7 +15,7 @@ def test_everything_is_written_before_the_end():
         assert file.read() == b"x" * (1 << 20) + b"\n"
 
 
-def test_who_does_not_read_holds_up_nobody():
+def test_a_reader_that_does_not_read_delays_no_writer():
     reader, writer = os.pipe()
     lines = LineWriter(writer).start()
     for _ in range(3):

@@ -111,7 +111,7 @@ def test_a_node_that_has_gone_has_had_its_say_before():
     assert other.wait().message == "h2: out of memory"
 
 
-def test_what_happens_while_the_coordinator_is_away_is_told_later():
+def test_events_during_an_outage_of_the_coordinator_are_reported_later():
     one = node()
     one.went(Went("h2", "was killed by SIGKILL"))
     get, failures = one._client.get, [CoordinatorError("one slow answer")]
@@ -152,7 +152,7 @@ def test_a_node_that_falls_silent_after_its_work_is_not_lost(finished):
     assert one.provider.released == ["h2"]
 
 
-def test_a_node_is_lost_also_where_nobody_tells_whether_its_work_was_done():
+def test_a_node_is_lost_also_if_it_is_unknown_whether_its_work_was_done():
     def unknown(tasks):
         raise CoordinatorError("the coordinator does not answer")
 
@@ -269,7 +269,7 @@ def test_when_one_node_is_lost_the_others_are_stopped():
     assert not lost.lines
 
 
-def test_a_lost_node_of_auxiliary_tasks_stops_nobody_and_is_named():
+def test_a_lost_node_of_auxiliary_tasks_stops_no_rank_and_is_named():
     silent, lost, other = node(end()), node(SILENT), node(end())
     agents = Agents([other], [silent, lost])
     assert agents.wait(lambda: False) is None

@@ -185,10 +185,10 @@ def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
     assert letters.getvalue() == b"? done\n"
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w", buffering=1) as nobody_reads:
-        submitter_side._show(nobody_reads, "done\n")
+    with os.fdopen(writer, "w", buffering=1) as unread:
+        submitter_side._show(unread, "done\n")
         with contextlib.suppress(OSError):
-            nobody_reads.close()
+            unread.close()
 
 
 def test_results_that_cannot_be_fetched_are_missed(client, follower, monkeypatch):

@@ -114,7 +114,7 @@ def test_a_first_start_that_cannot_be_made_is_the_end():
         start(Scripted(DOWN), max_restarts=5)
 
 
-def test_settings_that_cannot_be_used_any_longer_are_final_and_the_starts_before_are_told():
+def test_settings_that_are_no_longer_usable_are_final_and_earlier_starts_are_reported():
     outcome = start(Scripted(KILLED, ConfigError("no interface here is eth7")), max_restarts=5)
     assert exit_code(outcome) == 70
     text = render(outcome)
@@ -206,7 +206,7 @@ def test_a_launcher_without_agents_of_its_own_says_so():
 
 @pytest.mark.parametrize("count", [-1, True, "2", 1.5])
 def test_how_often_is_a_whole_number(count):
-    with pytest.raises(ConfigError, match="max_restarts: how often to start again, 0 or more"):
+    with pytest.raises(ConfigError, match="max_restarts: expected 0 or more, got"):
         JobSpec(("x",), 1, max_restarts=count)
 
 

@@ -74,7 +74,7 @@ def test_every_node_gets_its_part(job, client):
     assert all(node.ended is not None for node in ran.nodes)
 
 
-def test_a_node_without_a_part_is_told_to_go(job, client):
+def test_a_node_without_a_part_is_released(job, client):
     provider = FakeProvider(named=False)
     numbers = come(client, "a", "b")
 

@@ -92,7 +92,7 @@ def _auxiliary_task_lines(end: AuxiliaryTaskEnd, outcome: JobOutcome) -> Iterato
         yield _unreported(end)
     elif record.failed and (not record.stopped or exit_code(outcome) == 0):
         yield f"warning: {_who(record, outcome.places)} {record.how}; training did not need it"
-        yield from _last_words(record)
+        yield from _stderr_lines(record)
     said = describe_info(end.info)
     if said:
         yield f"{end.task}: {said}"
@@ -132,10 +132,10 @@ def describe_info(info: Mapping[str, object]) -> str:
 
 def _cause_lines(record: ExitRecord, places: Mapping[str, str]) -> Iterator[str]:
     yield f"the job failed: {_who(record, places)} {record.how}"
-    yield from _last_words(record)
+    yield from _stderr_lines(record)
 
 
-def _last_words(record: ExitRecord) -> Iterator[str]:
+def _stderr_lines(record: ExitRecord) -> Iterator[str]:
     traceback = () if record.exception is None else tuple(record.exception.traceback.rstrip().splitlines())
     tail = _without_traceback(record.stderr_tail, traceback)
     if tail:

@@ -106,7 +106,7 @@ class MlflowTracker:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._told: dict[str, object] = {}
+        self._logged: dict[str, object] = {}
         self._thread = threading.Thread(target=self._serve, name="tfc-mlflow", daemon=True)
 
     def begin(self, parameters: Mapping[str, object]) -> None:
@@ -140,11 +140,11 @@ class MlflowTracker:
         for task, info in published.items():
             step, numbers = metrics_of(info)
             url = info.get("url")
-            if numbers and self._told.get(task) != (step, numbers):
-                self._told[task] = (step, numbers)
+            if numbers and self._logged.get(task) != (step, numbers):
+                self._logged[task] = (step, numbers)
                 self._work.put(lambda run, step=step, numbers=numbers: run.metrics(step, numbers))  # type: ignore[misc]
-            if isinstance(url, str) and self._told.get(f"{task} url") != url:
-                self._told[f"{task} url"] = url
+            if isinstance(url, str) and self._logged.get(f"{task} url") != url:
+                self._logged[f"{task} url"] = url
                 self._work.put(lambda run, url=url: run.tag("tensorboard.url", url))  # type: ignore[misc]
 
     def _serve(self) -> None:

@@ -95,7 +95,7 @@ def _parse_line(words: Sequence[str], where: str) -> list[Host]:
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals or key not in (*_SLOTS, *_MAX_SLOTS):
-            raise ConfigError(f"{where}: {word!r} means nothing here; write HOST slots=N max-slots=M")
+            raise ConfigError(f"{where}: unknown word {word!r}: write HOST slots=N max-slots=M")
         numbers["slots" if key in _SLOTS else "max-slots"] = _slots(value, where)
     hosts = _parse_word(words[0], where)
     if numbers and re.search(r"(^[^\[]*|\]):", words[0]):
@@ -132,7 +132,7 @@ def _slots(text: str | None, where: str) -> int:
     if text is None:
         return 1
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"{where}: the number of slots is 1 or more, not {text!r}")
+        raise ConfigError(f"{where}: slots: expected 1 or more, got {text!r}")
     return int(text)
 
 

@@ -113,9 +113,9 @@ def bucket_variables(size: str | float | None) -> dict[str, str]:
     try:
         mebibytes = float(size)
     except (TypeError, ValueError):
-        raise ConfigError(f"--bucket-mb is a number of MiB or auto, not {size!r}") from None
+        raise ConfigError(f"--bucket-mb: expected a number of MiB or auto, got {size!r}") from None
     if not 0 < mebibytes < _MEBIBYTE:
-        raise ConfigError(f"--bucket-mb is above 0, not {size}")
+        raise ConfigError(f"--bucket-mb: expected a number above 0, got {size}")
     return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
 
 
@@ -123,6 +123,6 @@ def gpu_options(each: int | None, *, shared: bool) -> dict[str, str]:
     """What gives each rank ``each`` GPUs; None: ranks see them all. ``shared``: several ranks may use one. Raises
     ConfigError."""
     if each is not None and (not isinstance(each, int) or isinstance(each, bool) or each < 1):
-        raise ConfigError(f"--gpus-per-proc is 1 or more, not {each!r}")
+        raise ConfigError(f"--gpus-per-proc: expected 1 or more, got {each!r}")
     wish = {} if each is None else {variable("gpus_per_proc"): str(each)}
     return {**wish, variable("share_gpus"): "1"} if shared else wish

@@ -133,17 +133,17 @@ class JobSpec(ProcessOptions):
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
             raise ConfigError(f"the tasks of a world of {self.num_proc} stand in rank order")
         if not isinstance(self.num_proc, int) or isinstance(self.num_proc, bool) or self.num_proc < 1:
-            raise ConfigError(f"the number of processes is 1 or more, not {self.num_proc!r}")
+            raise ConfigError(f"num_proc: expected 1 or more, got {self.num_proc!r}")
         if not isinstance(self.max_restarts, int) or isinstance(self.max_restarts, bool) or self.max_restarts < 0:
-            raise ConfigError(f"max_restarts: how often to start again, 0 or more, not {self.max_restarts!r}")
+            raise ConfigError(f"max_restarts: expected 0 or more, got {self.max_restarts!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
         for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace", "grace", "host_timeout"):
             _check_seconds(name, getattr(self, name), above_zero=name not in ("stall_warning", "grace"))
         if self.host_timeout < TIMING.least_host_timeout:
             raise ConfigError(
-                f"the host timeout is {TIMING.least_host_timeout:g} s or more, not {self.host_timeout:g}: hosts give a "
-                f"sign of life every {TIMING.node_heartbeat:g} s, and one may be late"
+                f"host timeout: expected {TIMING.least_host_timeout:g} s or more, got {self.host_timeout:g}: hosts "
+                f"send a heartbeat every {TIMING.node_heartbeat:g} s, and one may be late"
             )
         tensorboard = self.task_specs.get(TENSORBOARD)
         if tensorboard is not None and tensorboard.tb_model_dir is None and self.call is None:
@@ -151,7 +151,7 @@ class JobSpec(ProcessOptions):
                 "task_specs: tensorboard: tb_model_dir: give it: a command does not tell where it writes what to show"
             )
         if self.transport not in TRANSPORTS:
-            raise ConfigError(f"the transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r}")
+            raise ConfigError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
         _check_engine(self.engine, self.horovod_compat)
         for name, value in self.env.items():
             _check_variable(name, value)
@@ -159,7 +159,7 @@ class JobSpec(ProcessOptions):
 
 def _check_engine(engine: str, horovod_compat: bool) -> None:
     if engine not in ENGINES:
-        raise ConfigError(f"the engine is one of {', '.join(ENGINES)}, not {engine!r}")
+        raise ConfigError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == "horovod" and horovod_compat:
         raise ConfigError(
             "horovod_compat puts tfcollective in Horovod's place, the engine horovod runs Horovod: choose"
@@ -170,11 +170,11 @@ def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:
     number = isinstance(value, (int, float)) and math.isfinite(value)
     if not number or value < 0 or (above_zero and value == 0):
         limit = "above 0" if above_zero else "0 or more"
-        raise ConfigError(f"the {name.replace('_', ' ')} is a number of seconds, {limit}, not {value!r}")
+        raise ConfigError(f"{name.replace('_', ' ')}: expected a number of seconds, {limit}, got {value!r}")
 
 
 def _check_variable(name: str, value: str) -> None:
     if not isinstance(name, str) or not name or "=" in name or "\0" in name:
         raise ConfigError(f"env: {name!r} cannot be the name of a variable")
     if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"env: the value of {name} is text without NUL characters, not {value!r}")
+        raise ConfigError(f"env: {name}: expected a string without NUL characters, got {value!r}")

@@ -31,7 +31,7 @@ class _Options:
 
     def __post_init__(self) -> None:
         if self.agents < 1:
-            raise ConfigError(f"the number of agents is 1 or more, not {self.agents}")
+            raise ConfigError(f"agents: expected 1 or more, got {self.agents}")
 
 
 class JoinedLauncher(Launcher):

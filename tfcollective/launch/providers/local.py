@@ -32,7 +32,7 @@ class LocalLauncher(Launcher):
         if elsewhere:
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
         if spec.cwd is not None and not Path(spec.cwd).is_dir():
-            raise ConfigError(f"there is no directory {spec.cwd} for the ranks to run in (--cwd)")
+            raise ConfigError(f"--cwd: the directory {spec.cwd} does not exist")
         endpoints = choose_endpoints((*spec.world, *spec.auxiliary_tasks), _HOST) if spec.emit_tf_config else None
         environ = environ_snapshot()
         gpus = visible_gpus({**environ, **spec.env})

@@ -41,9 +41,9 @@ def make_call(
     """Pickles a call; InvalidArgumentError when it cannot be, or is too large to send; ConfigError for arguments that
     are not a sequence and a mapping."""
     if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
-        raise ConfigError(f"args: a list or tuple of the function's arguments, not {args!r}")
+        raise ConfigError(f"args: expected a list or tuple of the function's arguments, got {args!r}")
     if not isinstance(kwargs, Mapping):
-        raise ConfigError(f"kwargs: a dict of the function's named arguments, not {kwargs!r}")
+        raise ConfigError(f"kwargs: expected a dict of the function's named arguments, got {kwargs!r}")
     what = f"the function {getattr(fn, '__name__', fn)!r}"
     data = payload.dumps((fn, tuple(args), dict(kwargs)), what)
     if len(data) > _MAX_CALL_BYTES:
@@ -89,7 +89,7 @@ def get_safe_experiment_fn(full_fn_name: str, *args: Any) -> Callable[..., Any]:
     """
     module, dot, name = full_fn_name.rpartition(".")
     if not dot or not module or not name.isidentifier():
-        raise ConfigError(f"the name of a function is written package.module.function, not {full_fn_name!r}")
+        raise ConfigError(f"expected the name of a function as package.module.function, got {full_fn_name!r}")
     return _NamedFunction(module, name, args)
 
 
