@@ -200,7 +200,7 @@ class DeviceCalls:
     def _gather(self, request: abi.Request, source: DeviceBuffer, stream: Any) -> tuple[Any, list[int]]:
         on = stream_of(source, stream)
         if _library_of(source) not in _MAKERS:
-            _check_can_be_told(source)  # before the others count on this rank
+            _check_can_be_described(source)  # before the others count on this rank
         made: list[Any] = []
         counts: list[int] = []
         failure: list[BaseException] = []
@@ -229,7 +229,7 @@ class DeviceCalls:
             return owner.new_empty(shape)
         if library == "cupy":
             return sys.modules["cupy"].empty(shape, owner.dtype)
-        _check_can_be_told(like)
+        _check_can_be_described(like)
         nbytes = math.prod(shape) * self._size_of(like.dtype)
         return DeviceArray(_Memory(self, like.pointer or None, nbytes), shape, like.dtype, stream)
 
@@ -256,7 +256,7 @@ def _library_of(buffer: DeviceBuffer) -> str:
     return type(buffer.array).__module__.partition(".")[0]
 
 
-def _check_can_be_told(like: DeviceBuffer) -> None:
+def _check_can_be_described(like: DeviceBuffer) -> None:
     """A ``DeviceArray`` says what it is by ``__cuda_array_interface__``, which has no bfloat16."""
     if like.dtype not in _TYPESTR:
         raise UnsupportedError(

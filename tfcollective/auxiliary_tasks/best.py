@@ -44,7 +44,7 @@ class BestModel:
 
     def __init__(self, directory: Place, metric: str = "loss", mode: str = "min") -> None:
         if mode not in MODES:
-            raise ConfigError(f"mode: one of {', '.join(MODES)}, not {mode!r}")
+            raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
         self._directory = as_place(directory, "directory")
         self._metric = metric
         self._mode = mode
@@ -78,7 +78,9 @@ class BestModel:
 
     def _value(self, metrics: Mapping[str, float]) -> float:
         if self._metric not in metrics:
-            raise ConfigError(f"the best model: there is no metric {self._metric!r}, only {', '.join(sorted(metrics))}")
+            raise ConfigError(
+                f"best_metric {self._metric!r} does not exist: expected one of {', '.join(sorted(metrics))}"
+            )
         return float(metrics[self._metric])
 
     def _is_better(self, value: float, than: float) -> bool:

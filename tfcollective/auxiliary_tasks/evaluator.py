@@ -75,9 +75,9 @@ class EvaluatorOptions(Policy):
     def __post_init__(self) -> None:
         for name in ("idle_timeout", "poll_interval"):
             if not 0 < getattr(self, name) < threading.TIMEOUT_MAX:
-                raise ConfigError(f"{name}: seconds above 0, not {getattr(self, name)!r}")
+                raise ConfigError(f"{name}: expected seconds above 0, got {getattr(self, name)!r}")
         if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigError(f"max_steps: 1 or more, not {self.max_steps}")
+            raise ConfigError(f"max_steps: expected 1 or more, got {self.max_steps}")
 
 
 @dataclass(frozen=True)

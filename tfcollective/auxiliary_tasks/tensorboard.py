@@ -92,7 +92,7 @@ class TensorBoardOptions:
         extra = self._extra()
         names = {argument.partition("=")[0] for argument in extra}
         if names & {"--logdir", "--logdir_spec"}:
-            raise ConfigError("extra_args: the log directory is the option logdir")
+            raise ConfigError("extra_args: --logdir is not allowed: set the field logdir instead")
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(self.logdir)]
         if not names & {"--host", "--bind_all"}:
             command += ["--host", self.host]
@@ -251,7 +251,7 @@ def run_tensorboard(
         LaunchError: it did not start, or ended by itself.
     """
     if not 0 <= linger < threading.TIMEOUT_MAX:
-        raise ConfigError(f"linger: seconds, 0 or more, not {linger!r}")
+        raise ConfigError(f"linger: expected seconds, 0 or more, got {linger!r}")
     ended = training_ended or (lambda: training_flag.training_ended(options.logdir))
     end = Deadline.after(lifetime)
     with _shown_here(options) as (options, look), TensorBoardProcess.start(options) as process:

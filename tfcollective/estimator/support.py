@@ -34,7 +34,7 @@ def check_arguments(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
     )
     for argument, value, name in wanted:
         if not isinstance(value, getattr(module, name)):
-            raise InvalidArgumentError(f"{argument}: a tf.estimator.{name}, not {value!r}")
+            raise InvalidArgumentError(f"{argument}: expected a tf.estimator.{name}, got {value!r}")
     config = estimator.config
     if config.cluster_spec and config.cluster_spec.jobs:
         raise InvalidArgumentError(
@@ -44,4 +44,4 @@ def check_arguments(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
     if config.train_distribute is not None:
         raise UnsupportedError("estimator: leave train_distribute out of its RunConfig: gradients are all-reduced here")
     if not estimator.model_dir:
-        raise InvalidArgumentError("estimator: it has no model_dir")
+        raise InvalidArgumentError("estimator: it has no model_dir: pass model_dir to the Estimator or its RunConfig")

@@ -55,9 +55,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
         )
         if not valid:
-            raise InvalidArgumentError(f'save_freq: "epoch" or a number of batches above 0, not {save_freq!r}')
+            raise InvalidArgumentError(f'save_freq: expected "epoch" or a number of batches above 0, got {save_freq!r}')
         if not str(backup_dir):
-            raise InvalidArgumentError("backup_dir: the name of a directory, not an empty text")
+            raise InvalidArgumentError("backup_dir: expected the name of a directory, got an empty string")
         self._path = join(as_place(backup_dir, "backup_dir"), _FILE)
         self._every = None if save_freq == "epoch" else int(save_freq)
         self._delete = delete_checkpoint

@@ -39,7 +39,7 @@ def adasum(tensor: Any, name: str, members: Members) -> Any:
     """
     check_num_rank_power_of_2(members.size)
     if not tensor.dtype.is_floating:
-        raise InvalidArgumentError(f"op: Adasum is of floating-point tensors, not of {tensor.dtype.name}")
+        raise InvalidArgumentError(f"op: Adasum: expected a floating-point tensor, got {tensor.dtype.name}")
     if members.size == 1:
         return tf.identity(tensor)
 

@@ -56,7 +56,7 @@ def chosen_op(average: bool | None, op: Op | None, default: Op = Average) -> Op:
     """
     if average is not None:
         if op is not None:
-            raise InvalidArgumentError("give op or average, not both")
+            raise InvalidArgumentError("op and average cannot be combined: give op")
         return Average if average else Sum
     if op is None:
         return default

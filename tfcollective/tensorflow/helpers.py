@@ -21,7 +21,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 def check_num_rank_power_of_2(num_rank: int) -> bool:
     """True; UnsupportedError if this is no power of two."""
     if not num_rank_is_power_2(num_rank):
-        raise UnsupportedError(f"Adasum needs a power of two as the number of ranks, not {num_rank}")
+        raise UnsupportedError(f"Adasum: expected a power of two as the number of ranks, got {num_rank}")
     return True
 
 

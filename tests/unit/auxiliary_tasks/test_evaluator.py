@@ -1,4 +1,4 @@
-"""The evaluator's loop over real files; time passes only when it waits."""
+"""The evaluator's loop over real files; the clock advances only when the evaluator waits."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_the_best_is_kept_whole(tmp_path):
     best = tmp_path / "eval" / "best"
     assert len(list(best.iterdir())) == 2  # best.json and one copy
     put(tmp_path, 5)
-    with pytest.raises(ConfigError, match="no metric 'accuracy', only loss, size"):
+    with pytest.raises(ConfigError, match="best_metric 'accuracy' does not exist: expected one of loss, size"):
         Run(tmp_path, best_metric="accuracy").run()
 
 

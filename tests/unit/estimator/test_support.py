@@ -30,7 +30,7 @@ def test_wrong_arguments_are_named(tmp_path, monkeypatch) -> None:
 
     specs = module.TrainSpec(lambda: None, 1), module.EvalSpec(lambda: None)
     check_arguments(estimator(), *specs)
-    with pytest.raises(InvalidArgumentError, match=r"estimator: a tf\.estimator\.Estimator, not 5"):
+    with pytest.raises(InvalidArgumentError, match=r"estimator: expected a tf\.estimator\.Estimator, got 5"):
         check_arguments(5, *specs)
     with pytest.raises(InvalidArgumentError, match="eval_spec"):
         check_arguments(estimator(), specs[0], specs[0])

@@ -22,7 +22,7 @@ MIB = 1 << 20
 GIGABIT = 117e6
 
 
-def test_what_somebody_asks_for_is_what_buckets_are() -> None:
+def test_a_size_that_is_set_is_the_size_of_buckets() -> None:
     assert fixed_sizes(8 * MIB).other == 8 * MIB
     assert fixed_sizes(8 * MIB).first == MIB
     assert fixed_sizes(1000).first == 1000
@@ -47,7 +47,7 @@ def test_no_figure_leads_to_absurd_buckets(start: float, rate: float) -> None:
 
 
 @pytest.mark.parametrize("link", [(0.0, 0.0), (1e-5, 0.0), (0.0, 1e9)])
-def test_what_nobody_has_measured_is_taken_for_shared_memory(link: tuple[float, float]) -> None:
+def test_a_link_that_was_not_measured_is_treated_as_shared_memory(link: tuple[float, float]) -> None:
     assert sizes_for_network(4, *link) == sizes_for(SHARED_MEMORY)
 
 

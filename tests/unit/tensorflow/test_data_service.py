@@ -87,7 +87,7 @@ def test_arguments_that_mean_nothing(world: None) -> None:
         tf_data_service(replace(CONFIG, dispatchers=2), 2),
     ):
         pass
-    with pytest.raises(ConfigError, match=r"processes \(1\) is a multiple"):
+    with pytest.raises(ConfigError, match=r"processes \(1\) has to be a multiple"):
         compute_worker.main(2, "compute", "file", 1)
 
 

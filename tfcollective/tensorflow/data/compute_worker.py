@@ -32,7 +32,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) 
     runtime.init()
     size = runtime.size()
     if dispatchers < 1 or size % dispatchers:
-        raise ConfigError(f"the number of processes ({size}) is a multiple of that of dispatchers, not {dispatchers}")
+        raise ConfigError(f"the number of processes ({size}) has to be a multiple of --dispatchers ({dispatchers})")
     with contextlib.ExitStack() as opened:
         config = None
         if runtime.rank() == 0:

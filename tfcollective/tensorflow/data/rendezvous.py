@@ -131,5 +131,5 @@ class ComputeClient:
     def _wait(self, key: str, deadline: Deadline, who: str) -> Any:
         entry = self._client.wait(key, timeout=deadline.remaining())
         if entry is None:
-            raise RendezvousError(f"{who} of the compute service has not come in time: see the compute job's output")
+            raise RendezvousError(f"{who} of the compute service has not started in time: see the compute job's output")
         return entry.value
