@@ -1,23 +1,19 @@
-"""What a benchmark knows and keeps: values that go to JSON and come back equal."""
+"""The values of a benchmark; :mod:`tfcollective.codec` writes and reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-from tfcollective.errors import InvalidArgumentError
+__all__ = ["Cell", "Hardware", "Report", "RunnerState", "RunnerStatus", "Sample", "Versions", "select"]
 
-__all__ = ["FORMAT", "Cell", "Hardware", "Report", "RunnerState", "RunnerStatus", "Sample", "Versions", "select"]
-
-FORMAT = 1
 Cell: TypeAlias = str | int | float | bool
-_Value = TypeVar("_Value")
 
 
 class RunnerState(str, Enum):
-    """What became of a runner."""
+    """How a runner ended."""
 
     RAN = "ran"
     MISSING = "missing"
@@ -27,7 +23,7 @@ class RunnerState(str, Enum):
 @dataclass(frozen=True)
 class Hardware:
     """The machine. `caches` are bytes by level ("L1d", "L2", "L3"); memory is bytes; `load` the averages over
-    1, 5 and 15 minutes when the benchmark began: a loaded machine's figures are no figures."""
+    1, 5 and 15 minutes when the benchmark began: figures of a loaded machine are worth little."""
 
     cpu: str
     cores: int
@@ -50,7 +46,7 @@ class Sample:
     """What one runner measured in one round.
 
     Attributes:
-        runner: who.
+        runner: its name.
         row: what was measured: {"bytes": 4096, "ranks": 2, ...}; equal rows are comparable.
         metric: "latency", "cpu", "throughput", ...
         unit: of the values: "s", "samples/s", "bytes", ...
@@ -68,7 +64,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class RunnerStatus:
-    """What became of a runner: `detail` is how to install it (missing) or the last line of its output (failed)."""
+    """How a runner ended. `detail` says how to install it (missing) or is the last line of its output (failed)."""
 
     runner: str
     state: RunnerState
@@ -77,8 +73,11 @@ class RunnerStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """One run of a benchmark. `started` and `finished` are seconds since 1970-01-01 UTC; `attachments` are JSON values
-    that are no samples."""
+    """One run of a benchmark.
+
+    `started` and `finished` are seconds since 1970-01-01 UTC. `attachments` are JSON values other than samples.
+    `format` is the number of this form of reports.
+    """
 
     title: str
     command: tuple[str, ...]
@@ -91,32 +90,7 @@ class Report:
     finished: float
     notes: tuple[str, ...] = field(default=())
     attachments: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """As :func:`json.dumps` takes it."""
-        return {"format": FORMAT, **asdict(self)}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Report:
-        """The report that ``to_json`` has written; InvalidArgumentError when it is something else."""
-        if document.get("format") != FORMAT:
-            raise InvalidArgumentError(f"not a report of format {FORMAT}: format is {document.get('format')!r}")
-        try:
-            return cls(
-                title=document["title"],
-                command=tuple(document["command"]),
-                hardware=_hardware(document["hardware"]),
-                versions=Versions(dict(document["versions"]["packages"])),
-                settings=dict(document["settings"]),
-                samples=tuple(_sample(entry) for entry in document["samples"]),
-                statuses=tuple(_status(entry) for entry in document["statuses"]),
-                started=document["started"],
-                finished=document["finished"],
-                notes=tuple(document["notes"]),
-                attachments=dict(document.get("attachments", {})),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"not a report: {type(error).__name__}: {error}") from error
+    format: Literal[1] = 1
 
 
 def select(
@@ -127,21 +101,3 @@ def select(
         wanted = (runner is None or sample.runner == runner) and (metric is None or sample.metric == metric)
         if wanted and all(sample.row.get(name) == value for name, value in row.items()):
             yield sample
-
-
-def _only(kind: type[_Value], document: Mapping[str, Any], **replaced: Any) -> _Value:
-    values = {entry.name: document[entry.name] for entry in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{**values, **replaced})
-
-
-def _hardware(document: Mapping[str, Any]) -> Hardware:
-    one, five, fifteen = document["load"]
-    return _only(Hardware, document, load=(one, five, fifteen), caches=dict(document["caches"]))
-
-
-def _sample(document: Mapping[str, Any]) -> Sample:
-    return _only(Sample, document, row=dict(document["row"]), values=tuple(document["values"]))
-
-
-def _status(document: Mapping[str, Any]) -> RunnerStatus:
-    return _only(RunnerStatus, document, state=RunnerState(document["state"]))

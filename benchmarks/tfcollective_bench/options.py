@@ -34,4 +34,4 @@ def check_above_zero(**given: float) -> None:
     """ConfigError that names the option and its value, unless all are above 0."""
     for name, value in given.items():
         if not value > 0:  # also what is not a number
-            raise ConfigError(f"--{name.replace('_', '-')}: a number above 0, not {value:g}")
+            raise ConfigError(f"--{name.replace('_', '-')}: expected a number above 0, got {value:g}")

@@ -156,7 +156,7 @@ def parts_named(groups: Sequence[str]) -> tuple[Part, ...]:
     known = dict.fromkeys(part.group for part in PARTS)
     for group in groups:
         if group not in known:
-            raise ConfigError(f"--only: there is no group {group!r}; there are {', '.join(known)}")
+            raise ConfigError(f"--only: unknown group {group!r}: expected one of {', '.join(known)}")
     return tuple(part for part in PARTS if not groups or part.group in groups)
 
 

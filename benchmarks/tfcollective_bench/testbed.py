@@ -68,7 +68,7 @@ class NetnsTestbed:
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= _MAX_HOSTS:
-            raise ConfigError(f"a test bed has 1 to {_MAX_HOSTS} hosts, not {self.hosts}")
+            raise ConfigError(f"hosts: expected 1 to {_MAX_HOSTS}, got {self.hosts}")
         parse_rate(self.rate)
 
     @property
@@ -386,7 +386,7 @@ def _execute(arguments: Sequence[str]) -> None:
     state = current_state()
     number, *command = arguments
     if state.testbed is None or not number.isdigit() or int(number) not in state.testbed.numbers:
-        raise ConfigError(f"there is no host {number}: see tools/testbed.sh status")
+        raise ConfigError(f"host {number} does not exist: see tools/testbed.sh status")
     os.execvp("ip", ["ip", "netns", "exec", _namespace(int(number)), *command])  # noqa: S606  no shell is wanted
 
 

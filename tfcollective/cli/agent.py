@@ -15,22 +15,22 @@ from tfcollective.topology import Endpoint
 
 
 @click.command(
-    short_help="Runs the ranks of one host for a job of several.",
+    short_help="Runs the ranks of one host of a job on several hosts.",
     epilog="""\b
 Examples:
   tfcollective agent --join 10.0.0.1:29477 --key-file job.key
   srun tfcollective agent --join "$LAUNCHER:29477" --key-file "$PWD/job.key"
   mpirun -H host1,host2 tfcollective agent --join 10.0.0.1:29477 --key-file job.key""",
 )
-@click.option("--join", metavar="HOST:PORT", help="Where the launcher's coordinator listens.")
-@click.option("--key-file", type=click.Path(), metavar="F", help="Where the launcher has put the job key.")
-@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="How many ranks this host takes. [its share]")
-@click.option("--network-interface", multiple=True, metavar="NAME|CIDR", help="Use this interface; may be repeated.")
-@click.option("--name", metavar="NAME", help="What to call this host in reports. [its host name]")
+@click.option("--join", metavar="HOST:PORT", help="Address of the launcher's coordinator.")
+@click.option("--key-file", type=click.Path(), metavar="F", help="File with the job key that the launcher wrote.")
+@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="Ranks on this host. [an equal share]")
+@click.option("--network-interface", multiple=True, metavar="NAME|CIDR", help="Interface to use; may be repeated.")
+@click.option("--name", metavar="NAME", help="Name of this host in reports. [its host name]")
 @click.option(
-    "--start-timeout", type=float, metavar="S", help=f"How long to wait for the launcher. [{Settings.start_timeout:g}]"
+    "--start-timeout", type=float, metavar="S", help=f"Limit for the launcher to listen. [{Settings.start_timeout:g}]"
 )
-@click.option("--mpi", is_flag=True, help="Run the one rank that this process of mpirun stands for.")
+@click.option("--mpi", is_flag=True, help="Run one rank: the one of this process of mpirun.")
 def agent(
     join: str | None,
     key_file: str | None,
@@ -40,10 +40,10 @@ def agent(
     name: str | None,
     start_timeout: float | None,
 ) -> int:
-    """Runs the processes of this host for a job of `tfcollective run --wait-for-agents`.
+    """Runs the ranks of this host for a job that was started with `tfcollective run --wait-for-agents N`.
 
-    The agent waits until the coordinator listens and the key file is there. It ends when its ranks have ended, and ends
-    them when the launcher is gone.
+    The agent waits until the coordinator listens and the key file exists. It ends when its ranks have ended. When the
+    launcher is gone, it stops its ranks.
     """
     if join is None:
         raise ConfigError(

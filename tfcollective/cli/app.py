@@ -28,7 +28,7 @@ from tfcollective.errors import (
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 
 GROUP = "tfcollective.commands"
-_EXTRAS = {"bench": "Measures all-reduce and training side by side with others."}  # command: its first line of help
+_EXTRAS = {"bench": "Measures all-reduce and training against other libraries."}  # command: its first line of help
 
 
 class CommandGroup(click.Group):

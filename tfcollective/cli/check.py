@@ -1,4 +1,4 @@
-"""``tfcollective check``: does this installation work, and if not, how to mend it."""
+"""``tfcollective check``: whether this installation works, and how to mend it if it does not."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce
 
 
 @click.command(
-    short_help="Tells whether the installation works, or how to mend it.",
+    short_help="Checks the installation, and says how to mend it.",
     epilog="""\b
 Examples:
   tfcollective check
   tfcollective check --launcher yarn --remote-python /shared/env/bin/python""",
     params=[package_index_option("YARN: ")],
 )
-@click.option("--launcher", metavar="NAME", help="Check a platform, too: yarn.")
-@click.option("--queue", metavar="NAME", help="YARN: the queue. [default]")
-@click.option("--archive", metavar="F", help="YARN: a packed environment.")
-@click.option("--remote-python", metavar="PATH", help="YARN: an interpreter on the nodes.")
+@click.option("--launcher", metavar="NAME", help="Check a platform as well: yarn.")
+@click.option("--queue", metavar="NAME", help="YARN: queue to submit to. [default]")
+@click.option("--archive", metavar="F", help="YARN: packed environment to send. [packs this one]")
+@click.option("--remote-python", metavar="PATH", help="YARN: interpreter on the nodes, not a packed one.")
 def check(
     launcher: str | None,
     queue: str | None,
@@ -50,15 +50,13 @@ def check(
 ) -> int:
     """Checks versions, the native library, GPUs, the TensorFlow ops and an all-reduce between two processes.
 
-    With --launcher, it checks that platform in place of the last three: for YARN configuration, commands,
-    ResourceManager, queue, HDFS, packing, and a whole application with one container.
-
-    Exit code 0 when all is well, else 1.
+    With --launcher yarn, it checks versions, the native library and that platform: its configuration, commands,
+    ResourceManager, queue and HDFS, packing, and an application with one container.
     """
     platform = {"queue": queue, "archive": archive, "python": remote_python, "pack": packing(package_index)}
     if launcher is None and any(platform.values()):
         raise ConfigError(
-            "--queue, --archive, --remote-python and --package-index are about a platform: name it with --launcher"
+            "--queue, --archive, --remote-python and --package-index need a platform: name it with --launcher yarn"
         )
     return _show(_findings() if launcher is None else _platform_findings(launcher, platform))
 
@@ -66,7 +64,7 @@ def check(
 def _platform_findings(name: str, platform: Mapping[str, Any]) -> Iterator[Finding]:
     launcher = find_launcher(name)
     if not isinstance(launcher, CheckedLauncher):
-        raise ConfigError(f"the launcher {name!r} has nothing to check")
+        raise ConfigError(f"--launcher {name}: this launcher has no check; leave out --launcher")
     yield _versions()
     yield _native_library()
     yield from launcher.check(platform)

@@ -35,7 +35,7 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
     if module is not None:
         return (sys.executable, "-m", module, *command)
     if not command:
-        raise ConfigError("there is no command to run; for example: tfcollective run -np 2 python train.py")
+        raise ConfigError("the command to run is missing; for example: tfcollective run -np 2 python train.py")
     program, *rest = command
     if program in _PYTHONS:
         _check_script(rest)
@@ -45,7 +45,7 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
         return (sys.executable, *command)
     found = shutil.which(program)
     if found is None and Path(program).is_file() and os.sep in program:
-        raise ConfigError(f"{program} is not executable: chmod +x makes it so, or name the program that runs it")
+        raise ConfigError(f"{program} is not executable: run chmod +x on it, or name the program that runs it")
     if found is None:
         raise ConfigError(f"command not found: {program}")
     if Path(found).name.startswith("python"):
@@ -56,7 +56,7 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
 def _check_script(arguments: Sequence[str]) -> None:
     """The script of a Python command line has to exist; options before it (``-c``, ``-m``, ...) end the check."""
     if arguments and not arguments[0].startswith("-") and not Path(arguments[0]).exists():
-        raise ConfigError(f"there is no script {arguments[0]}")
+        raise ConfigError(f"the script {arguments[0]} does not exist")
 
 
 def check_engine(engine: str, command: Sequence[str]) -> None:

@@ -44,11 +44,11 @@ def read_config(path: str, command: click.Command) -> dict[str, Any]:
     try:
         document = yaml.safe_load(read_text("--config-file", path))
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config-file: {path} is no YAML: {error}") from error
+        raise ConfigError(f"--config-file: {path} is not YAML: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ConfigError(f"--config-file: {path} is no mapping of names to values")
+        raise ConfigError(f"--config-file: {path}: expected a mapping from names to values")
     return dict(_read(document, path, _parameters(command)))
 
 
@@ -72,14 +72,14 @@ def _read(document: Mapping[object, object], path: str, known: Mapping[str, clic
         elif name in known:
             yield str(known[name].name), _listed(value) if known[name].multiple else value
         else:
-            raise ConfigError(f"--config-file: {path}: {key!r} means nothing; the names are those of the options")
+            raise ConfigError(f"--config-file: {path}: unknown name {key!r}: expected the name of an option")
 
 
 def _read_group(group: str, values: Mapping[object, object], path: str) -> Iterator[tuple[str, Any]]:
     names = _GROUPS[group]
     for key, value in values.items():
         if key not in names:
-            raise ConfigError(f"--config-file: {path}: {group}.{key} means nothing; known: {', '.join(names)}")
+            raise ConfigError(f"--config-file: {path}: unknown name {group}.{key}: expected one of {', '.join(names)}")
         ours = names[str(key)]
         if ours == "no_stall_check":
             yield ours, not value
@@ -98,4 +98,4 @@ def read_text(option: str, path: str) -> str:
     except OSError as error:
         raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{option}: {path} is no text in UTF-8: {error}") from error
+        raise ConfigError(f"{option}: {path} is not text in UTF-8: {error}") from error

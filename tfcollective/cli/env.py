@@ -1,4 +1,4 @@
-"""``tfcollective env``: how an environment is understood, before anything is started."""
+"""``tfcollective env``: how init() would read an environment; starts nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_RANK = "none: outside the world"
 
 
 @click.command(
-    short_help="Shows who this process is: TF_CONFIG, MPI, SLURM and others.",
+    short_help="Shows which rank TF_CONFIG, MPI or SLURM give a process.",
     epilog="""\b
 Examples:
   tfcollective env
@@ -24,15 +24,18 @@ Examples:
   tfcollective env --tf-config @tf_config.json --json
 
 \b
-Exit code: 0 when init() would go by it, 64 when not.""",  # noqa: E501  a command line is not broken
+Exit code: 0 when init() would accept the environment, 64 when it would raise an error.""",  # noqa: E501  the example has to stay on one line
 )
-@click.option("--tf-config", metavar="JSON|@FILE", help="Understand this TF_CONFIG instead of the environment's.")
-@click.option("--ps-policy", type=click.Choice(["error", "exit0"]), help="What a ps process does: see the setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for programs.")
+@click.option("--tf-config", metavar="JSON|@FILE", help="Read this TF_CONFIG instead of the environment.")
+@click.option(
+    "--ps-policy", type=click.Choice(["error", "exit0"]), help="Let a ps process fail, or exit with 0. [error]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a table.")
 def env(tf_config: str | None, ps_policy: str | None, as_json: bool) -> int:
-    """Shows who this process is by TF_CONFIG, MPI, SLURM, SageMaker, Vertex AI, Kubernetes or our own launcher.
+    """Shows the rank that init() would give this process.
 
-    Starts no process and opens no connection.
+    It reads TF_CONFIG and the variables of MPI, SLURM, SageMaker, Vertex AI, Kubernetes and of tfcollective's launcher.
+    It starts no process and opens no connection.
     """
     environ = _environ(tf_config, ps_policy)
     settings = Settings.load(environ)

@@ -1,4 +1,4 @@
-"""``tfcollective migrate``: what a script uses of Horovod, and what will differ."""
+"""``tfcollective migrate``: the names of Horovod that a script uses, and how they differ here."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _SET_BY_COMPAT = {f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") f
 
 
 @click.command(
-    short_help="Lists what scripts use of Horovod that differs here.",
+    short_help="Lists the names of Horovod in scripts that differ here.",
     epilog="""\b
 Examples:
   tfcollective migrate train.py
   tfcollective migrate src/*.py
 
 \b
-Exit code: 0, or 1 when a script uses what tfcollective does not have.""",
+Exit code: 0, or 1 when a script uses a name that tfcollective does not have.""",
 )
 @click.argument("scripts", nargs=-1, required=True, type=click.Path(), metavar="SCRIPT...")
 def migrate(scripts: Sequence[str]) -> int:
-    """Lists what scripts use of Horovod, and what of it is different here or not there.
+    """Lists the names of Horovod that scripts use, and says which are the same, different or missing here.
 
-    Reads the scripts and changes nothing. docs/from-horovod.md says more.
+    It reads the scripts and changes nothing. docs/from-horovod.md lists all names.
     """
     missing = False
     for script in scripts:

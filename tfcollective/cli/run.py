@@ -29,7 +29,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _RunCommand(GroupedCommand):
-    """Whatever follows ``-m MODULE`` belongs to the module, as in ``python -m``."""
+    """All words after ``-m MODULE`` are arguments of the module, as in ``python -m``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See :class:`click.Command`."""
@@ -67,7 +67,7 @@ Examples:
 
 \b
 Exit code: that of the rank that failed first (128 + n for signal n); 64 wrong usage, 69 the ranks did not
-start in time, 70 internal error, 75 coordinator or host lost.""",
+start in time, 70 the job could not be launched, 75 coordinator or host lost.""",
 )
 @click.version_option(__version__, "-v", "--version", prog_name="tfcollective")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
@@ -75,9 +75,9 @@ start in time, 70 internal error, 75 coordinator or host lost.""",
 def run(context: click.Context, /, command: Sequence[str], **options: Any) -> int:
     """Runs COMMAND on N processes, on this machine or on several.
 
-    Every process can call tfcollective.init(); its output appears here, each line with its rank. When one process
-    fails, the others are stopped and a report names the first cause. `python` is the interpreter that runs
-    tfcollective. Options not given come from TFCOLLECTIVE_* variables, else from the defaults in brackets.
+    Every process can call tfcollective.init(). Its output appears here, each line with its rank. When one process
+    fails, the others are stopped and a report names the first cause. `python` means the interpreter that runs
+    tfcollective. An option that is not given has the value of its TFCOLLECTIVE_* variable, or the default in brackets.
     """
     if options["check_build"]:
         click.echo(describe_build(), nl=False)
@@ -102,8 +102,8 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """While it is open, each of these signals ends this process in order where no job handles them: before the agents
-    begin, for example. Process 1 of a container has no default for them."""
+    """While it is open, each of these signals ends this process in order as long as no job handles it, for example
+    before the agents start. Process 1 of a container has no default action for them."""
 
     def end(number: int, frame: object) -> None:
         del frame

@@ -26,7 +26,7 @@ from tfcollective.tasks import TaskKey, workers
 
 # horovodrun has six levels of logging, we have four.
 _LEVELS = {"trace": "debug", "fatal": "error"}
-# What horovodrun's users may have in their scripts, and what is different here by nature: flags, and those with values.
+# Options of horovodrun that scripts may contain and that have nothing to set here: flags, and those with a value.
 _IGNORED_FLAGS = (
     *("--gloo", "--disable-cache", "--hierarchical-allreduce/--no-hierarchical-allreduce", "--stall-check"),
     *("--hierarchical-allgather/--no-hierarchical-allgather", "--torus-allreduce/--no-torus-allreduce"),
@@ -42,7 +42,7 @@ _IGNORED_VALUES = (
 
 
 def _set_defaults(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """What a configuration file says counts where the command line says nothing."""
+    """Makes the configuration file's values the defaults of the options that the command line does not give."""
     del parameter
     if path is not None:
         context.default_map = {**(context.default_map or {}), **read_config(path, context.command)}
@@ -58,38 +58,50 @@ _SECONDS: dict[str, Any] = {"type": float, "metavar": "S"}
 RUN_OPTIONS: tuple[GroupedOption, ...] = (
     *group(
         "Processes",
-        option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="How many processes. [all slots]"),
-        option("--task-spec", multiple=True, metavar="ROLE:K=V,...", help="A role and how many; not -np."),
-        option("--ps-policy", type=click.Choice(PS_POLICIES), help="A ps role is an error, or left out. [error]"),
+        option("-np", "--num-proc", type=click.IntRange(min=1), metavar="N", help="Number of ranks. [all slots]"),
+        option(
+            "--task-spec",
+            multiple=True,
+            metavar="ROLE:K=V,...",
+            help="Instead of -np: a role and its fields, once a role.",
+        ),
+        option(
+            "--ps-policy", type=click.Choice(PS_POLICIES), help="Refuse a ps role, or leave it out of the job. [error]"
+        ),
         option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command."),
-        option("--cwd", metavar="DIR", help="Where the ranks run. [here]"),
+        option("--cwd", metavar="DIR", help="Working directory of the ranks. [the current one]"),
         option("--env", multiple=True, metavar="K=V", help="Set a variable for the ranks; may be repeated."),
         option(
-            "--pass-env", multiple=True, metavar="GLOB", help="Hand on variables of these names to other hosts, too."
+            "--pass-env", multiple=True, metavar="GLOB", help="Pass these variables to other hosts; may be repeated."
         ),
-        option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="Give each rank N GPUs. [sees all]"),
-        option("--oversubscribe-gpus", is_flag=True, help="Ranks may share GPUs (NCCL 2.30.3 or newer)."),
+        option("--gpus-per-proc", type=click.IntRange(min=1), metavar="N", help="GPUs of each rank. [it sees all]"),
+        option("--oversubscribe-gpus", is_flag=True, help="Let ranks share GPUs (NCCL 2.30.3 or newer)."),
     ),
     *group(
         "Hosts",
-        option("--launcher", metavar="NAME", help="The platform to run on: local, ssh, yarn, ... [from the hosts]"),
-        option("-H", "--hosts", metavar="HOST:N,...", help="Run on these hosts, so many ranks on each."),
-        option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="The same, one host a line."),
+        option("--launcher", metavar="NAME", help="Platform: local, ssh, agents, mpi or yarn. [by the options]"),
+        option("-H", "--hosts", metavar="HOST:N,...", help="Hosts, and at most how many ranks on each."),
+        option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="File with the hosts, one a line."),
         option(
             *("--network-interface", "--network-interfaces"),
             multiple=True,
             metavar="NAME|CIDR",
-            help="The interface to use on each host; may be repeated. [the one that leads to the launcher]",
+            help="Interface to use on each host; may be repeated. [the one with the route to the launcher]",
         ),
-        option("-p", "--ssh-port", type=int, metavar="PORT", help="The port of sshd on the hosts."),
-        option("-i", "--ssh-identity-file", metavar="F", help="The private key for the hosts."),
-        option("--ssh-options", default="", metavar="TEXT", help="More arguments for ssh, as one text."),
-        option("--remote-python", metavar="PATH", help="The interpreter on the other hosts. [this one's path]"),
+        option("-p", "--ssh-port", type=int, metavar="PORT", help="Port of sshd on the hosts. [ssh's own choice]"),
+        option("-i", "--ssh-identity-file", metavar="F", help="Private key for ssh. [ssh's own choice]"),
+        option("--ssh-options", default="", metavar="TEXT", help="Further arguments for ssh, quoted as one."),
+        option("--remote-python", metavar="PATH", help="Interpreter on the other hosts. [the path of this one]"),
         option(
-            "--wait-for-agents", type=click.IntRange(min=1), metavar="N", help="Let others start N agents; say how."
+            "--wait-for-agents",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Wait for N agents that you start yourself.",
         ),
-        option("--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Where agents find us. [any]"),
-        option("--key-file", type=click.Path(), metavar="F", help="Where to put the job key for agents."),
+        option(
+            "--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Port at which agents join. [any]"
+        ),
+        option("--key-file", type=click.Path(), metavar="F", help="File in which agents find the job key."),
     ),
     *group("YARN", *YARN_OPTIONS),
     *group(
@@ -104,29 +116,29 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         option(
             "--start-timeout",
             **_SECONDS,
-            help=f"How long ranks wait for each other to start. [{Settings.start_timeout:g}]",
+            help=f"Limit for all ranks to start. [{Settings.start_timeout:g}]",
         ),
         option(
             "--op-timeout",
             "--gloo-timeout-seconds",
             **_SECONDS,
-            help=f"How long a collective may take. [{Settings.op_timeout:g}]",
+            help=f"Limit for one collective. [{Settings.op_timeout:g}]",
         ),
         option(
             *("--stall-warning", "--stall-check-warning-time-seconds"),
             **_SECONDS,
-            help=f"Warn of a collective that takes longer; 0: never. [{Settings.stall_warning:g}]",
+            help=f"Warn of a collective that takes longer; 0: do not. [{Settings.stall_warning:g}]",
         ),
-        option("--no-stall-check", is_flag=True, help="Never warn: --stall-warning 0."),
+        option("--no-stall-check", is_flag=True, help="The same as --stall-warning 0."),
         option(
             "--host-timeout",
             **_SECONDS,
-            help=f"How long a host may be silent before it is lost. [{Settings.host_timeout:g}]",
+            help=f"A host that is silent for so long is lost. [{Settings.host_timeout:g}]",
         ),
         option(
-            "--grace", **_SECONDS, help=f"Time for a last checkpoint, from SIGTERM to SIGKILL. [{Settings.grace:g}]"
+            "--grace", **_SECONDS, help=f"Time from SIGTERM to SIGKILL, for a last checkpoint. [{Settings.grace:g}]"
         ),
-        option("--evaluator-grace", **_SECONDS, help="How long an evaluator may go on after training. [3600]"),
+        option("--evaluator-grace", **_SECONDS, help="Time that an evaluator has after training. [3600]"),
     ),
     *group(
         "Output",
@@ -134,53 +146,53 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             *("--log-dir", "--output-filename"),
             type=click.Path(),
             metavar="DIR",
-            help="Keep every rank's output in DIR/rank.N/stdout and stderr.",
+            help="Write the output of rank N to DIR/rank.N/stdout and stderr.",
         ),
         option(
-            "--timeline", "--timeline-filename", type=click.Path(), metavar="F", help="Write a trace of all operations."
+            "--timeline", "--timeline-filename", type=click.Path(), metavar="F", help="Write a trace of all ranks' operations."
         ),
-        option("--no-prefix", is_flag=True, help="Do not start lines of output with the rank."),
+        option("--no-prefix", is_flag=True, help="Leave out the rank at the start of output lines."),
         option(
             "-prefix-timestamp",
             "--prefix-output-with-timestamp",
             is_flag=True,
-            help="Start lines of output with the time.",
+            help="Put the time at the start of output lines.",
         ),
         option(
             "--log-level",
             type=click.Choice((*LEVELS, *_LEVELS), case_sensitive=False),
             callback=_level,
-            help="What the launcher, the agents and the ranks log. [warning]",
+            help="Log level of launcher, agents and ranks. [warning]",
         ),
-        option("--verbose", is_flag=True, help="Log what the launcher, the agents and the ranks do."),
+        option("--verbose", is_flag=True, help="The same as --log-level info."),
     ),
     *group(
         "Performance",
-        option("--engine", type=click.Choice(ENGINES), help="Who moves data between the ranks. [native]"),
-        option("--mpi-args", metavar="TEXT", help="With --engine mpi: more arguments for mpirun, as one text."),
-        option("--transport", type=click.Choice(TRANSPORTS), help="How ranks of one node move data. [auto]"),
+        option("--engine", type=click.Choice(ENGINES), help="Library that moves data between ranks. [native]"),
+        option("--mpi-args", metavar="TEXT", help="Further arguments for mpirun (--engine mpi), quoted as one."),
+        option("--transport", type=click.Choice(TRANSPORTS), help="auto: shared memory inside a node. [auto]"),
         option(
             *("--bucket-mb", "--fusion-threshold-mb", "bucket_mb"),
             metavar="MB",
-            help="How many gradients to reduce together, or auto. [auto: what suits the link]",
+            help="MiB of gradients reduced together, or auto: by the speed of the link. [auto]",
         ),
     ),
     *group(
         "Compatibility",
-        option("--horovod-compat", is_flag=True, help="Let `import horovod` give the ranks tfcollective."),
-        option("--emit-tf-config", is_flag=True, help="Give each rank a TF_CONFIG, for tf.distribute."),
-        option("--mpi", is_flag=True, help="The same as --engine mpi, as horovodrun calls it."),
+        option("--horovod-compat", is_flag=True, help="In the ranks, `import horovod` gives tfcollective."),
+        option("--emit-tf-config", is_flag=True, help="Set TF_CONFIG for each rank, for tf.distribute."),
+        option("--mpi", is_flag=True, help="The same as --engine mpi; horovodrun's name."),
         option(
             "--config-file",
             type=click.Path(),
             is_eager=True,
             callback=_set_defaults,
             metavar="F",
-            help="Take options from a YAML file, as horovodrun does, where the command line does not give them.",
+            help="YAML file with options; the command line has precedence.",
         ),
     ),
-    option("--print-plan", "--dry-run", is_flag=True, help="Print what would run, and where, and run nothing."),
-    option("-cb", "--check-build", is_flag=True, help="Print what this installation can do, and run nothing."),
+    option("--print-plan", "--dry-run", is_flag=True, help="Print which ranks would run where; start nothing."),
+    option("-cb", "--check-build", is_flag=True, help="Print what this installation supports; start nothing."),
 )
 
 _NOTED = f"{__name__}.ignored"
@@ -203,32 +215,32 @@ IGNORED_OPTIONS = (
 
 
 def warn_of_ignored(context: click.Context) -> None:
-    """Says once which options were given that have no effect here."""
+    """Prints one line that names the options given that have no effect here."""
     noted = context.meta.get(_NOTED)
     if noted:
         click.echo(f"tfcollective: no effect here: {', '.join(noted)}", err=True)
 
 
 def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: str) -> str:
-    """Who runs a job with these options on this engine."""
+    """The name of the launcher that runs a job with these options on this engine."""
     asked = options["launcher"]
     if asked != "yarn":
         refuse_yarn_options(options)
     if engine == "mpi" or asked == "mpi":
         if asked not in (None, "mpi") or engine != "mpi" or options["wait_for_agents"] is not None:
-            raise ConfigError("--engine mpi has its processes started by mpirun: use it without --launcher and agents")
+            raise ConfigError("--engine mpi starts the ranks with mpirun: leave out --launcher and --wait-for-agents")
         return "mpi"
     if options["mpi_args"] is not None:
-        raise ConfigError("--mpi-args are for mpirun: they need --engine mpi")
+        raise ConfigError("--mpi-args needs --engine mpi")
     if asked == "local" and not all(is_this_machine(host.name) for host in hosts):
-        raise ConfigError("--launcher local runs on this machine only: use it without -H and --hostfile")
+        raise ConfigError("--launcher local runs on this machine only: leave out -H and --hostfile")
     if asked == "agents" and options["wait_for_agents"] is None:
         raise ConfigError("--launcher agents needs --wait-for-agents N")
     if asked is not None:
         return str(asked)
     if options["wait_for_agents"] is not None:
         if hosts:
-            raise ConfigError("--wait-for-agents starts no agents itself: use it without -H and --hostfile")
+            raise ConfigError("--wait-for-agents starts no agents on hosts: leave out -H and --hostfile")
         return "agents"
     return "local" if all(is_this_machine(host.name) for host in hosts) else "ssh"
 
@@ -279,13 +291,13 @@ def _engine(options: Mapping[str, Any], settings: Settings) -> str:
     if not options["mpi"]:
         return str(options["engine"] or settings.engine)
     if options["engine"] not in (None, "mpi"):
-        raise ConfigError(f"--mpi asks for the engine mpi, --engine {options['engine']} for another")
+        raise ConfigError(f"--mpi means --engine mpi and cannot be combined with --engine {options['engine']}")
     return "mpi"
 
 
 def _hosts(text: str | None, path: str | None) -> tuple[Host, ...]:
     if text is not None and path is not None:
-        raise ConfigError("give the hosts with -H or with --hostfile, not with both")
+        raise ConfigError("-H and --hostfile cannot be combined: give one of them")
     if text is not None:
         return parse_hosts(text)
     if path is None:
@@ -295,7 +307,7 @@ def _hosts(text: str | None, path: str | None) -> tuple[Host, ...]:
 
 def _specs(options: Mapping[str, Any], ps_policy: str) -> dict[str, TaskSpec]:
     if options["num_proc"] is not None and options["task_spec"]:
-        raise ConfigError("how many processes? give either -np N or --task-spec ROLE:instances=N")
+        raise ConfigError("-np and --task-spec cannot be combined: give either -np N or --task-spec ROLE:instances=N")
     return parse_task_specs(options["task_spec"], ps_policy) if options["task_spec"] else {}
 
 
@@ -307,7 +319,7 @@ def _world(options: Mapping[str, Any], hosts: Sequence[Host], specs: Mapping[str
         num_proc = sum(share.count for share in share_out(hosts, num_proc))
     if num_proc is None:
         raise ConfigError(
-            "how many processes? give -np N, --task-spec ROLE:instances=N, or hosts with slots: -H host1:4,host2:4"
+            "the number of ranks is missing: give -np N, --task-spec ROLE:instances=N, or hosts with slots: -H host1:4"
         )
     return tasks or workers(num_proc)
 
@@ -341,7 +353,7 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _split(texts: Sequence[str]) -> tuple[str, ...]:
-    """Options that may be repeated may as well hold several values with commas."""
+    """An option that may be repeated may also hold several values, separated by commas."""
     return tuple(one for text in texts for one in text.split(",") if one)
 
 
@@ -350,6 +362,6 @@ def _parse_env(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not name or not equals:
-            raise ConfigError(f"--env takes NAME=VALUE, not {assignment!r}")
+            raise ConfigError(f"--env: expected NAME=VALUE, got {assignment!r}")
         env[name] = value
     return env

@@ -25,18 +25,20 @@ _COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbea
 
 
 @click.command(
-    short_help="Shows your running jobs: what every rank is doing.",
+    short_help="Shows your running jobs, rank by rank.",
     epilog="""\b
 Examples:
   tfcollective status
   tfcollective status --json | python -m json.tool
   tfcollective status application_1763000000000_0042""",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs: a list with one object a job.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables: a list with one object per job.")
 @click.argument("job", required=False)
 def status(as_json: bool, job: str | None) -> int:
-    """Shows your running jobs on this machine: every rank's state, operations and last heartbeat, the evaluator's
-    figures and TensorBoard's address. With JOB, the id of an application on YARN, it shows that one."""
+    """Shows your running jobs on this machine.
+
+    For every rank it shows state, number of operations and last heartbeat; further the evaluator's figures and
+    TensorBoard's address. With JOB, the id of an application on YARN, it shows that application only."""
     if job is not None:
         return _show_one(find_manager(job).describe(job), as_json)
     environ = environ_snapshot()
@@ -123,14 +125,14 @@ def _row(task: Mapping[str, object]) -> tuple[str, ...]:
 
 
 @click.command(
-    short_help="Prints all that a job on YARN has printed.",
+    short_help="Prints the output of a job on YARN.",
     epilog="""\b
 Examples:
   tfcollective logs application_1763000000000_0042""",
 )
 @click.argument("job")
 def logs(job: str) -> int:
-    """Prints all that the processes of JOB have printed, also when it has ended.
+    """Prints the output of all processes of JOB, while it runs and after it has ended.
 
     JOB is the id of an application on YARN.
     """
@@ -145,9 +147,9 @@ Examples:
 )
 @click.argument("job")
 def kill(job: str) -> int:
-    """Ends JOB, wherever it was submitted, and returns when it has ended.
+    """Ends JOB, from whichever machine it was submitted, and returns when it has ended.
 
-    JOB is the id of an application on YARN. One that runs on this machine ends with its launcher: Ctrl-C.
+    JOB is the id of an application on YARN. To end a job on this machine, press Ctrl-C in its launcher.
     """
     find_manager(job).kill(job)
     return 0

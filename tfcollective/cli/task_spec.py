@@ -36,7 +36,7 @@ def _parse_fields(text: str) -> TaskSpec:
     for item in text.split(",") if text else ():
         name, equals, value = item.partition("=")
         if name not in _FIELDS or not equals:
-            raise ConfigError(f"FIELD=VALUE with a field of {', '.join(_FIELDS)}, not {item!r}")
+            raise ConfigError(f"expected FIELD=VALUE with a field of {', '.join(_FIELDS)}, got {item!r}")
         read, needed = _FIELDS[name]
         try:
             values[name] = read(value)

@@ -16,19 +16,19 @@ def package_index_option(prefix: str = "") -> GroupedOption:
         "--package-index",
         multiple=True,
         metavar="DIR|URL",
-        help=f"{prefix}Where packing finds packages that the usual index has not; may be repeated.",
+        help=f"{prefix}Index, or directory of wheels, for packing the environment; may be repeated.",
     )
 
 
 YARN_OPTIONS: tuple[GroupedOption, ...] = (
-    option("--queue", metavar="NAME", help="The queue. [default]"),
-    option("--job-name", metavar="NAME", help="What the application is called. [tfcollective]"),
-    option("--archive", metavar="F", help="A packed environment, unless --remote-python."),
+    option("--queue", metavar="NAME", help="Queue to submit to. [default]"),
+    option("--job-name", metavar="NAME", help="Name of the application. [tfcollective]"),
+    option("--archive", metavar="F", help="Packed environment to send. [packs this one]"),
     package_index_option(),
-    option("--ship", multiple=True, metavar="NAME=PATH", help="Send a file or directory; may be repeated."),
-    option("--pre-script", metavar="BASH", help="Lines that run in every container before Python."),
-    option("--allocation-timeout", type=float, metavar="S", help="How long to wait for containers. [600]"),
-    option("--detach", is_flag=True, help="Leave when the job runs, and let it go on."),
+    option("--ship", multiple=True, metavar="NAME=PATH", help="Send a file or directory along; may be repeated."),
+    option("--pre-script", metavar="BASH", help="Commands that run in every container before Python."),
+    option("--allocation-timeout", type=float, metavar="S", help="Limit for YARN to grant all containers. [600]"),
+    option("--detach", is_flag=True, help="Return once the job runs; it continues."),
 )
 
 
@@ -58,11 +58,11 @@ def refuse_yarn_options(options: Mapping[str, Any]) -> None:
     """Raises ConfigError when a job that does not run on YARN is given one of them."""
     given = [str(one.name) for one in YARN_OPTIONS if options[str(one.name)] not in (None, (), False)]
     if given:
-        raise ConfigError(f"--{given[0].replace('_', '-')} is for --launcher yarn")
+        raise ConfigError(f"--{given[0].replace('_', '-')} needs --launcher yarn")
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not name or not equals or not path:
-        raise ConfigError(f"--ship takes NAME=PATH, not {text!r}")
+        raise ConfigError(f"--ship: expected NAME=PATH, got {text!r}")
     return name, path

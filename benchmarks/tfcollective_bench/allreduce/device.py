@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tfcollective.communicator import Communicator, Sum
@@ -127,10 +127,6 @@ class DeviceRow:
     def busbw(self, seconds: float) -> float:
         """The same times 2(p-1)/p: what the links carry."""
         return self.algbw(seconds) * 2 * (self.ranks - 1) / self.ranks
-
-    def to_json(self) -> dict[str, float]:
-        """All numbers, with the overhead."""
-        return {**asdict(self), "overhead": self.overhead}
 
 
 def measure_device(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective_bench.allreduce.points import CACHES
@@ -70,11 +69,7 @@ class AllreduceOptions:
             raise ConfigError("--link: rates go with no --transport")
         for name, python in (("--horovod-python", self.horovod_python), ("--mpi-python", self.mpi_python)):
             if python and not Path(python).exists():
-                raise ConfigError(f"{name}: there is no {python}")
-
-    def to_json(self) -> dict[str, Any]:
-        """For the report."""
-        return asdict(self)
+                raise ConfigError(f"{name}: {python} does not exist")
 
 
 def _check(name: str, values: Sequence[str], known: Sequence[str]) -> None:

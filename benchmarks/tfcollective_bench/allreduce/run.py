@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfcollective.codec import to_document
 from tfcollective_bench import experiment
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.points import make_points
@@ -53,7 +54,7 @@ def run_allreduce(options: AllreduceOptions, command: Sequence[str], watch: Watc
         command=tuple(command),
         hardware=hardware,
         versions=_versions(found),
-        settings=options.to_json(),
+        settings=to_document(options),
         samples=tuple(measured.samples),
         statuses=tuple(statuses({runner.name: runner.title for runner in runners}, missing, measured)),
         started=started,

@@ -162,7 +162,7 @@ def chosen(names: Sequence[str]) -> tuple[Runner, ...]:
     """The runners of these names, in the table's order; all if there are no names. ConfigError for an unknown one."""
     for name in names:
         if name not in RUNNERS:
-            raise ConfigError(f"--runners: there is no runner {name!r}; there are {', '.join(RUNNERS)}")
+            raise ConfigError(f"--runners: unknown runner {name!r}: expected one of {', '.join(RUNNERS)}")
     return tuple(runner for runner in RUNNERS.values() if not names or runner.name in names)
 
 

@@ -1,4 +1,4 @@
-"""``tfcollective bench``: measure all-reduce and training, next to others."""
+"""``tfcollective bench``: all-reduce and training, compared with other libraries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ Examples:
   tfcollective bench allreduce -np 2,4 --sizes 4,64K,16M --out results
   tfcollective bench training -np 2 --quick
   tfcollective bench scaling --quick
+  tfcollective bench simulate --link 1gbit
   tfcollective bench targets --quick"""
 )
 def bench() -> None:
-    """Measures all-reduce and training side by side with others."""
+    """Measures all-reduce and training against other libraries."""
 
 
 for command in (allreduce, training, scaling, simulate, targets):

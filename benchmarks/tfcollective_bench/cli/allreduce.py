@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
 
+from tfcollective.cli.groups import GroupedCommand, group, option
+from tfcollective.codec import encode, to_document
 from tfcollective.errors import ConfigError
 from tfcollective_bench.cli.common import (
     QUICK_ROUNDS,
@@ -17,6 +18,7 @@ from tfcollective_bench.cli.common import (
     interruptible,
     json_option,
     names,
+    out_option,
     prepare,
     ranks_of,
     result,
@@ -31,6 +33,61 @@ _WITH_CUDA = {"device", "sizes", "least", "most", "dtype", "rounds", "iterations
 
 
 @click.command(
+    cls=GroupedCommand,
+    params=[
+        *group(
+            "Measurement",
+            option("-np", "--np", "ranks", metavar="N,...", default="2", help="Ranks; 2,4 measures two worlds. [2]"),
+            option(
+                "--device",
+                type=click.Choice(["cpu", "cuda"]),
+                default="cpu",
+                help="cuda: GPUs, compared with NCCL called from CuPy. [cpu]",
+            ),
+            option("--sizes", metavar="SIZE,...", help="Bytes of the buffers, such as 4,64K,16M. [4 to 64M]"),
+            option("--min", "least", metavar="SIZE", help="Smallest size; each next one is 4 times as large."),
+            option("--max", "most", metavar="SIZE", help="Largest size."),
+            option("--dtype", metavar="TYPE", default="float32", help="Type of the elements. [float32]"),
+            option(
+                "--runners",
+                metavar="NAME,...",
+                help="c, ctypes, numpy, op, openmpi-c, openmpi, horovod, tensorflow. [all]",
+            ),
+            option(
+                "--transport",
+                metavar="T,...",
+                default="auto",
+                help="Transport of tfcollective: auto, shm or tcp. [auto]",
+            ),
+            option(
+                *("--link", "links"),
+                metavar="LINK,...",
+                default="loopback",
+                help="loopback, or rates such as 1gbit: a network namespace per rank; needs root. [loopback]",
+            ),
+            option("--caches", metavar="C,...", help="hot, cold. [both; hot with --quick]"),
+        ),
+        *group(
+            "Duration",
+            option("--rounds", type=click.IntRange(min=1), help="Turns of every runner. [5; 3 with --quick]"),
+            option(
+                "--iterations", type=click.IntRange(min=1), default=200, help="Calls per turn for small sizes. [200]"
+            ),
+            deadline_option,
+            option("--quick", is_flag=True, help="Fewer sizes and rounds."),
+        ),
+        *group("Output", out_option("allreduce"), json_option),
+        *group(
+            "Other libraries",
+            baselines_option,
+            horovod_option,
+            option(
+                "--mpi-python",
+                metavar="PATH",
+                help="Interpreter of an environment with mpi4py. [from --baselines]",
+            ),
+        ),
+    ],
     short_help="All-reduce by size: latency, bandwidth, processor time.",
     epilog="""\b
 Examples:
@@ -40,39 +97,6 @@ Examples:
   tfcollective bench allreduce --device cuda
   tfcollective run -np 4 --gpus-per-proc 1 tfcollective bench allreduce --device cuda""",
 )
-@click.option("-np", "--np", "ranks", metavar="N,...", default="2", show_default=True, help="Ranks; worlds: 2,4.")
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="cuda: one GPU, ours beside NCCL called from CuPy; inside a job, its ranks' GPUs.",
-)
-@click.option("--sizes", metavar="SIZE,...", help="Bytes of the buffers, for example 4,64K,16M.")
-@click.option("--min", "least", metavar="SIZE", help="Sizes from here to --max, each four times the last.")
-@click.option("--max", "most", metavar="SIZE", help="See --min.")
-@click.option("--dtype", default="float32", show_default=True, help="Element type.")
-@click.option("--runners", metavar="NAME,...", help="Who takes part; all when omitted.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Turns of every runner; 5, or 3 with --quick.")
-@click.option(
-    "--iterations", type=click.IntRange(min=1), default=200, show_default=True, help="Calls per turn for small sizes."
-)
-@click.option("--transport", default="auto", show_default=True, help="Ours: auto, shm, tcp; several: auto,tcp.")
-@click.option(
-    "--link",
-    "links",
-    default="loopback",
-    show_default=True,
-    help="loopback, or rates such as 1gbit: a host (network namespace) for every rank; several: a,b.",
-)
-@click.option("--caches", help="hot, cold or hot,cold (default; --quick: hot).")
-@deadline_option
-@click.option("--out", metavar="DIR", help="Write allreduce.json, allreduce.html and PNGs there.")
-@json_option
-@click.option("--quick", is_flag=True, help="Fewer sizes and rounds.")
-@baselines_option
-@horovod_option
-@click.option("--mpi-python", metavar="PATH", help="The interpreter of an environment that has mpi4py.")
 def allreduce(
     ranks: str,
     device: str,
@@ -94,9 +118,10 @@ def allreduce(
     horovod_python: str | None,
     mpi_python: str | None,
 ) -> int:
-    """Latency, bandwidth and processor time of all-reduce by size: ours and others', in turns.
+    """Measures latency, bandwidth and processor time of all-reduce by size.
 
-    What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
+    tfcollective and other libraries take turns. A library that is not installed is listed with the way to install it,
+    one that crashes or hangs with the last line of its output.
     """
     if device == "cuda":
         _only_what_goes_with_cuda(click.get_current_context())
@@ -142,7 +167,7 @@ def _only_what_goes_with_cuda(context: click.Context) -> None:
 
 
 def _allreduce_on_gpus(sizes: Sequence[int], dtype: str, rounds: int, iterations: int, as_json: bool) -> int:
-    """Rank 0 prints; exit code 1 where results were wrong."""
+    """Measures on this rank's GPU; rank 0 prints. Returns 1 when a result was wrong."""
     from tfcollective_bench.allreduce.device import TYPES, CupyDevice, device_table, measure_device, overheads
     from tfcollective_bench.allreduce.device_world import device_world
 
@@ -152,7 +177,8 @@ def _allreduce_on_gpus(sizes: Sequence[int], dtype: str, rounds: int, iterations
     with device_world() as world:
         rows = measure_device(world, device, sizes, dtype=dtype, rounds=rounds, iterations=iterations)
         if world.rank == 0 and as_json:
-            click.echo(json.dumps({"device": device.title, "dtype": dtype, "rows": [row.to_json() for row in rows]}))
+            found = [{**to_document(row), "overhead": row.overhead} for row in rows]
+            click.echo(encode({"device": device.title, "dtype": dtype, "rows": found}))
         elif world.rank == 0:
             click.echo(
                 "\n".join([device.title, device_table(rows, dtype), *(overheads(rows) if world.size == 1 else [])])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfcollective.cli.groups import GroupedOption, option
+from tfcollective.codec import encode
 from tfcollective.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "json_option",
     "names",
     "numbers",
+    "out_option",
     "prepare",
     "ranks_of",
     "result",
@@ -42,33 +44,31 @@ QUICK_ROUNDS = 3
 _LONGEST_TURN_S = 7 * 86400.0
 
 
-def _deadline(context: click.Context, option: click.Parameter, seconds: float) -> float:
-    del context, option
-    if not 0 < seconds <= _LONGEST_TURN_S:  # so is no "nan": a deadline that never passes
-        raise ConfigError(f"--deadline: seconds above 0 and at most {_LONGEST_TURN_S:.0f}, not {seconds:g}")
+def _deadline(context: click.Context, parameter: click.Parameter, seconds: float) -> float:
+    del context, parameter
+    if not 0 < seconds <= _LONGEST_TURN_S:  # also refuses "nan", a deadline that never passes
+        raise ConfigError(f"--deadline: expected seconds above 0 and at most {_LONGEST_TURN_S:.0f}, got {seconds:g}")
     return seconds
 
 
-deadline_option = click.option(
-    "--deadline",
-    type=float,
-    default=300.0,
-    show_default=True,
-    callback=_deadline,
-    help="Seconds that one turn may take.",
+deadline_option = option(
+    "--deadline", type=float, default=300.0, metavar="S", callback=_deadline, help="Limit for one turn. [300]"
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON on stdout.")
-baselines_option = click.option(
-    "--baselines", metavar="DIR", help="Where tools/baselines.sh has put the others; .venv when omitted."
+json_option = option("--json", "as_json", is_flag=True, help="Print the report as JSON instead of tables.")
+baselines_option = option("--baselines", metavar="DIR", help="Directory that tools/baselines.sh has filled. [.venv]")
+horovod_option = option(
+    "--horovod-python", metavar="PATH", help="Interpreter of an environment with Horovod. [from --baselines]"
 )
-horovod_option = click.option(
-    "--horovod-python", metavar="PATH", help="The interpreter of an environment that has Horovod."
-)
+
+
+def out_option(stem: str) -> GroupedOption:
+    """``--out`` of the command whose files are called `stem`."""
+    return option("--out", metavar="DIR", help=f"Write {stem}.json, {stem}.html and PNGs to DIR.")
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While it is open, being asked to end (SIGTERM, SIGHUP) is like Ctrl-C: what was started is ended first."""
+    """While it is open, SIGTERM and SIGHUP act like Ctrl-C: all processes that were started are ended first."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -83,21 +83,21 @@ def interruptible() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """On stderr, where it does not mix with a report."""
+    """Prints to stderr, where the text does not mix with a report."""
     click.echo(text, err=True)
 
 
 def as_typed() -> list[str]:
-    """As typed."""
+    """The command line as it was typed."""
     return ["tfcollective", *sys.argv[1:]]
 
 
 def show(report: Report, tables: Sequence[Table], as_json: bool) -> None:
-    """The report on stdout: tables and what became of the runners, or JSON."""
+    """Prints the report to stdout: tables and the state of every runner, or JSON."""
     from tfcollective_bench.report import print_table
 
     if as_json:
-        click.echo(json.dumps(report.to_json()))
+        click.echo(encode(report))
         return
     for table in tables:
         print_table(table)
@@ -106,7 +106,7 @@ def show(report: Report, tables: Sequence[Table], as_json: bool) -> None:
 
 
 def prepare(out: str | None) -> None:
-    """Makes the folder of --out before minutes of measuring rather than after them; ConfigError when it cannot be."""
+    """Makes the folder of --out before anything is measured; ConfigError when that fails."""
     from tfcollective_bench.report import make_directory
 
     if out is not None:
@@ -114,7 +114,7 @@ def prepare(out: str | None) -> None:
 
 
 def write(report: Report, sections: Callable[[Report], Sequence[Section]], out: str | None, stem: str) -> None:
-    """The report's files, if they are wanted."""
+    """Writes the report's files if --out was given."""
     from tfcollective_bench.report import write_report
 
     if out is not None:
@@ -131,20 +131,20 @@ def result(report: Report) -> int:
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """What stands between commas."""
+    """The words between the commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """The worlds that -np names."""
+    """The sizes of the worlds that -np lists."""
     return numbers("-np", text)
 
 
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """What stands between commas, as numbers; ConfigError names the option where it is something else."""
+def numbers(flag: str, text: str) -> tuple[int, ...]:
+    """The numbers between the commas; ConfigError names the option where a word is not a number."""
     found = names(text)
     if not found or not all(name.isdecimal() for name in found):
-        raise ConfigError(f"{option}: expected numbers such as 2 or 2,4, not {text!r}")
+        raise ConfigError(f"{flag}: expected numbers such as 2 or 2,4, got {text!r}")
     return tuple(int(name) for name in found)
 
 
@@ -156,7 +156,7 @@ def sizes_of(sizes: str | None, least: str | None, most: str | None, quick: bool
     usual = QUICK_SIZES if quick else SIZES
     if sizes is not None:
         if least is not None or most is not None:
-            raise ConfigError("give --sizes, or --min and --max, not both")
+            raise ConfigError("--sizes cannot be combined with --min and --max: give one or the other")
         return tuple(dict.fromkeys(sorted(parse_bytes(size) for size in names(sizes))))
     if least is None and most is None:
         return usual

@@ -1,9 +1,10 @@
-"""``tfcollective bench scaling``: steps as ranks and tensors grow, coordinators as agents grow."""
+"""``tfcollective bench scaling``: steps by ranks and tensors, coordinators by agents and nodes."""
 
 from __future__ import annotations
 
 import click
 
+from tfcollective.cli.groups import GroupedCommand, group, option
 from tfcollective_bench.cli.common import (
     as_typed,
     baselines_option,
@@ -13,6 +14,7 @@ from tfcollective_bench.cli.common import (
     json_option,
     names,
     numbers,
+    out_option,
     prepare,
     ranks_of,
     result,
@@ -24,7 +26,30 @@ __all__ = ["scaling"]
 
 
 @click.command(
-    short_help="What more ranks, tensors and agents cost.",
+    cls=GroupedCommand,
+    params=[
+        *group(
+            "Measurement",
+            option("-np", "--np", "ranks", metavar="N,...", help="Ranks on this host. [2,4,8,16; 2,4 with --quick]"),
+            option("--tensors", metavar="N,...", default="10,100,1000", help="Gradients of a step. [10,100,1000]"),
+            option("--bytes", "total", metavar="SIZE", default="4M", help="Size of all gradients together. [4M]"),
+            option("--agents", metavar="N,...", help="Agents that join at once. [10,100,1000; 10,100 with --quick]"),
+            option("--nodes", metavar="N,...", help="Simulated nodes. [100,1000; 100 with --quick]"),
+            option("--ranks-per-node", type=int, metavar="N", default=8, help="Ranks of a simulated node. [8]"),
+            option("--runners", metavar="NAME,...", help="ours, horovod, coordinator, nodes. [all]"),
+        ),
+        *group(
+            "Duration",
+            option("--rounds", type=int, metavar="N", help="Turns of every runner. [3; 1 with --quick]"),
+            option("--iterations", type=int, metavar="N", help="Steps per turn. [30; 10 with --quick]"),
+            option("--busy", type=float, metavar="S", help="Seconds that simulated nodes run. [60; 10 with --quick]"),
+            deadline_option,
+            option("--quick", is_flag=True, help="Fewer ranks, agents, nodes and rounds."),
+        ),
+        *group("Output", out_option("scaling"), json_option),
+        *group("Other libraries", baselines_option, horovod_option),
+    ],
+    short_help="Costs of a step by ranks and tensors, of a coordinator by agents.",
     epilog="""\b
 Examples:
   tfcollective bench scaling --quick
@@ -32,22 +57,6 @@ Examples:
   tfcollective bench scaling --runners coordinator --agents 10,100,1000
   tfcollective bench scaling --runners nodes --nodes 1000 --rounds 1""",
 )
-@click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds, on this host; 2,4,8,16, or 2,4 with --quick.")
-@click.option("--tensors", metavar="N,...", default="10,100,1000", show_default=True, help="Gradients of a step.")
-@click.option("--bytes", "total", metavar="SIZE", default="4M", show_default=True, help="All gradients together.")
-@click.option("--agents", metavar="N,...", help="Agents that join at once; 10,100,1000, or 10,100 with --quick.")
-@click.option("--nodes", metavar="N,...", help="Simulated nodes; 100,1000, or 100 with --quick.")
-@click.option("--ranks-per-node", type=int, default=8, show_default=True, help="Of each simulated node.")
-@click.option("--busy", type=float, help="Seconds with the simulated nodes; 60, or 10 with --quick.")
-@click.option("--runners", metavar="NAME,...", help="ours, horovod, coordinator, nodes; all when omitted.")
-@click.option("--rounds", type=int, help="Turns of everybody; 3, or 1 with --quick.")
-@click.option("--iterations", type=int, help="Steps per turn; 30, or 10 with --quick.")
-@deadline_option
-@click.option("--out", metavar="DIR", help="Write scaling.json, scaling.html and PNGs there.")
-@json_option
-@click.option("--quick", is_flag=True, help="Fewer ranks, agents and rounds.")
-@baselines_option
-@horovod_option
 def scaling(
     ranks: str | None,
     tensors: str,
@@ -66,9 +75,10 @@ def scaling(
     baselines: str | None,
     horovod_python: str | None,
 ) -> int:
-    """What a step costs as ranks and tensors grow, and what a coordinator costs as agents and nodes grow.
+    """Measures the cost of a step by ranks and tensors, and the cost of a coordinator by agents and nodes.
 
-    What is not installed is named with the way to install it; what crashes or hangs, with the last line of its output.
+    A library that is not installed is listed with the way to install it, one that crashes or hangs with the last line
+    of its output.
     """
     from tfcollective_bench.progress import show_progress
     from tfcollective_bench.scaling.options import ScalingOptions

@@ -1,4 +1,4 @@
-"""``tfcollective bench simulate``: predictions for worlds that are not there."""
+"""``tfcollective bench simulate``: predictions for worlds that cannot be measured here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tfcollective.cli.groups import option
 from tfcollective_bench.cli.common import (
     as_typed,
     deadline_option,
@@ -14,6 +15,7 @@ from tfcollective_bench.cli.common import (
     json_option,
     names,
     numbers,
+    out_option,
     prepare,
     say,
     show,
@@ -25,28 +27,34 @@ __all__ = ["simulate"]
 
 
 @click.command(
-    short_help="Predicts all-reduce on worlds that are not there.",
+    params=[
+        click.Argument(["reports"], nargs=-1, metavar="[REPORT]..."),
+        option("-np", "--np", "ranks", metavar="N,...", help="Worlds to predict. [8 to 4096, each twice the last]"),
+        option(
+            "--sizes", metavar="SIZE,...", default="4,64K,1M,8M,64M", help="Bytes of the buffers. [4,64K,1M,8M,64M]"
+        ),
+        option("--link", "links", metavar="RATE,...", default="1gbit,10gbit", help="Links. [1gbit,10gbit]"),
+        option("--alpha", metavar="US", type=float, default=0.0, help="Latency in microseconds. [measured, or 50]"),
+        option(
+            "--copy",
+            metavar="GB/S",
+            type=float,
+            default=0.0,
+            help="Rate at which processors pass data between hosts. [measured, or 4]",
+        ),
+        option("--hosts", metavar="N,...", help="First measure worlds of N network namespaces; needs root."),
+        option("--rounds", type=int, metavar="N", default=3, help="Turns of every world that is measured. [3]"),
+        deadline_option,
+        out_option("simulate"),
+        json_option,
+    ],
+    short_help="Predicts all-reduce for worlds larger than this machine.",
     epilog="""\b
 Examples:
   tfcollective bench simulate --link 1gbit
   sudo "$(command -v tfcollective)" bench simulate --hosts 2,4,8 --out results
   tfcollective bench simulate -np 64,1024 --sizes 1M,64M --alpha 20 results/allreduce.json""",
 )
-@click.argument("reports", nargs=-1, metavar="[REPORT]...")
-@click.option("-np", "--np", "ranks", metavar="N,...", help="Worlds to predict; 8 to 4096, each twice the last.")
-@click.option("--sizes", metavar="SIZE,...", default="4,64K,1M,8M,64M", show_default=True, help="Bytes of the buffers.")
-@click.option(
-    "--link", "links", metavar="RATE,...", default="1gbit,10gbit", show_default=True, help="The hosts' links."
-)
-@click.option("--alpha", metavar="US", type=float, default=0.0, help="Latency, microseconds; as measured when omitted.")
-@click.option(
-    "--copy", metavar="GB/S", type=float, default=0.0, help="What processors hand over; as measured when omitted."
-)
-@click.option("--hosts", metavar="N,...", help="Measure so many hosts (network namespaces) first; needs root.")
-@click.option("--rounds", type=int, default=3, show_default=True, help="Turns of every world that is measured.")
-@deadline_option
-@click.option("--out", metavar="DIR", help="Write simulate.json, simulate.html and PNGs there.")
-@json_option
 def simulate(
     reports: Sequence[str],
     ranks: str | None,
@@ -60,10 +68,10 @@ def simulate(
     out: str | None,
     as_json: bool,
 ) -> int:
-    """Predicts all-reduce on worlds that are not there: the steps of every rank, over a model of the network.
+    """Predicts the time of all-reduce: it simulates the steps of every rank over a model of the network.
 
-    REPORTs are JSON files of bench allreduce --link: the model is fitted to the smallest of their worlds, and
-    predictions are printed next to all of them.
+    REPORT is a JSON file of `bench allreduce --link`. The model is fitted to the smallest world in the reports, and the
+    predictions are printed beside the measurements of all of them.
     """
     from tfcollective_bench.progress import show_progress
     from tfcollective_bench.report import load_report

@@ -1,4 +1,4 @@
-"""``tfcollective bench targets``: what must be reached, measured and judged."""
+"""``tfcollective bench targets``: the performance targets, and which of them are met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcollective_bench.cli.common import as_typed, baselines_option, interruptible, names, prepare, say
+from tfcollective.cli.groups import option
+from tfcollective_bench.cli.common import as_typed, baselines_option, interruptible, names, out_option, prepare, say
 
 if TYPE_CHECKING:
     from tfcollective_bench.model import Report
@@ -17,23 +18,28 @@ __all__ = ["targets"]
 
 
 @click.command(
-    short_help="Measures what must be reached, and judges it.",
+    params=[
+        click.Argument(["reports"], nargs=-1, metavar="[REPORT]..."),
+        option("--quick", is_flag=True, help="Fewer sizes and rounds: less than ten minutes."),
+        option("--only", metavar="GROUP,...", help="Groups to measure: allreduce, training. [all]"),
+        option("--strict", is_flag=True, help="Exit with code 1 when a required target is missed."),
+        out_option("benchmarks"),
+        baselines_option,
+    ],
+    short_help="Measures the performance targets, and says which are met.",
     epilog="""\b
 Examples:
   tfcollective bench targets --quick
   tfcollective bench targets --out results --strict
   tfcollective bench targets results/benchmarks.json""",
 )
-@click.argument("reports", nargs=-1, metavar="[REPORT]...")
-@click.option("--quick", is_flag=True, help="Under ten minutes: fewer sizes and rounds.")
-@click.option("--only", metavar="GROUP,...", help="Measure only these groups of parts, for example allreduce.")
-@click.option("--strict", is_flag=True, help="Exit code 1 when a must is missed.")
-@click.option("--out", metavar="DIR", help="Write benchmarks.json and benchmarks.html there.")
-@baselines_option
 def targets(
     reports: Sequence[str], quick: bool, only: str | None, strict: bool, out: str | None, baselines: str | None
 ) -> int:
-    """Measures what the targets are about and prints which of them are met; or reads that from REPORTs (JSON files)."""
+    """Measures the performance targets and prints which of them are met.
+
+    With REPORT, a JSON file of an earlier run, it reads the measurements from there and measures nothing.
+    """
     from tfcollective_bench.report import Section, load_report, print_table, write_report
     from tfcollective_bench.suite import merge, sections_of_suite
     from tfcollective_bench.targets_report import missed, outcomes, targets_report
@@ -44,7 +50,7 @@ def targets(
         report = _measure_targets(quick, only, baselines, out)
     found = outcomes(report.samples, statuses=report.statuses)
     print_table(targets_report(found))
-    _tell_what_did_not_run(report)
+    _print_what_did_not_run(report)
     if out is not None:
         parts_of_page = [Section("Targets", tables=(targets_report(found, ""),)), *sections_of_suite(report)]
         for path in write_report(report, parts_of_page, Path(out), "benchmarks")[:2]:
@@ -53,7 +59,7 @@ def targets(
 
 
 def _measure_targets(quick: bool, only: str | None, baselines: str | None, out: str | None) -> Report:
-    """Runs the parts; with `out`, what has been measured is written after every part."""
+    """Runs the parts; with `out`, the samples so far are written after every part."""
     from tfcollective.clock import Deadline
     from tfcollective_bench.progress import show_progress
     from tfcollective_bench.report import write_json
@@ -72,7 +78,7 @@ def _measure_targets(quick: bool, only: str | None, baselines: str | None, out: 
         return run_suite(parts, how, say, keep)
 
 
-def _tell_what_did_not_run(report: Report) -> None:
+def _print_what_did_not_run(report: Report) -> None:
     """Runners that are missing or failed, and parts that were skipped."""
     for status in report.statuses:
         if status.state.value != "ran":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tfcollective.cli.groups import GroupedCommand, group, option
 from tfcollective_bench.cli.common import (
     as_typed,
     baselines_option,
@@ -12,6 +13,7 @@ from tfcollective_bench.cli.common import (
     interruptible,
     json_option,
     names,
+    out_option,
     prepare,
     ranks_of,
     result,
@@ -25,6 +27,61 @@ _QUICK_STEPS = 20
 
 
 @click.command(
+    cls=GroupedCommand,
+    params=[
+        *group(
+            "Measurement",
+            option("-np", "--np", "processes", metavar="N,...", default="2", help="Training processes. [2]"),
+            option("--models", metavar="NAME,...", help="mlp1024, mlp2048, convnet, embedding. [all]"),
+            option(
+                "--runners",
+                metavar="NAME,...",
+                help="ours, ours-keras2, ours-bf16, horovod, mwms, ps, single, single-keras2, unconnected, "
+                "unconnected-keras2. [all]",
+            ),
+            option(
+                *("--link", "links"),
+                metavar="LINK,...",
+                default="loopback",
+                help="loopback, or rates such as 1gbit: a network namespace per process; needs root. [loopback]",
+            ),
+            option(
+                *("--view", "views"),
+                metavar="VIEW,...",
+                default="processes,cores",
+                help="processes: parameter servers run in addition to the workers; cores: they replace workers. [both]",
+            ),
+            option("--servers", type=int, metavar="N", help="Most parameter servers to try. [as many as processes]"),
+        ),
+        *group(
+            "Duration",
+            option("--rounds", type=int, metavar="N", help="Turns of every job. [3; 1 with --quick]"),
+            option(
+                "--steps",
+                type=int,
+                metavar="N",
+                help="Measured steps per process and turn. [by model; 20 with --quick]",
+            ),
+            option(
+                "--epochs", type=int, metavar="N", help="Epochs that the steps are divided into. [4; 2 with --quick]"
+            ),
+            deadline_option,
+            option("--quick", is_flag=True, help="Fewer steps and rounds: to see that everything runs."),
+        ),
+        *group(
+            "Output",
+            out_option("training"),
+            option("--timeline/--no-timeline", default=True, help="With --out: draw some steps of tfcollective. [yes]"),
+            json_option,
+        ),
+        *group(
+            "Other libraries",
+            baselines_option,
+            option("--keras3-python", metavar="PATH", help="Interpreter with TensorFlow 2.16 or newer. [searched]"),
+            option("--keras2-python", metavar="PATH", help="Interpreter with TensorFlow 2.15. [searched]"),
+            horovod_option,
+        ),
+    ],
     short_help="Training: samples a second, loss, bytes, processor time.",
     epilog="""\b
 Examples:
@@ -32,28 +89,6 @@ Examples:
   tfcollective bench training -np 2 --models mlp1024 --runners ours,horovod,unconnected --rounds 5 --out results
   tfcollective bench training -np 4 --link 1gbit,10gbit --models mlp1024""",
 )
-@click.option("-np", "--np", "processes", metavar="N,...", default="2", show_default=True, help="Training processes.")
-@click.option("--models", metavar="NAME,...", help="mlp1024, mlp2048, convnet, embedding; all when omitted.")
-@click.option("--runners", metavar="NAME,...", help="Who takes part; all when omitted.")
-@click.option("--rounds", type=int, help="Turns of every job; 3, or 1 with --quick.")
-@click.option("--steps", type=int, help="Measured steps of a process in a turn; the model's own number when omitted.")
-@click.option("--epochs", type=int, help="Into how many epochs they are parted; 4, or 2 with --quick.")
-@click.option("--link", "links", default="loopback", show_default=True, help="loopback, 1gbit, 10gbit; several: a,b.")
-@click.option("--view", "views", default="processes,cores", show_default=True, help="What is equal for servers.")
-@click.option("--servers", type=int, help="Most parameter servers to try; as many as processes when omitted.")
-@deadline_option
-@click.option("--out", metavar="DIR", help="Write training.json, training.html and PNGs there.")
-@click.option(
-    "--timeline/--no-timeline", default=True, show_default=True, help="With --out: record steps of tfcollective."
-)
-@json_option
-@click.option("--quick", is_flag=True, help="Fewer steps and rounds: to see that everything runs.")
-@baselines_option
-@click.option(
-    "--keras3-python", metavar="PATH", help="The interpreter of an environment with TensorFlow 2.16 or newer."
-)
-@click.option("--keras2-python", metavar="PATH", help="The interpreter of an environment with TensorFlow 2.15.")
-@horovod_option
 def training(
     processes: str,
     models: str | None,
@@ -74,10 +109,10 @@ def training(
     keras2_python: str | None,
     horovod_python: str | None,
 ) -> int:
-    """Samples a second, loss, bytes on the wire and processor time of training: ours and others', in turns.
+    """Measures samples a second, loss, bytes sent and processor time of training.
 
-    Shaped links (1gbit, ...) need root: every process then has a network namespace of its own. What is not installed is
-    named with the way to install it; what crashes or hangs, with the last line of its output.
+    tfcollective and other libraries take turns. A library that is not installed is listed with the way to install it,
+    one that crashes or hangs with the last line of its output.
     """
     from tfcollective_bench.progress import show_progress
     from tfcollective_bench.training.models import MODELS

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfcollective.errors import ConfigError, InvalidArgumentError
+from tfcollective.codec import decode, to_document
+from tfcollective.errors import ConfigError
 from tfcollective.files import written_whole
 from tfcollective_bench.model import Report
 from tfcollective_bench.report.page import Section, render_page
@@ -17,17 +18,16 @@ __all__ = ["load_report", "make_directory", "write_json", "write_report"]
 
 def write_json(report: Report, path: Path) -> None:
     """Writes the report with every sample; :func:`load_report` reads it."""
-    _write(path, json.dumps(report.to_json(), indent=1).encode("utf-8"))
+    _write(path, json.dumps(to_document(report), indent=1).encode("utf-8"))
 
 
 def load_report(path: Path) -> Report:
-    """The report in a JSON file; ConfigError that names the file when there is none or it is something else."""
+    """The report in a JSON file; ConfigError that names the file when it is missing or is not a report."""
     try:
-        return Report.from_json(json.loads(path.read_text("utf-8")))
+        text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the report {path}: {error.strerror}") from error
-    except (ValueError, InvalidArgumentError) as error:
-        raise ConfigError(f"{path} is no report that `tfcollective bench` has written: {error}") from error
+    return decode(text, Report, f"the report {path}")
 
 
 def make_directory(directory: Path) -> None:
@@ -37,7 +37,7 @@ def make_directory(directory: Path) -> None:
     except OSError as error:
         raise ConfigError(f"--out: cannot make the directory {directory}: {error.strerror}") from error
     if not os.access(directory, os.W_OK):
-        raise ConfigError(f"--out: nothing can be written into {directory}")
+        raise ConfigError(f"--out: no permission to write into {directory}: choose another directory")
 
 
 def write_report(report: Report, sections: Sequence[Section], directory: Path, stem: str) -> list[Path]:

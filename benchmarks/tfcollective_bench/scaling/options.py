@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective_bench.options import check_above_zero
@@ -62,8 +61,4 @@ class ScalingOptions:
         if self.total_bytes < 4 * max(self.tensors):
             raise ConfigError(f"--bytes: {max(self.tensors)} tensors need at least {4 * max(self.tensors)} bytes")
         if self.horovod_python and not Path(self.horovod_python).exists():
-            raise ConfigError(f"--horovod-python: there is no {self.horovod_python}")
-
-    def to_json(self) -> dict[str, Any]:
-        """For the report."""
-        return asdict(self)
+            raise ConfigError(f"--horovod-python: {self.horovod_python} does not exist")

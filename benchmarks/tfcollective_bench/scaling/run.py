@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfcollective.codec import to_document
 from tfcollective_bench import experiment
 from tfcollective_bench.baselines import Baselines, find_baselines
 from tfcollective_bench.experiment import run, statuses
@@ -45,7 +46,7 @@ def run_scaling(options: ScalingOptions, command: Sequence[str], watch: Watch) -
         command=tuple(command),
         hardware=hardware,
         versions=probe_versions({"horovod": found.horovod_python} if found.horovod_python else {}),
-        settings=options.to_json(),
+        settings=to_document(options),
         samples=tuple(measured.samples),
         statuses=tuple(statuses({runner: RUNNERS[runner] for runner in runners}, hints, measured)),
         started=started,

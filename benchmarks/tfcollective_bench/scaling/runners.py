@@ -47,7 +47,7 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     """The runners of these names, in the table's order; all if there are none. ConfigError for an unknown one."""
     for name in names:
         if name not in RUNNERS:
-            raise ConfigError(f"--runners: there is no runner {name!r}; there are {', '.join(RUNNERS)}")
+            raise ConfigError(f"--runners: unknown runner {name!r}: expected one of {', '.join(RUNNERS)}")
     return tuple(name for name in RUNNERS if not names or name in names)
 
 

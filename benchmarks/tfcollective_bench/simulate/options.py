@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 from tfcollective_bench.options import check_above_zero, is_rate
@@ -53,7 +52,3 @@ class SimulateOptions:
         if not min(self.alpha, self.copy) >= 0:
             raise ConfigError("--alpha and --copy: numbers above 0, or left out: then as measured")
         check_above_zero(rounds=self.rounds, deadline=self.deadline_s)
-
-    def to_json(self) -> dict[str, Any]:
-        """For the report."""
-        return asdict(self)

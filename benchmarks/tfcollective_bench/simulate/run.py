@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 
+from tfcollective.codec import to_document
 from tfcollective.errors import LaunchError, UnsupportedError
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.run import run_allreduce
@@ -59,7 +59,10 @@ def run_simulation(
         command=tuple(command),
         hardware=hardware,
         versions=probe_versions(),
-        settings={**options.to_json(), "networks": {link: asdict(network) for link, network in networks.items()}},
+        settings={
+            **to_document(options),
+            "networks": to_document(networks),
+        },
         samples=(*predicted, *known),
         statuses=tuple(_statuses(options, measured, refused)),
         started=started,

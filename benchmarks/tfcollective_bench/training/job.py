@@ -17,10 +17,11 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcollective.clock import Deadline
+from tfcollective.codec import decode, encode_line
 from tfcollective.exit_codes import signal_name
 from tfcollective.processes import end_descendants, signal_group, spawn
 from tfcollective.settings import environ_snapshot
@@ -54,7 +55,7 @@ class JobError(Exception):
 
 def main() -> int:
     """Runs the job that the arguments describe; returns the exit code."""
-    case, site = Case.from_text(sys.argv[1]), Site.from_text(sys.argv[2])
+    case, site = decode(sys.argv[1], Case, "CASE"), decode(sys.argv[2], Site, "SITE")
     with tempfile.TemporaryDirectory(dir=site.results or None) as directory, _ended_by_sigterm() as check:
         try:
             complete = _complete(site, case, directory)
@@ -63,10 +64,10 @@ def main() -> int:
         except JobError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-    document: dict[str, object] = {"results": [asdict(result) for result in results], "reading": asdict(reading)}
+    document: dict[str, object] = {"results": results, "reading": reading}
     if timeline is not None:
-        document["timeline"] = timeline.to_json()
-    sys.stdout.write(json.dumps(document) + "\n")
+        document["timeline"] = timeline
+    sys.stdout.write(encode_line(document).decode())
     return 0
 
 
@@ -189,8 +190,9 @@ class _Job:
         self._selector.close()
 
     def results(self) -> list[ProcessResult]:
-        """What the processes left, in rank order; JobError when something is missing."""
-        found = [ProcessResult.from_text(path.read_text("utf-8")) for path in self._results.glob("*.json")]
+        """The results of the processes, in rank order; JobError when one is missing."""
+        files = self._results.glob("*.json")
+        found = [decode(path.read_bytes(), ProcessResult, f"the result {path.name}") for path in files]
         if len(found) != self._plan.results:
             raise JobError(f"{len(found)} of {self._plan.results} processes left a result")
         return sorted(found, key=lambda result: result.rank)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from tfcollective.codec import encode
 from tfcollective.machine.cores import THREAD_VARIABLES
 from tfcollective.settings import variable
 from tfcollective_bench.training.models import MODELS
@@ -58,17 +58,6 @@ class Case:
         if self.model not in MODELS:
             raise ValueError(f"there is no model {self.model!r}")
 
-    def to_text(self) -> str:
-        """JSON that :meth:`from_text` reads."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Case:
-        """Reads what :meth:`to_text` wrote; ValueError or TypeError when it is something else."""
-        document = json.loads(text)
-        document["cores"] = tuple(tuple(cores) for cores in document["cores"])
-        return cls(**document)
-
 
 @dataclass(frozen=True)
 class Site:
@@ -89,18 +78,6 @@ class Site:
     namespaces: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     gateway: str = _LOOPBACK
-
-    def to_text(self) -> str:
-        """JSON that :meth:`from_text` reads."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Site:
-        """Reads what :meth:`to_text` wrote; ValueError or TypeError when it is something else."""
-        document: dict[str, Any] = json.loads(text)
-        for name in ("ports", "hosts", "namespaces", "interfaces"):
-            document[name] = tuple(document[name])
-        return cls(**document)
 
     def address(self, slot: int) -> str:
         """The address of a slot's host."""
@@ -157,7 +134,7 @@ def plan_job(case: Case, site: Site) -> JobPlan:
 
 
 def _task(case: Case, site: Site, strategy: str, rank: int | None, cores: Sequence[Sequence[int]]) -> str:
-    return TrainingTask(
+    task = TrainingTask(
         strategy=strategy,
         model=case.model,
         size=case.size,
@@ -169,7 +146,8 @@ def _task(case: Case, site: Site, strategy: str, rank: int | None, cores: Sequen
         shards=max(1, case.servers),
         cores=tuple(tuple(one) for one in cores),
         timeout=case.timeout,
-    ).to_text()
+    )
+    return encode(task).decode()
 
 
 def _inside(site: Site, slot: int, argv: Sequence[str]) -> tuple[str, ...]:

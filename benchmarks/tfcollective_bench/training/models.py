@@ -131,7 +131,7 @@ def select_models(names: Sequence[str]) -> tuple[ModelSpec, ...]:
     """The models with these names, in this order; ConfigError for an unknown one or none."""
     unknown = [name for name in names if name not in MODELS]
     if unknown:
-        raise ConfigError(f"there is no model {unknown[0]!r}; known: {', '.join(MODELS)}")
+        raise ConfigError(f"unknown model {unknown[0]!r}: expected one of {', '.join(MODELS)}")
     if not names:
         raise ConfigError(f"no model to train; known: {', '.join(MODELS)}")
     return tuple(MODELS[name] for name in dict.fromkeys(names))

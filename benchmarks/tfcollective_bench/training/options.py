@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective_bench.options import LOOPBACK, check_above_zero, check_links
@@ -64,9 +63,9 @@ class TrainingOptions:
             raise ConfigError("-np: at least one number of processes, each 1 or more")
         check_above_zero(rounds=self.rounds, epochs=self.epochs, deadline=self.deadline_s)
         if self.steps < 0 or 0 < self.steps < self.epochs:
-            raise ConfigError(f"--steps: {self.epochs} or more, one for each epoch, not {self.steps}")
+            raise ConfigError(f"--steps: expected {self.epochs} or more, one for each epoch, got {self.steps}")
         if self.servers < 0:
-            raise ConfigError(f"--servers: 0 or more, not {self.servers}")
+            raise ConfigError(f"--servers: expected 0 or more, got {self.servers}")
         if not self.steps_at_a_time or min(self.steps_at_a_time) < 1:
             raise ConfigError("steps at a time: at least one number, each 1 or more")
         _check("--models", self.models, tuple(MODELS))
@@ -75,15 +74,11 @@ class TrainingOptions:
         for name in ("keras3_python", "keras2_python", "horovod_python"):
             python = getattr(self, name)
             if python and not Path(python).exists():
-                raise ConfigError(f"--{name.replace('_', '-')}: there is no {python}")
+                raise ConfigError(f"--{name.replace('_', '-')}: {python} does not exist")
 
     def steps_per_epoch(self, model: str) -> int:
         """Of one process; at least 1."""
         return max(1, (self.steps or MODELS[model].steps) // self.epochs)
-
-    def to_json(self) -> dict[str, Any]:
-        """For the report."""
-        return asdict(self)
 
 
 def _check(name: str, values: Sequence[str], known: Sequence[str]) -> None:

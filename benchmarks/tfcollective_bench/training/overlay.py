@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tfcollective.codec import from_document
 from tfcollective_bench.model import Report
 from tfcollective_bench.report import Plot, Section, Table, plots_available
 from tfcollective_bench.report.plots import finish_figure, new_figure
@@ -26,7 +27,7 @@ _BAR = 0.36
 def timeline_sections(report: Report) -> Iterator[Section]:
     """A part of the page for every scene that was recorded."""
     for number, entry in enumerate(report.attachments.get("timelines", ())):
-        steps = StepTimeline.from_json(entry["timeline"])
+        steps = from_document(entry["timeline"], StepTimeline, "the timeline of a report")
         scene = f"{entry['runner']}, {entry['model']}, {entry['ranks']} processes, {entry['link']}"
         name = f"steps-{entry['model']}-{entry['ranks']}-{entry['link']}"
         plots = (_draw(name, f"{steps.steps} steps: {scene}", steps),) if plots_available() else ()

@@ -12,6 +12,7 @@ from typing import Any
 
 import tfcollective
 import tfcollective_bench
+from tfcollective.codec import encode, to_document
 from tfcollective.settings import environ_snapshot
 from tfcollective_bench import experiment
 from tfcollective_bench.experiment import run, statuses
@@ -75,7 +76,7 @@ def run_training(options: TrainingOptions, command: Sequence[str], watch: Watch)
         command=tuple(command),
         hardware=hardware,
         versions=_versions(environments),
-        settings=options.to_json(),
+        settings=to_document(options),
         samples=tuple(measured.samples),
         statuses=tuple(statuses({runner.name: runner.title for runner in runners}, lacking, measured)),
         started=started,
@@ -121,7 +122,7 @@ def _variant(job: Job, site: Site, options: TrainingOptions, scratch: str) -> Va
     inherited = environ_snapshot().get("PYTHONPATH")
     return Variant(
         name=job.name,
-        argv=(sys.executable, "-m", _JOB, job.case.to_text(), site.to_text()),
+        argv=(sys.executable, "-m", _JOB, encode(job.case).decode(), encode(site).decode()),
         deadline_s=options.deadline_s,
         env={"PYTHONPATH": f"{folder}{os.pathsep}{inherited}" if inherited else str(folder)},
         cwd=working_folder(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tfcollective.timeline import WAIT
@@ -39,23 +39,6 @@ class StepTimeline:
     length: float
     steps: int
     ranks: tuple[RankSteps, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As :func:`json.dumps` takes it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> StepTimeline:
-        """Reads what :meth:`to_json` wrote; KeyError or TypeError when it is something else."""
-        ranks = tuple(
-            RankSteps(
-                one["rank"],
-                tuple((int(number), float(begin), float(end)) for number, begin, end in one["buckets"]),
-                tuple((float(begin), float(end)) for begin, end in one["waits"]),
-            )
-            for one in document["ranks"]
-        )
-        return cls(document["length"], document["steps"], ranks)
 
     def waited(self, one: RankSteps) -> float:
         """Milliseconds of the window in which a rank waited."""

@@ -1,5 +1,8 @@
-"""What a training process is given and what it answers: values that travel as JSON. Nothing but the standard library,
-because they are read in environments that have TensorFlow and little else."""
+"""The task of a training process, and its result; both travel as JSON.
+
+A training process reads and writes them with the standard library alone: its environment may have TensorFlow and little
+else. The process that starts it uses :mod:`tfcollective.codec`.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,9 @@ class TrainingTask:
     cores: tuple[tuple[int, ...], ...] = ()
     timeout: float = 120.0
 
-    def to_text(self) -> str:
-        """JSON that :meth:`from_text` reads."""
-        return json.dumps(asdict(self))
-
     @classmethod
     def from_text(cls, text: str) -> TrainingTask:
-        """Reads what :meth:`to_text` wrote; ValueError or TypeError when it is something else."""
+        """Reads the task from JSON; ValueError or TypeError when the text is something else."""
         document = json.loads(text)
         document["cores"] = tuple(tuple(cores) for cores in document["cores"])
         return cls(**document)
@@ -87,15 +86,8 @@ class ProcessResult:
     versions: Mapping[str, str]
 
     def to_text(self) -> str:
-        """JSON that :meth:`from_text` reads."""
+        """The result as JSON."""
         return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> ProcessResult:
-        """Reads what :meth:`to_text` wrote; ValueError, KeyError or TypeError when it is something else."""
-        document = json.loads(text)
-        epochs = tuple(Epoch(**epoch) for epoch in document.pop("epochs"))
-        return cls(epochs=epochs, **document)
 
 
 def mark_line(name: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from bench_reports import make_report
 
 from tfcollective.cli import main
+from tfcollective.codec import encode
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective_bench import experiment
 from tfcollective_bench.allreduce import measure as loop
@@ -29,7 +30,7 @@ ROW = {"bytes": 1 << 20, "ranks": 2, "dtype": "float32", "cache": "hot"}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runners", "c,gloo"], "there is no runner 'gloo'; there are c, ctypes"),
+        (["--runners", "c,gloo"], "unknown runner 'gloo': expected one of c, ctypes"),
         (["--sizes", "4,x"], "not a size: 'x'"),
         (["--sizes", "0"], "not a size: '0'"),
         (["--sizes", ","], "--sizes"),
@@ -44,7 +45,7 @@ ROW = {"bytes": 1 << 20, "ranks": 2, "dtype": "float32", "cache": "hot"}
         (["--link", "wifi"], "--link: 'wifi' is neither loopback nor a rate such as 1gbit"),
         (["--link", "none"], "--link: 'none' is neither"),
         (["--link", ","], "--link: at least one"),
-        (["--horovod-python", "/no/python"], "there is no /no/python"),
+        (["--horovod-python", "/no/python"], "/no/python does not exist"),
     ],
 )
 def test_wrong_usage_is_said_and_is_64(arguments, message, capsys):
@@ -284,7 +285,7 @@ def test_every_link_has_its_cases_and_without_root_the_loopback_part_still_runs(
 
 def test_targets_are_read_from_reports(tmp_path, capsys):
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(make_allreduce_report().to_json()))
+    path.write_bytes(encode(make_allreduce_report()))
     assert main(["bench", "targets", str(path), "--out", str(tmp_path / "out")]) == 0
     assert "not measured" in capsys.readouterr().out
     assert (tmp_path / "out" / "benchmarks.html").exists()
@@ -294,7 +295,7 @@ def test_targets_are_read_from_reports(tmp_path, capsys):
         replace(s, values=tuple(9 * v for v in s.values)) if s.runner == "c" else s
         for s in make_allreduce_report().samples
     ]
-    path.write_text(json.dumps(replace(make_allreduce_report(), samples=tuple(slow)).to_json()))
+    path.write_bytes(encode(replace(make_allreduce_report(), samples=tuple(slow))))
     assert main(["bench", "targets", str(path), "--strict"]) == 1
     assert main(["bench", "targets", str(tmp_path / "none.json")]) == 64
     assert main(["bench", "targets", "--only", "x"]) == 64

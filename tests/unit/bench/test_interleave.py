@@ -65,7 +65,7 @@ def test_variants_take_turns_and_their_json_comes_through():
     assert failures(events) == {}
 
 
-def test_a_crash_is_told_with_its_last_line_and_the_others_go_on():
+def test_a_crash_is_reported_with_its_last_line_and_the_others_continue():
     crash = "import sys; print('{\"value\": 0}'); sys.stderr.write('loading\\nwhat went wrong\\n'); sys.exit(3)"
     killed = "import os; print('on stdout', flush=True); os.kill(os.getpid(), 9)"
     variants = [
@@ -133,7 +133,7 @@ def test_one_that_talks_for_ever_is_killed_too():
     assert failures(events)["chatter"].startswith("killed after 60 s in round 1: line ")
 
 
-def test_an_orphan_that_holds_the_pipes_delays_nobody(tmp_path):
+def test_an_orphan_that_holds_the_pipes_delays_no_turn(tmp_path):
     orphan = "import os, sys, time\nif os.fork() == 0: time.sleep(600)\nprint('{\"value\": 1}')"
     begin = time.monotonic()
     events = list(interleave([variant("orphan", orphan, deadline=400.0)], 1))
@@ -173,7 +173,7 @@ def handled(number, handler):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_asks_to_end_waits_until_all_is_cleared_away(number, monkeypatch):
-    """An impatient second Ctrl-C would leave what the first has not ended yet."""
+    """A second Ctrl-C would leave processes that the first has not ended yet."""
     came = []
     with handled(number, lambda number, frame: came.append(number)):
         with interrupts_deferred():

@@ -4,31 +4,32 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.errors import InvalidArgumentError
+from tfcollective.codec import decode, encode, from_document
+from tfcollective.errors import ConfigError
 from tfcollective_bench.hardware import cache_bytes, probe_hardware, probe_versions
 from tfcollective_bench.model import Report, select
 
 
 def test_a_report_survives_json():
     report = make_report()
-    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert decode(encode(report), Report, "the report") == report
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "field"),
     [
-        lambda document: document.pop("samples"),
-        lambda document: document.update(format=2),
-        lambda document: document["samples"][0].pop("unit"),
-        lambda document: document["statuses"][0].update(state="odd"),
-        lambda document: document["hardware"].update(load=[1.0]),
+        (lambda document: document.pop("samples"), "samples"),
+        (lambda document: document.update(format=2), "format"),
+        (lambda document: document["samples"][0].pop("unit"), "unit"),
+        (lambda document: document["statuses"][0].update(state="odd"), "state"),
+        (lambda document: document["hardware"].update(load=[1.0]), "load"),
     ],
 )
-def test_what_is_no_report_is_refused(change):
-    document = json.loads(json.dumps(make_report().to_json()))
+def test_a_document_that_is_not_a_report_is_refused(change, field):
+    document = json.loads(encode(make_report()))
     change(document)
-    with pytest.raises(InvalidArgumentError, match="not a report"):
-        Report.from_json(document)
+    with pytest.raises(ConfigError, match=f"the report cannot be read: .*{field}"):
+        from_document(document, Report, "the report")
 
 
 def test_select():

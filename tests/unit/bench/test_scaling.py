@@ -27,7 +27,7 @@ OPTIONS = ScalingOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7), nodes=(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runners", "mpi"], "there is no runner 'mpi'; there are ours, horovod, coordinator, nodes"),
+        (["--runners", "mpi"], "unknown runner 'mpi': expected one of ours, horovod"),
         (["-np", "two"], "-np: expected numbers"),
         (["-np", "0"], "-np: at least one number, each 1 or more"),
         (["--tensors", "1,x"], "--tensors: expected numbers"),
@@ -35,9 +35,9 @@ OPTIONS = ScalingOptions(ranks=(2, 8), tensors=(10, 100), agents=(5, 7), nodes=(
         (["--bytes", "much"], "not a size: 'much'"),
         (["--agents", "100000"], "--agents: numbers from 1 to 4000"),
         (["--nodes", "9000"], "--nodes: numbers from 1 on, with 64000 ranks at most"),
-        (["--ranks-per-node", "0"], "--ranks-per-node: a number above 0, not 0"),
-        (["--rounds", "0"], "--rounds: a number above 0, not 0"),
-        (["--horovod-python", "/no/python"], "there is no /no/python"),
+        (["--ranks-per-node", "0"], "--ranks-per-node: expected a number above 0, got 0"),
+        (["--rounds", "0"], "--rounds: expected a number above 0, got 0"),
+        (["--horovod-python", "/no/python"], "/no/python does not exist"),
     ],
 )
 def test_wrong_usage_is_said_and_is_64(arguments, message, capsys):

@@ -1,6 +1,5 @@
 """The simulator: steps of the native algorithms over a model whose results can be said beforehand."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from bench_reports import make_report
 
 from tfcollective._native.abi import StepKind
 from tfcollective.cli import main
+from tfcollective.codec import decode, encode
 from tfcollective.errors import InternalError, InvalidArgumentError
 from tfcollective_bench.model import Report, Sample
 from tfcollective_bench.report import write_json
@@ -79,7 +79,7 @@ def test_one_rank_of_a_ring_stands_for_all(ranks):
     )
 
 
-def test_a_message_that_nobody_sends_is_our_mistake():
+def test_a_message_that_no_rank_sends_is_an_internal_error():
     receive = Step(StepKind.STEP_RECEIVE, 1, 7, 8, 1)
     programs = {0: [receive, Step(StepKind.STEP_WAIT, -1, 0, 0, 1)], 1: []}
     with pytest.raises(InternalError, match="no rank sends"):
@@ -128,7 +128,7 @@ def simulated(**options):
 
 
 def test_predictions_stand_next_to_what_was_measured():
-    report = Report.from_json(json.loads(json.dumps(simulated().to_json())))
+    report = decode(encode(simulated()), Report, "the report")
     model, check, predictions = overview(report)
     assert model.rows[0][:2] == ("1gbit", "300 us")
     assert model.rows[0][-1] == "2, 4"

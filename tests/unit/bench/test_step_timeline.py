@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
+from tfcollective.codec import decode, encode, from_document, to_document
 from tfcollective.timeline import WAIT, Interval, RankTimeline, trace_document
 from tfcollective_bench.model import Report
 from tfcollective_bench.training.job_plan import Case, Site, plan_job, trace_path
@@ -55,10 +56,10 @@ def test_too_few_steps_are_none():
 
 def test_steps_survive_json_and_stand_on_the_page():
     steps = read_trace(trace())
-    entry = {"model": "mlp1024", "ranks": 2, "link": "loopback", "runner": "ours", "timeline": steps.to_json()}
+    entry = {"model": "mlp1024", "ranks": 2, "link": "loopback", "runner": "ours", "timeline": to_document(steps)}
     report = replace(make_report(), attachments={"timelines": [entry]})
-    again = Report.from_json(json.loads(json.dumps(report.to_json())))
-    assert StepTimeline.from_json(again.attachments["timelines"][0]["timeline"]) == steps
+    again = decode(encode(report), Report, "the report")
+    assert from_document(again.attachments["timelines"][0]["timeline"], StepTimeline, "the timeline") == steps
     (section,) = timeline_sections(again)
     assert section.title == "Steps: ours, mlp1024, 2 processes, loopback"
     assert section.tables[0].rows[0] == ("0", "10.00 ms", "70 %", "30 %", "70 %", "57 %")
@@ -67,7 +68,7 @@ def test_steps_survive_json_and_stand_on_the_page():
 
 def test_the_steps_are_drawn():
     pytest.importorskip("matplotlib")
-    entry = {"model": "m", "ranks": 2, "link": "l", "runner": "ours", "timeline": read_trace(trace()).to_json()}
+    entry = {"model": "m", "ranks": 2, "link": "l", "runner": "ours", "timeline": to_document(read_trace(trace()))}
     (section,) = timeline_sections(replace(make_report(), attachments={"timelines": [entry]}))
     assert section.plots[0].png.startswith(b"\x89PNG")
     assert section.plots[0].name == "steps-m-2-l"
@@ -85,4 +86,4 @@ def test_one_job_of_ours_records_in_every_scene():
     (launcher,) = plan_job(found[0].case, site).processes
     assert launcher.env["TFCOLLECTIVE_TIMELINE"] == trace_path(site) == "/r/timeline.trace"
     assert "TFCOLLECTIVE_TIMELINE" not in plan_job(replace(found[0].case, timeline=False), site).processes[0].env
-    assert Case.from_text(found[0].case.to_text()) == found[0].case
+    assert decode(encode(found[0].case), Case, "CASE") == found[0].case

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tfcollective.codec import decode, encode
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective_bench import experiment
 from tfcollective_bench.interleave import Failure
@@ -77,11 +78,11 @@ def test_the_convolutional_network_computes_more_than_it_sends():
         ({"links": ("none",)}, "'none' is neither loopback nor a rate"),
         ({"links": ()}, "--link"),
         ({"views": ("threads",)}, "--view"),
-        ({"rounds": 0}, "--rounds: a number above 0, not 0"),
-        ({"steps": 3}, "--steps: 4 or more, one for each epoch, not 3"),
-        ({"servers": -1}, "--servers: 0 or more, not -1"),
-        ({"deadline_s": float("nan")}, "--deadline: a number above 0, not nan"),
-        ({"keras2_python": "/nowhere/python"}, "--keras2-python: there is no /nowhere/python"),
+        ({"rounds": 0}, "--rounds: expected a number above 0, got 0"),
+        ({"steps": 3}, "--steps: expected 4 or more, one for each epoch, got 3"),
+        ({"servers": -1}, "--servers: expected 0 or more, got -1"),
+        ({"deadline_s": float("nan")}, "--deadline: expected a number above 0, got nan"),
+        ({"keras2_python": "/nowhere/python"}, "--keras2-python: /nowhere/python does not exist"),
     ],
 )
 def test_options_that_cannot_be(wrong, message):
@@ -95,7 +96,7 @@ def test_steps_are_parted_into_epochs():
 
 
 def test_an_unknown_runner():
-    with pytest.raises(ConfigError, match="no runner 'gloo'; there are ours, "):
+    with pytest.raises(ConfigError, match="unknown runner 'gloo': expected one of ours, "):
         chosen(("ours", "gloo"))
 
 
@@ -220,10 +221,10 @@ def test_ports_that_have_to_be_known_beforehand(strategy, ports):
 
 def test_values_travel_as_text():
     one = case("ps", servers=2, own_slots=True)
-    assert Case.from_text(one.to_text()) == one
-    assert Site.from_text(TESTBED.to_text()) == TESTBED
+    assert decode(encode(one), Case, "CASE") == one
+    assert decode(encode(TESTBED), Site, "SITE") == TESTBED
     result = ProcessResult(1, 2.5, (Epoch(10, 0.5, 1.25),), {"python": "3"})
-    assert ProcessResult.from_text(result.to_text()) == result
+    assert decode(result.to_text(), ProcessResult, "the result") == result
     with pytest.raises(ValueError, match="resnet"):
         case("ours", model="resnet")
 
@@ -334,7 +335,7 @@ def test_a_job_that_is_ended_leaves_no_process_and_no_file(tmp_path):
     sleeper.chmod(0o755)
     results = tmp_path / "results"
     results.mkdir()
-    texts = (case("single", python=str(sleeper), size=1).to_text(), Site(results=str(results)).to_text())
+    texts = (encode(case("single", python=str(sleeper), size=1)).decode(), encode(Site(results=str(results))).decode())
     with subprocess.Popen([sys.executable, "-m", "tfcollective_bench.training.job", *texts]) as process:
         deadline = time.monotonic() + 20
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
@@ -350,7 +351,7 @@ def test_a_job_that_is_ended_leaves_no_process_and_no_file(tmp_path):
 # ---- what is there, and what became of it ----------------------------------------------------------------------------
 
 
-def test_environments_are_told_apart_by_their_tensorflow():
+def test_environments_are_distinguished_by_their_tensorflow():
     ours = dict.fromkeys(("aiohttp", "urllib3", "click", "rich", "psutil"), "1")
     assert Environment("p", {"tensorflow-cpu": "2.21.0", **ours}).serves("keras3")
     assert not Environment("p", {"tensorflow-cpu": "2.15.1", **ours}).serves("keras3")

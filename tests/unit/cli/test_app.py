@@ -1,22 +1,52 @@
 import json
 import os
+import re
 import socket
 import sys
 
+import click
 import pytest
 
 from tfcollective import errors
 from tfcollective.cli import main, run_main
 from tfcollective.cli.app import EXIT_CODES, app
+from tfcollective.cli.groups import GroupedCommand
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 
 
-@pytest.mark.parametrize("name", sorted(app.commands))
-def test_every_help_has_examples(name, capsys):
-    assert main([name, "--help"]) == 0
-    assert "Examples:" in capsys.readouterr().out
+def commands(group=app, words=()):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name), command
+        yield from commands(command, (*words, name)) if isinstance(command, click.Group) else ()
+
+
+COMMANDS = pytest.mark.parametrize(
+    ("words", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in commands()]
+)
+
+
+@COMMANDS
+def test_every_help_has_examples(words, command, capsys):
+    assert main([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"tfcollective {' '.join(words)}" in out.split("Examples:")[1]
+
+
+@COMMANDS
+def test_many_options_are_shown_in_groups(words, command):
+    shown = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    assert len(shown) <= 12 or isinstance(command, GroupedCommand)
+
+
+@COMMANDS
+def test_every_option_is_described_in_a_sentence(words, command):
+    for one in command.params:
+        if isinstance(one, click.Option) and not one.hidden:
+            assert re.search(r"\w\.( \[[^]]+\])?$", one.help.replace(")", "")), one.help
 
 
 @pytest.mark.parametrize("arguments", [[], ["bench"]])
@@ -61,33 +91,36 @@ def test_version(capsys):
         (["run", "-np", "0", "no-such-command"], "0 is not in the range x>=1"),
         (["run", "-np", "two", "true"], "not a valid integer"),
         (["run", "true"], "-np"),
-        (["run", "-np", "2", "--task-spec", "worker", "true"], "either -np N or --task-spec"),
-        (["run", "--task-spec", "worker:vcores=x", "true"], "--task-spec worker:vcores=x: vcores: a whole number"),
-        (["run", "--task-spec", "worker:speed=1", "true"], "not 'speed=1'"),
-        (["run", "--task-spec", "worker:instances=0", "true"], "instances: 1 or more, not 0"),
+        (["run", "-np", "2", "--task-spec", "worker", "true"], "-np and --task-spec cannot be combined"),
+        (
+            ["run", "--task-spec", "worker:vcores=x", "true"],
+            "--task-spec worker:vcores=x: vcores: expected a whole number",
+        ),
+        (["run", "--task-spec", "worker:speed=1", "true"], "got 'speed=1'"),
+        (["run", "--task-spec", "worker:instances=0", "true"], "instances: expected 1 or more, got 0"),
         (["run", "--task-spec", "chief", "--task-spec", "chief", "true"], "--task-spec chief: given twice"),
-        (["run", "--task-spec", "chief:instances=2", "true"], "chief: instances: exactly 1, not 2"),
+        (["run", "--task-spec", "chief:instances=2", "true"], "chief: instances: expected 1, got 2"),
         (["run", "--task-spec", "evaluator", "true"], "no task trains"),
         (["run", "--task-spec", "worker", "--task-spec", "tensorboard", "true"], "tensorboard: tb_model_dir: give it"),
         (
             ["run", "--task-spec", "tensorboard:tb_termination_timeout_seconds=soon", "true"],
-            "tb_termination_timeout_seconds: a number of seconds, not 'soon'",
+            "tb_termination_timeout_seconds: expected a number of seconds, got 'soon'",
         ),
         (["run", "--task-spec", "worker", "--task-spec", "ps", "true"], "there are no parameter servers"),
-        (["run", "-np", "2"], "no command to run"),
+        (["run", "-np", "2"], "the command to run is missing"),
         (["run", "-np", "2", "--bogus", "true"], "--bogus"),
-        (["run", "-np", "2", "python", "none.py"], "no script none.py"),
+        (["run", "-np", "2", "python", "none.py"], "the script none.py does not exist"),
         (["run", "-np", "2", "--env", "A", "true"], "NAME=VALUE"),
         (["run", "-np", "2", "--transport", "x", "true"], "--transport"),
         (
             ["run", "-np", "2", "--start-timeout", "0", "true"],
-            "the start timeout is a number of seconds, above 0, not 0.0",
+            "start timeout: expected a number of seconds, above 0, got 0.0",
         ),
         (
             ["run", "-np", "2", "--log-dir", "/dev/null/x", "true"],
             "--log-dir: cannot make /dev/null/x: Not a directory",
         ),
-        (["run", "-np", "2", "--cwd", "/no/place", "true"], "there is no directory /no/place for the ranks"),
+        (["run", "-np", "2", "--cwd", "/no/place", "true"], "--cwd: the directory /no/place does not exist"),
         (["run", "--hostfile", "/no/file", "true"], "--hostfile: cannot read /no/file: No such file or directory"),
         (["run", "-np", "2", "--config-file", "/dev", "true"], "--config-file: cannot read /dev: Is a directory"),
         (["check", "--queue", "q"], "name it with --launcher"),
@@ -175,4 +208,4 @@ def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "0", "-1"])
 def test_a_turn_of_a_benchmark_has_an_end(command, seconds, capsys):
     assert main(["bench", command, "--deadline", seconds]) == 64
-    assert "--deadline: seconds above 0" in capsys.readouterr().err
+    assert "--deadline: expected seconds above 0" in capsys.readouterr().err

@@ -36,10 +36,10 @@ def test_commands(command, module, expected):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ((), "no command to run"),
-        (("python", "none.py"), "no script none.py"),
-        (("none.py",), "no script none.py"),
-        ((sys.executable, "none.py"), "no script none.py"),
+        ((), "the command to run is missing"),
+        (("python", "none.py"), "the script none.py does not exist"),
+        (("none.py",), "the script none.py does not exist"),
+        ((sys.executable, "none.py"), "the script none.py does not exist"),
         (("./notes.txt",), "./notes.txt is not executable"),
         (("no-such-command",), "command not found: no-such-command"),
     ],

@@ -85,7 +85,7 @@ def test_the_environment_is_explained_and_left_alone(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tf-config", "{"], "TF_CONFIG is no JSON"),
+        (["--tf-config", "{"], "TF_CONFIG is not JSON"),
         (["--tf-config", "{}"], "there is no TF_CONFIG with a cluster"),
         (["--tf-config", "@none.json"], "cannot read none.json"),
         (["--tf-config", config("ps", cluster={**CLUSTER, "ps": ["h9:1"]})], "there are no parameter servers"),

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 import tfcollective
@@ -13,6 +14,9 @@ from tfcollective.settings import VARIABLES, markdown_table
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# The history of releases and the records of decisions keep the words of their time.
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "adr"]
 
 
 def test_the_environment_page_is_the_table_of_settings():
@@ -26,10 +30,16 @@ def test_every_variable_in_the_docs_exists():
 
 
 def commands(group=app, prefix="tfcollective"):
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if not command.hidden:
             yield f"{prefix} {name}", command
-            yield from commands(command, f"{prefix} {name}") if hasattr(command, "commands") else ()
+            yield from commands(command, f"{prefix} {name}") if isinstance(command, click.Group) else ()
+
+
+def test_the_commands_of_the_benchmarks_are_among_them():
+    assert "tfcollective bench scaling" in dict(commands())
 
 
 @pytest.mark.parametrize(("name", "command"), sorted(commands(), key=lambda pair: pair[0]))
@@ -60,22 +70,33 @@ def test_every_public_name_is_on_the_python_page():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
 
 
-def test_every_place_in_the_tree_that_the_docs_name_exists():
+def lines_of_prose(text):
+    """The lines without tables and blocks of code."""
+    blocks = re.split(r"^\s*```.*$", text, flags=re.MULTILINE)[::2]
+    return [line for block in blocks for line in block.splitlines() if not line.lstrip().startswith("|")]
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_have_at_most_100_columns(page):
+    assert [line for line in lines_of_prose(page.read_text()) if len(line) > 100] == []
+
+
+def test_every_path_that_the_docs_name_exists():
     places = re.compile(r"`((?:tfcollective|native|launchers|benchmarks|tests|tools)/[\w/.]*)`")
-    # The history of releases and the records of decisions keep the names of their time.
-    now = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "adr"]
-    named = {(page.name, place) for page in now for place in places.findall(page.read_text()) if "ROOM" not in place}
+    named = {
+        (page.name, place) for page in CURRENT for place in places.findall(page.read_text()) if "ROOM" not in place
+    }
     named.discard(("mlflow.md", "tfcollective/report.json"))
     assert len(named) > 50
     assert not [(page, place) for page, place in named if not (ROOT / place).exists()]
 
 
-def test_the_list_of_decisions_is_whole_and_in_order():
+def test_the_list_of_decisions_is_complete_and_in_order():
     records = sorted(path.name for path in (ROOT / "docs" / "adr").glob("0*.md"))
     assert re.findall(r"\]\((0[^)]+)\)", (ROOT / "docs" / "adr" / "README.md").read_text()) == records
