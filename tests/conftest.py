@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""The configuration of all tests."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ if second_device.asked_for(os.environ):
 
 @pytest.fixture(autouse=True, scope="module")
 def _functions_travel_whole(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Functions of test modules go to other processes by value: these modules can be imported by pytest alone."""
+    """Pickles functions of test modules by value for other processes, since only pytest can import these modules."""
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)

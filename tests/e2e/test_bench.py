@@ -1,4 +1,4 @@
-"""The benchmark as a user runs it, with what comes with tfcollective."""
+"""The benchmark as a user runs it, with the runners that need nothing but tfcollective."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_ours_run_and_what_is_missing_is_named(tmp_path):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_nobody_could_be_measured(tmp_path):
+def test_no_runner_could_be_measured(tmp_path):
     options = ["--baselines", str(tmp_path), "--runners", "c"]
     done = subprocess.run(
         [*COMMAND, *QUICK, *options], capture_output=True, text=True, timeout=within(150), check=False

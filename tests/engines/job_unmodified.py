@@ -1,4 +1,4 @@
-"""A script for Horovod: nothing here knows of tfcollective. Any number of ranks."""
+"""A script for Horovod that does not use tfcollective. Any number of ranks."""
 
 import horovod.tensorflow as hvd
 import numpy as np

@@ -1,4 +1,4 @@
-"""Scripts for Horovod, as they are, on Horovod's engine under our launcher."""
+"""Unmodified scripts for Horovod, on Horovod's engine, under tfcollective's launcher."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_the_matrix_itself_on_a_stand_in():
 
 
 def missing():
-    """What keeps the tests from a GPU; empty if nothing does."""
+    """Why the tests cannot run on a GPU here; empty if they can."""
     if not visible_gpus(environ_snapshot()):
         return "no GPU: the NVIDIA driver shows none"
     return "" if importlib.util.find_spec("cupy") else "CuPy is not installed"

@@ -1,4 +1,4 @@
-"""Worlds on several hosts, without a launcher: a host that is gone is noticed in time, a slow process is waited for."""
+"""Worlds on several hosts, without a launcher: a lost host is noticed in time, a slow process is not given up."""
 
 import contextlib
 import json

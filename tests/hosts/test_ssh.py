@@ -202,7 +202,7 @@ def test_directory_and_environment(hosts, tmp_path):
     assert out == f"[0]<stdout>: {tmp_path} x y passed True\n"
 
 
-def test_the_key_is_in_nobodys_arguments(hosts):
+def test_the_key_is_in_no_process_arguments(hosts):
     with hosts.run("-H", hosts.listed(count=2), *python(WAIT)) as one:
         one.wait_for_line("ready")
         keys = {environment_of(p).get("TFCOLLECTIVE_KEY_FILE") for p in one.processes()} - {None}

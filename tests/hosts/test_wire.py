@@ -1,4 +1,4 @@
-"""What can be read between hosts: every packet of a job whose processes start as everywhere."""
+"""What an observer of the network can read between hosts: every packet of a job."""
 
 import pytest
 from control_wire import Sniffer, keys_in, with_base64

@@ -1,4 +1,4 @@
-"""A KerasExperiment whose job is started again ends like one that nothing has happened to."""
+"""A KerasExperiment whose job is started again ends like an undisturbed one."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One rank of a job in which one rank fails on purpose: fault_worker.py FAULT PHASE VICTIM DIRECTORY.
+"""One rank of a job in which one rank fails as the arguments say: fault_worker.py FAULT PHASE VICTIM DIRECTORY.
 
 Writes what it sees to DIRECTORY/<rank>.json; the victim notes the moment of its end in DIRECTORY/fault.
 """

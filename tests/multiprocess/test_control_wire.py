@@ -1,4 +1,4 @@
-"""Every byte between the processes of a job and its coordinators: no key is among them, and nothing that can be read
+"""Every byte between the processes of a job and its coordinators: no key is among them, and no readable text
 where the connections are encrypted."""
 
 import subprocess

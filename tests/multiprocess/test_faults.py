@@ -1,4 +1,4 @@
-"""One rank ends badly in every phase of a job: all others raise in time, name it, and nothing is left."""
+"""One rank fails in each phase of a job: all others raise in time and name it, and no process is left."""
 
 import json
 import sys

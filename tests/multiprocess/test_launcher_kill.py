@@ -1,4 +1,4 @@
-"""Whatever is killed, nothing is left: workers, their children, the agent, the key."""
+"""After any process is killed, nothing is left: no workers, no children of theirs, no agent, no key."""
 
 import os
 import re

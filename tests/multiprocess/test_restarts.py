@@ -1,4 +1,4 @@
-"""Jobs whose ranks die, and that are started again: with a checkpoint of their own they end as if nothing had been."""
+"""Jobs whose ranks die and that are started again: with a checkpoint they end like undisturbed jobs."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Processes that were stopped by a signal: the launching side holds up no other, a rank is waited for."""
+"""Processes that are stopped by a signal: a stopped launcher delays no other job, a stopped rank is awaited."""
 
 import contextlib
 import subprocess

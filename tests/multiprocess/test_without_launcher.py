@@ -1,4 +1,4 @@
-"""Ranks that no launcher has started meet at rank 0."""
+"""Ranks that no launcher has started join the world through rank 0."""
 
 import json
 import signal
@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):
         assert group.coordinators() == []
 
 
-def test_without_a_key_nobody_listens_where_others_may_come(tmp_path):
+def test_without_a_key_ranks_listen_on_loopback_only(tmp_path):
     with ranks(tmp_path) as group:
         process = group.start(ONLY_INIT, tf_config(free_port(), "chief", 0, host="192.0.2.1"))
         _, err = process.communicate(timeout=within(30))

@@ -20,7 +20,7 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 
 
 class ByHand:
-    """One connection without TLS, on which a test says what it wants. A context manager."""
+    """One connection without TLS, on which a test sends arbitrary requests. A context manager."""
 
     def __init__(self, endpoint):
         self.http = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=within(20))
@@ -48,7 +48,7 @@ class ByHand:
 
 
 class Recorder:
-    """A proxy that keeps what passes through it, both ways. A context manager."""
+    """A proxy that records the bytes of both directions. A context manager."""
 
     def __init__(self, target):
         self._target = (target.host, target.port)
@@ -112,7 +112,7 @@ class ManInTheMiddle(Recorder):
 
 
 class Sniffer:
-    """Keeps all packets that pass an interface of this network namespace. Needs root. A context manager."""
+    """Records all packets on an interface of this network namespace. Needs root. A context manager."""
 
     def __init__(self):
         self.recorded = bytearray()
@@ -138,7 +138,7 @@ class Sniffer:
 
 
 def with_base64(data):
-    """The bytes, and behind them what stands in them in base64: pickled functions travel as values of JSON."""
+    """The bytes, followed by the decoded base64 in them: pickled functions travel as base64 in JSON."""
     return data + b"".join(_decoded(found) for found in _BASE64.findall(data))
 
 

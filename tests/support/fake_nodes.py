@@ -1,4 +1,4 @@
-"""Nodes of no platform: a provider that notes what it is asked for and knows what a test tells it."""
+"""A provider without a platform: it records requests and returns the events that a test gives it."""
 
 import platform
 

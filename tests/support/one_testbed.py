@@ -1,4 +1,4 @@
-"""There is one test bed of network namespaces a machine: tests that need it take turns."""
+"""A machine has one test bed of network namespaces: tests that need it take turns."""
 
 import contextlib
 import fcntl

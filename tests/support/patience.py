@@ -1,15 +1,15 @@
-"""How long a promise of seconds may take here: a machine with more to do than cores keeps it later."""
+"""Scales limits of time to the load of the machine."""
 
 import os
 from pathlib import Path
 
-# A machine that others use, too, may run a process for so long not at all, however little it seems to do.
+# On a shared machine a process may not run for so long, even if the load seems low.
 STALL_S = 3.0
 
 
 def within(seconds: float) -> float:
-    """`seconds` of an idle machine, and one stall, for as many processes that want a core now as there are for each
-    core. What must not happen within this has to take much longer than `seconds`."""
+    """`seconds` of an idle machine, times the number of processes per core that want to run now, and one stall. An
+    event that must not happen within this time has to take much longer than `seconds`."""
     return (seconds + STALL_S) * max(1.0, _wanting() / (os.cpu_count() or 1))
 
 

@@ -1,4 +1,4 @@
-"""GPUs that are none: the stand-ins of the native tests for the CUDA driver and NCCL, and arrays on them."""
+"""Simulated GPUs: the stand-ins of the native tests for the CUDA driver and NCCL, and arrays on them."""
 
 from __future__ import annotations
 

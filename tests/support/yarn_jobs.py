@@ -1,4 +1,4 @@
-"""What jobs on YARN run in the tests. Nothing here needs TensorFlow but `train`."""
+"""The functions that jobs on YARN run in the tests. Only `train` needs TensorFlow."""
 
 import os
 import sys

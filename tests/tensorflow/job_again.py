@@ -30,7 +30,7 @@ for generation in range(2):
     np.testing.assert_array_equal(world.allreduce(np.ones(2)), np.ones(2))
     child = os.fork()
     if child == 0:
-        os._exit(0)  # leaves without a word; the parent's world must not notice
+        os._exit(0)  # exits without shutdown(); the parent's world must not notice
     os.waitpid(child, 0)
     tfc.barrier()
     tfc.shutdown()

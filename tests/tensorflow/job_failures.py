@@ -1,4 +1,4 @@
-"""One rank of two goes wrong while the other waits in a training step. Usage: job_failures.py KIND.
+"""One rank of two fails while the other waits in a training step. Usage: job_failures.py KIND.
 
 Prints on the surviving rank how long it waited and which error it got.
 """

@@ -1,4 +1,4 @@
-"""A script as Horovod's users write it: nothing here knows of tfcollective. Run with --horovod-compat on 2 ranks."""
+"""A typical script for Horovod, which does not use tfcollective. Run with --horovod-compat on 2 ranks."""
 
 import os
 

@@ -1,3 +1,3 @@
-"""Stands before matplotlib: see jobs.py."""
+"""Hides matplotlib: see jobs.py."""
 
 raise ImportError("matplotlib is hidden from this process")

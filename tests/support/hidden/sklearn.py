@@ -1,3 +1,3 @@
-"""Stands before scikit-learn: see jobs.py."""
+"""Hides scikit-learn: see jobs.py."""
 
 raise ImportError("scikit-learn is hidden from this process")

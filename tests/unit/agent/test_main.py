@@ -124,7 +124,7 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, mo
     assert [one["name"] for one in client.get(NODES).value] == ["here"]
 
 
-def test_a_key_that_stays_wrong_is_told(server, tmp_path):
+def test_a_key_that_stays_wrong_is_an_error(server, tmp_path):
     stale = new_key()
     path = tmp_path / "key"
     path.touch(mode=0o600)
@@ -134,7 +134,7 @@ def test_a_key_that_stays_wrong_is_told(server, tmp_path):
             node.enroll(settings(server, stale, timeout=0.0), "127.0.0.1", key_file, time.sleep)
 
 
-def test_a_launcher_that_refuses_is_told_as_it_says(server, client, key):
+def test_the_refusal_of_a_launcher_is_raised_with_its_text(server, client, key):
     client.put(orders_key(0), [refusal_line("not needed").decode()])
     with pytest.raises(ConfigError, match="not needed"):
         serve(settings(server, key))
@@ -189,7 +189,7 @@ def line(command):
     return encode_line(Order.of(command))
 
 
-def test_a_signal_that_the_launcher_has_not_asked_for_is_told(watched):
+def test_a_signal_that_the_launcher_has_not_sent_is_reported(watched):
     signal.raise_signal(signal.SIGTERM)
     assert watched.run() == End(None, "SIGTERM")
     assert watched.processes.stopped == [(StopCause.REQUEST, signal.SIGTERM)]

@@ -105,7 +105,7 @@ def test_a_pump_that_is_late_is_waited_for():
         assert tail.lines() == ("the last word",)
 
 
-def test_a_stream_that_somebody_holds_open_is_not_waited_for():
+def test_a_stream_that_another_process_holds_open_is_not_waited_for():
     source, feed = os.pipe()
     with Path("/dev/null").open("wb", buffering=0) as null:
         one = OutputPump(os.fdopen(source, "rb", buffering=0), Console(null.fileno()), b"")
@@ -115,7 +115,7 @@ def test_a_stream_that_somebody_holds_open_is_not_waited_for():
         one.join(within(20))
 
 
-def test_a_stream_that_somebody_goes_on_filling_is_not_waited_for():
+def test_a_stream_that_another_process_keeps_filling_is_not_waited_for():
     source, feed = os.pipe()
     closed = threading.Event()
 

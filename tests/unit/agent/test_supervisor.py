@@ -1,4 +1,4 @@
-"""The supervisor's decisions over processes that are real but short; the clock moves by hand."""
+"""The supervisor's decisions about real, short processes; the test advances the clock."""
 
 import os
 import re
@@ -165,7 +165,7 @@ def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
     assert "cannot run '/no/such/program'" in reports.ended[0].stderr_tail[0]
 
 
-def test_the_records_hold_the_last_words(tmp_path, clock):
+def test_the_records_hold_the_last_lines_of_stderr(tmp_path, clock):
     program = "import os, sys; [print(i, file=sys.stderr) for i in range(50)]; os.abort()"
     supervisor, reports = supervise(tmp_path, clock, program)
     reap_until(supervisor, lambda: supervisor.done)
@@ -192,7 +192,7 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path, clock):
     assert "(/no/such/place)" in reports.ended[0].stderr_tail[0]
 
 
-def test_a_auxiliary_task_that_fails_stops_nobody(tmp_path, clock):
+def test_an_auxiliary_task_that_fails_stops_no_rank(tmp_path, clock):
     workers = (
         WorkerPlan(TaskKey.parse("worker:0"), 0, (sys.executable, "-c", "import time; time.sleep(60)"), {}),
         WorkerPlan(TaskKey.parse("evaluator:0"), -1, (sys.executable, "-c", "raise SystemExit(3)"), {}),

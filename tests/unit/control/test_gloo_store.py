@@ -56,7 +56,7 @@ def test_keys_values_and_scopes_are_bounded():
             store.put(f"global_process_set_hash_{number}", "0", b"x")
 
 
-def test_what_nobody_has_stored_cannot_be_finished():
+def test_a_scope_without_keys_cannot_be_finished():
     store = GlooStore(SCOPES)
     scope = "global_process_set_hash_1"
     store.finish(scope, "0")

@@ -102,7 +102,7 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
 
 
-def test_a_silent_member_is_told_to_the_owner():
+def test_a_silent_member_is_reported_to_the_owner():
     found = []
     options = ServerOptions("job", KEY, workers(1), 60.0, silence_limit=0.2)
     with CoordinatorServer(options, on_silent=lambda *silent: found.append(silent)) as server:
@@ -450,7 +450,7 @@ def test_an_oversized_body(signed):
         ("/v1/exited", b'{"record": {}}'),
     ],
 )
-def test_a_malformed_body_of_somebody_with_the_key(signed, path, body):
+def test_a_malformed_body_of_a_client_with_the_key(signed, path, body):
     status, reply = signed(path=path, body=body)
     assert status == 400
     assert json.loads(reply)["error"]
@@ -471,7 +471,7 @@ def test_a_coordinator_that_does_not_run_says_so():
             use(serve())
 
 
-def test_an_unknown_path_and_method_for_somebody_with_the_key(signed):
+def test_an_unknown_path_or_method_of_a_client_with_the_key(signed):
     assert signed(path="/v1/none")[0] == 404
     assert signed(method="GET")[0] == 404
 
@@ -540,7 +540,7 @@ def test_a_header_of_a_request_that_is_no_text(raw, name):
     assert b"401" in read_all(raw.http.sock)
 
 
-def test_strangers_that_never_finish_a_head_are_cut_off():
+def test_unauthenticated_connections_that_never_finish_a_head_are_closed():
     with serve(body_timeout=0.2) as server:
         peers = [connect(server) for _ in range(5)]
         for peer in peers[1:]:
@@ -551,7 +551,7 @@ def test_strangers_that_never_finish_a_head_are_cut_off():
             peer.close()
 
 
-def test_the_oldest_of_many_strangers_has_to_go(client, server):
+def test_the_oldest_of_many_unauthenticated_connections_is_closed(client, server):
     client.put("k", 1)  # this connection has proved the key and stays
     peers = [connect(server) for _ in range(200)]
     for peer in peers[:50]:
@@ -625,7 +625,7 @@ def test_the_clock_offset_is_that_of_the_coordinator(client):
     assert abs(client.clock_offset(8)) < 1e9  # the same clock: what is left is half the way there and back
 
 
-def test_a_lost_member_is_told_to_those_who_ask(server, client):
+def test_a_lost_member_is_reported_on_request(server, client):
     threads = [in_thread(join, server.endpoint, index) for index in range(2)]
     for thread, _ in threads:
         thread.join(within(20))
@@ -637,7 +637,7 @@ def test_a_lost_member_is_told_to_those_who_ask(server, client):
     assert client.lost_member(2, timeout=0.01) is None  # another world
 
 
-def test_more_tasks_than_strangers_may_join_at_once():
+def test_more_tasks_than_unauthenticated_connections_may_join_at_once():
     size = 200
     with serve(size) as running:
         joins = [in_thread(join, running.endpoint, index, size) for index in range(size)]

@@ -36,7 +36,7 @@ def states(state):
     return [view.state for view in state.views]
 
 
-def test_nobody_gets_the_world_until_everyone_has_joined():
+def test_no_task_gets_the_world_until_all_have_joined():
     state = membership(3)
     for index in (2, 0):
         state.join(request(index, 3), now=0.0)
@@ -304,7 +304,7 @@ def test_invariants_over_random_events(seed):
             assert not any(view.ended for view in state.views)
 
 
-def test_auxiliary_tasks_are_known_but_nobody_waits_for_them():
+def test_auxiliary_tasks_are_known_but_no_task_waits_for_them():
     evaluator = TaskKey("evaluator", 0)
     state = Membership([task(0), task(1)], 10.0, auxiliary_tasks=[evaluator])
     assert [(view.task, view.rank) for view in state.side_views] == [(evaluator, -1)]
@@ -325,7 +325,7 @@ def test_auxiliary_tasks_are_known_but_nobody_waits_for_them():
     assert state.side_views[0].state is TaskState.FAILED
 
 
-def test_of_several_lost_members_the_first_is_told_that_no_other_has_ended():
+def test_of_several_lost_members_the_first_that_no_other_ended_is_reported():
     state = membership(3)
     for index in range(3):
         state.join(request(index, 3), now=0.0)

@@ -145,7 +145,7 @@ def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path, monkeypatch):
     assert set(files.list_files(tmp_path)) == {"a", "c"}
 
 
-def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+def test_a_full_disk_is_an_error_with_the_name_of_the_file(tmp_path):
     with pytest.raises(OSError, match=r"No space left on device: '.*x'") as raised, files.written_whole(tmp_path / "x"):
         with open("/dev/full", "wb", buffering=0) as full:
             full.write(b"text")

@@ -30,7 +30,7 @@ def properties(text):
     return {row.findtext("name"): row.findtext("value") for row in rows}
 
 
-def test_nobody_listens_on_anything_but_loopback(configuration, layout):
+def test_all_services_listen_on_loopback_only(configuration, layout):
     files = [configuration.client_files(layout), *(configuration.node_files(layout, n) for n in configuration.NODES)]
     for one in files:
         for name, text in one.items():

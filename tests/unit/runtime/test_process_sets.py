@@ -195,7 +195,7 @@ def test_a_removed_set_is_gone_and_its_number_is_not_used_again(together: Callab
     assert together(check) == [(True, False, 2, 1.0), (True, False, 2, 1.0), (True, False, 2, None)]
 
 
-def test_ranks_that_disagree_are_all_told_and_can_go_on(together: Callable[..., list]) -> None:
+def test_ranks_that_disagree_all_get_an_error_and_can_continue(together: Callable[..., list]) -> None:
     def check(rank: Rank) -> float | None:
         with pytest.raises(InvalidArgumentError, match=r"rank 2: .*\[0, 2\]"):
             rank.add(*([0, 2] if rank.rank == 2 else [0, 1]))

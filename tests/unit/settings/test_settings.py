@@ -54,7 +54,7 @@ def test_horovods_variables_count_where_ours_are_not_set():
     assert Settings.load({"HOROVOD_TIMELINE": "DYNAMIC"}).timeline is None
 
 
-def test_buckets_suit_the_link_unless_somebody_fixes_them():
+def test_buckets_suit_the_link_unless_their_size_is_set():
     assert Settings.load({}).bucket_bytes is None
     assert Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "Auto", "HOROVOD_FUSION_THRESHOLD": "7"}).bucket_bytes is None
     assert Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "4096"}).bucket_bytes == 4096
@@ -100,7 +100,7 @@ def test_the_documentation_has_every_variable():
     assert all(f"`{variable(row.field)}`" in table for row in VARIABLES)
 
 
-def test_nobody_else_reads_the_environment():
+def test_no_other_module_reads_the_environment():
     readers = {
         str(path.relative_to(PACKAGE.parent))
         for path in (*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "tfcollective_launchers").rglob("*.py"))
