@@ -1,4 +1,4 @@
-"""Trains a small network on scikit-learn's handwritten digits with a training loop of its own.
+"""Trains a small network on scikit-learn's handwritten digits with a custom training loop.
 
 python custom_loop.py                                # one process
 tfcollective run -np 2 python custom_loop.py         # two, each with half of every batch

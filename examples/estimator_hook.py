@@ -2,8 +2,8 @@
 
 tfcollective run -np 2 python estimator_hook.py --model-dir /tmp/slope          # TensorFlow 2.15 or older
 
-docs/howto/estimator.md shows train_and_evaluate, which needs the wrapped optimizer, but no hook and no care for who
-writes.
+docs/howto/estimator.md shows train_and_evaluate, which needs the wrapped optimizer but no hook, and lets only rank 0
+write.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python keras_digits.py                                # one process
     tfcollective run -np 2 python keras_digits.py         # two, each with half of every batch
 
-The lines marked (1) to (4) are all that makes the script distributed.
+The lines marked (1) to (4) make the script distributed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Two groups of processes train a model each, side by side in one job, and compare what they have found.
+"""Two groups of processes train one model each, at the same time in one job, and compare the results.
 
 tfcollective run -np 4 python process_sets.py
 """

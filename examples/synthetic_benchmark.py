@@ -1,4 +1,4 @@
-"""How many images a second a convolutional network trains on, with random data: what adding processes brings.
+"""Measures how many images a second a convolutional network trains on, with random data.
 
 python synthetic_benchmark.py
 tfcollective run -np 2 python synthetic_benchmark.py

@@ -1,4 +1,4 @@
-"""Trains on data of which every process has another amount: a process that runs out of it joins, the others go on.
+"""Trains on different amounts of data per process: a process without data joins, the others continue.
 
 tfcollective run -np 3 python uneven_data.py
 """
@@ -13,7 +13,7 @@ TRUE_WEIGHTS = np.array([[2.0], [-3.0], [0.5]], np.float32)
 
 
 def own_data(rank: int) -> tf.data.Dataset:
-    """As if every process had read files of its own: rank r has 40 batches and 15 r more."""
+    """Returns data as if each process had read other files: rank r has 40 + 15 r batches."""
     generator = np.random.default_rng(rank)
     x = generator.normal(size=(BATCH * (40 + 15 * rank), 3)).astype(np.float32)
     return tf.data.Dataset.from_tensor_slices((x, x @ TRUE_WEIGHTS)).batch(BATCH)

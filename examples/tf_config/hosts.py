@@ -2,9 +2,9 @@
 
     python hosts.py [--workers N] [--port PORT] COMMAND...
 
-The hosts are 127.0.0.1, 127.0.0.2 and so on, all of them this machine. On real hosts the same variables do the same;
-there the ranks also need a job key (docs/howto/tf_config.md). Each start has a name of its own (TFCOLLECTIVE_JOB_ID):
-where two use one port, the second fails and the first goes on.
+The hosts are 127.0.0.1, 127.0.0.2 and so on, all of them this machine. On real hosts use the same variables and a job
+key (docs/howto/tf_config.md). Each start has its own name (TFCOLLECTIVE_JOB_ID): if two use the same port, the second
+fails and the first continues.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def start(command: list[str], cluster: dict[str, list[str]], kind: str, index: i
 
 
 def wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """0 when all have ended well; the first other exit code ends them all."""
+    """Waits for all processes; returns 0, or the first other exit code, after which it ends the others."""
     failed = 0
     try:
         while not failed and any(process.poll() is None for process in processes):

@@ -1,5 +1,5 @@
-"""Predicts the quality of wines with an Estimator (TensorFlow 2.15): three processes train, an evaluator and a
-TensorBoard run beside them.
+"""Predicts the quality of wines with an Estimator (TensorFlow 2.15): three processes train, with an evaluator and a
+TensorBoard.
 
 python estimator_wine.py
 """
@@ -50,7 +50,7 @@ def model_fn(features, labels, mode):
     import tfcollective.tensorflow as tfc
 
     v1 = tf.compat.v1
-    # Layers do not heed tf_random_seed.
+    # tf_random_seed has no effect on layers.
     first, second = (v1.glorot_uniform_initializer(seed) for seed in (1, 2))
     hidden = v1.layers.dense(features["measurements"], 32, tf.nn.relu, kernel_initializer=first)
     predictions = v1.layers.dense(hidden, 1, kernel_initializer=second)
@@ -122,7 +122,7 @@ def main() -> None:
     data, platform = absolute(arguments.data), {}
     if arguments.launcher == "yarn":
         platform = {"python": arguments.python}
-        if not files.is_url(data):  # the tables travel with the job; the model directory has to be one that all see
+        if not files.is_url(data):  # the job sends the tables along; the model directory has to be visible to all tasks
             platform["files"] = {path.name: str(path) for path in Path(data).glob("*.csv")}
             data = "."
     results = tfcollective.run(

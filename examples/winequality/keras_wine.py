@@ -1,4 +1,4 @@
-"""Predicts the quality of wines with Keras: three processes train, an evaluator and a TensorBoard run beside them.
+"""Predicts the quality of wines with Keras: three processes train, with an evaluator and a TensorBoard.
 
 python keras_wine.py
 """
@@ -94,7 +94,7 @@ def main() -> None:
     data, platform = absolute(arguments.data), {}
     if arguments.launcher == "yarn":
         platform = {"python": arguments.python}
-        if not files.is_url(data):  # the tables travel with the job; the model directory has to be one that all see
+        if not files.is_url(data):  # the job sends the tables along; the model directory has to be visible to all tasks
             platform["files"] = {path.name: str(path) for path in Path(data).glob("*.csv")}
             data = "."
     results = tfcollective.run(

@@ -70,7 +70,7 @@ print("\\n{_MARK}" + json.dumps(facts))
 
 @dataclass(frozen=True)
 class Answer:
-    """What running the program on a host has come to."""
+    """The result of running the program on a host."""
 
     code: int | None
     stdout: str
@@ -78,7 +78,7 @@ class Answer:
 
     @property
     def facts(self) -> Mapping[str, object] | None:
-        """What the program has said; a login shell may say more. None when it has not, or not to the end."""
+        """The program's answer, without other output of the login shell; None when it is missing or incomplete."""
         for line in self.stdout.splitlines():
             if line.startswith(_MARK):
                 with suppress(ValueError):

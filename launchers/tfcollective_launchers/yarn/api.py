@@ -28,7 +28,7 @@ _YARN = "yarn"
 
 @dataclass(frozen=True)
 class Metrics:
-    """What an experiment came to.
+    """The results of an experiment.
 
     Attributes:
         total_training_duration: from the start of the first task to the end of the last one; None when unknown.

@@ -191,7 +191,7 @@ def _files(environment: Environment, options: YarnOptions, staged: Mapping[str, 
 
 
 def _is_archive(source: str, target: str) -> bool:
-    """A packed directory stands under a name without its ending: YARN unpacks it."""
+    """Whether YARN unpacks the file: a packed directory has a target name without the archive's ending."""
     return source.endswith((".zip", ".tar.gz", ".tgz")) and not target.endswith((".zip", ".tar.gz", ".tgz"))
 
 

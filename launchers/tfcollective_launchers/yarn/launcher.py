@@ -221,7 +221,7 @@ class _Submitted:
             return self._described(ended)
 
     def _left(self) -> Submission:
-        """It goes on without us."""
+        """Leaves the application running without this process."""
         _say(f"{self._app_id} runs by itself: tfcollective status|logs|kill {self._app_id}")
         return Submission(self._app_id, HostedOutcome(JobOutcome((), initialised=True), ()), None)
 
@@ -315,7 +315,7 @@ class _Submitted:
         return self._describe_end(state) if state is not None and state.ended else None
 
     def _describe_end(self, state: AppState) -> str:
-        """An application that ended without a word of its coordinator."""
+        """The error for an application whose coordinator reported nothing."""
         why = f": {state.why}" if state.why else ""
         text = f"{self._app_id} has ended ({state.final_status.lower()}) without its coordinator's report{why}"
         if state.state == "KILLED":
@@ -334,7 +334,7 @@ class _Submitted:
         return f"{what}: its master, which needs {need}, has not begun{said}"
 
     def _explained(self, ended: HostedOutcome) -> HostedOutcome:
-        """What was free when containers did not come is known here alone."""
+        """Adds the resources that were free when containers were missing, which only this process knows."""
         failure = ended.outcome.start_failure
         if failure is None or not failure.timed_out or ended.outcome.initialised is False:
             return ended

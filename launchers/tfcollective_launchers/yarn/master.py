@@ -54,7 +54,7 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the file of the job says beside it."""
+    """The containers that the job asks for."""
 
     requests: tuple[Request, ...]
 

@@ -23,7 +23,7 @@ class _Record:
 
 
 def remember(app_id: str, coordinator: str, key: bytes) -> None:
-    """Keeps it where only this user can read it. That it cannot be kept is no reason to stop a job."""
+    """Writes the record where only this user can read it. An error here does not stop a job."""
     with suppress(OSError, ValueError):
         folder = _folder(app_id)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -39,7 +39,7 @@ def recall(app_id: str) -> tuple[str, bytes] | None:
 
 
 def forget(app_id: str) -> None:
-    """It has ended."""
+    """Removes the record of an application that has ended."""
     with suppress(OSError, ValueError):
         shutil.rmtree(_folder(app_id), ignore_errors=True)
 

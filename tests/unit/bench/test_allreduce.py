@@ -34,7 +34,7 @@ ROW = {"bytes": 1 << 20, "ranks": 2, "dtype": "float32", "cache": "hot"}
         (["--sizes", "4,x"], "not a size: 'x'"),
         (["--sizes", "0"], "not a size: '0'"),
         (["--sizes", ","], "--sizes"),
-        (["--sizes", "4", "--min", "4"], "not both"),
+        (["--sizes", "4", "--min", "4"], "cannot be combined"),
         (["--min", "4M", "--max", "4K"], "--min 4M is above --max 4K"),
         (["-np", "two"], "-np"),
         (["-np", "0"], "-np: at least one number, each 1 or more"),
@@ -109,7 +109,7 @@ def test_shared_memory_can_be_demanded():
 def test_runners_are_chosen_by_name_in_the_order_of_their_table():
     assert [runner.name for runner in chosen(("op", "c"))] == ["c", "op"]
     assert len(chosen(())) == len(RUNNERS)
-    with pytest.raises(ConfigError, match="no runner 'x'"):
+    with pytest.raises(ConfigError, match="unknown runner 'x'"):
         chosen(("x",))
 
 

@@ -1,4 +1,4 @@
-"""The simulator: steps of the native algorithms over a model whose results can be said beforehand."""
+"""The simulator: steps of the native algorithms over a model whose results are known in advance."""
 
 import math
 from dataclasses import replace

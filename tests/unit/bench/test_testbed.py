@@ -28,7 +28,7 @@ def test_rates_that_are_none(text):
 
 @pytest.mark.parametrize("hosts", [0, 65])
 def test_number_of_hosts(hosts):
-    with pytest.raises(ConfigError, match=f"not {hosts}"):
+    with pytest.raises(ConfigError, match=f"expected 1 to 64, got {hosts}"):
         NetnsTestbed(hosts, "1gbit")
 
 

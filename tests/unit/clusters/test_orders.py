@@ -37,7 +37,7 @@ def test_a_process_that_comes_later_begins_with_the_newest():
 
 @pytest.mark.parametrize("code", [None, 0, 3])
 def test_a_function_that_wants_to_end_its_process_has_failed(code):
-    """The process would be gone with a code that says nothing was wrong, and its result be waited for."""
+    """The process would end with exit code 0, and the caller would wait for its result for ever."""
     stored = {}
 
     class Store:

@@ -1,4 +1,4 @@
-"""The same all-reduce again and again takes a shorter way: same results, same errors."""
+"""A repeated all-reduce uses a prepared call, with the same results and errors."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_welcome_that_cannot_be_read_proves_nothing(body):
 
 
 def test_what_a_client_says_is_no_proof_of_a_coordinator():
-    """An impostor cannot send back what it was sent."""
+    """An impostor cannot prove the key by returning the client's own proof."""
     headers = hello_headers(KEY)
     with pytest.raises(Unauthenticated):
         Welcome.from_reply(KEY, headers[NONCE], WELCOME.to_body(), headers[SIGNATURE])

@@ -1,4 +1,4 @@
-"""The loop that asks again: one answer that was lost is no end, and an end is one."""
+"""The retry loop: it repeats a call whose answer was lost, and ends when the connection is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections that have not authenticated can do to others."""
+"""Connections that have not authenticated are limited, and do not affect those that have."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def encrypted():
 
 @pytest.fixture
 def far_apart(monkeypatch):
-    """Everything on this host looks as if it came from another one."""
+    """Treats all addresses of this host as those of another host."""
     for module in (connection, server):
         monkeypatch.setattr(module, "is_loopback", lambda address: False)
 
@@ -83,7 +83,7 @@ def test_nothing_that_is_said_can_be_read_on_the_way(encrypted):
 
 
 def test_without_encryption_it_can_be_read_but_holds_no_key():
-    """That the test above can see something."""
+    """Checks that the test above would find readable text."""
     with serve("off") as plain, Recorder(plain.endpoint) as wire, client_of(wire, "off") as client:
         client.put("call", SECRET.decode())
     assert SECRET in wire.recorded
@@ -138,12 +138,12 @@ def test_a_client_that_does_not_encrypt_is_refused_and_says_why(caplog):
     assert "the connection is not encrypted" in caplog.text
 
 
-# ---- what stands in between ------------------------------------------------------------------------------------------
+# ---- proxies between client and coordinator ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])
 def test_a_man_in_the_middle_is_noticed_before_anything_is_sent(setting):
-    """It has a certificate of its own, and reads what it passes on, encrypted or not."""
+    """The proxy has its own certificate, and reads the traffic that it forwards, encrypted or not."""
     context = Certificate.make().context
     with serve(setting) as running, ManInTheMiddle(running.endpoint, context, setting == "on") as thief:
         with client_of(thief) as client:

@@ -1,4 +1,4 @@
-"""Silence is judged from times alone; the thread gives signs of life and finds the coordinator silent."""
+"""Silence is judged from times alone; the thread sends heartbeats and notices a silent coordinator."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 
-# Makes the directory of a job, says so, and keeps it until its stdin ends; then it goes without a word.
+# Makes the directory of a job, prints a line, and keeps it until its stdin ends; then it exits without cleaning up.
 OWNER = """
 import os, sys
 from pathlib import Path

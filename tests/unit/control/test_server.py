@@ -1,4 +1,4 @@
-"""The server over real sockets: what it does for its own, and how little it does for unauthenticated peers."""
+"""The server over real sockets: requests of its job's processes, and refusals of unauthenticated peers."""
 
 import asyncio
 import contextlib
@@ -251,7 +251,7 @@ def test_bytes_that_are_removed_are_forgotten_in_full(server, client):
 
 
 def test_a_value_wakes_only_those_that_wait_for_it():
-    """Else each sign of life of one of n nodes costs the coordinator n wake-ups."""
+    """Otherwise each heartbeat of one of n nodes would cost the coordinator n wake-ups."""
 
     async def look():
         service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK)

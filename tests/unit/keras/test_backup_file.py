@@ -1,4 +1,4 @@
-"""The backup file: what comes back, and what is said of files that are no backup."""
+"""The backup file: what is restored, and the errors for files that are not backups."""
 
 from __future__ import annotations
 

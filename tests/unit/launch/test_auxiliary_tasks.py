@@ -1,4 +1,4 @@
-"""What runs beside the world: who, with which command, for how long. Pure."""
+"""Auxiliary tasks: which ones a job has, with which command, for how long. Pure."""
 
 import sys
 import threading

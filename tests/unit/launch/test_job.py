@@ -1,4 +1,4 @@
-"""What a launcher makes of ranks whose end no agent has reported."""
+"""The outcome of a job with ranks whose end no agent has reported."""
 
 from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView

@@ -1,4 +1,4 @@
-"""What a launcher makes of its nodes' signs of life, without nodes."""
+"""How a launcher judges the heartbeats and reports of nodes; without real nodes."""
 
 import platform
 import signal

@@ -1,4 +1,4 @@
-"""The platform's side of a job: what it hears of the submitter, and tells it. No platform, no agents."""
+"""The platform's side of a hosted job, and its exchange with the submitter; without a platform and agents."""
 
 import contextlib
 import io

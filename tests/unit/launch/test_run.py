@@ -1,4 +1,4 @@
-"""The way of a job on nodes: asked for, waited for, given their parts, and left."""
+"""A job on nodes: it requests them, waits for them, sends them their orders and releases them."""
 
 import signal
 

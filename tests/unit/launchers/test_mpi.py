@@ -1,4 +1,4 @@
-"""How mpirun is called, and where its ranks are said to be, without mpirun."""
+"""The command line of mpirun, and the plan for the ranks that it reports; without mpirun."""
 
 import pytest
 from launching import until

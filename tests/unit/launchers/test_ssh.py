@@ -1,4 +1,4 @@
-"""How ssh is called, and what is made of a host's answer, without ssh."""
+"""The command line of ssh, and the reading of a host's answer; without ssh."""
 
 import json
 import platform

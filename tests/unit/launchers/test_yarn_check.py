@@ -1,4 +1,4 @@
-"""What `tfcollective check --launcher yarn` says where there is no cluster."""
+"""The findings of `tfcollective check --launcher yarn` without a cluster."""
 
 import pytest
 from tfcollective_launchers.yarn.check import findings, site_properties

@@ -1,4 +1,4 @@
-"""A ResourceManager that does not answer for a while is waited for. Without YARN."""
+"""The launcher waits for a ResourceManager that does not answer for a while. Without YARN."""
 
 import queue
 import threading
@@ -25,7 +25,7 @@ class SkeinsError(Exception):
 
 
 class Client:
-    """skein's: it fails so often before it answers."""
+    """skein's client: it fails this many times before it answers."""
 
     def __init__(self, failures):
         self.failures = failures
@@ -90,7 +90,7 @@ def test_an_application_that_was_sent_too_late_does_not_stay(monkeypatch):
 
 
 def test_skeins_process_lives_until_it_is_known_what_became_of_the_application(monkeypatch):
-    """It could not kill an application any more that YARN takes a moment after the submitter has given up."""
+    """A process that has given up could not kill an application that YARN accepts a moment later."""
     monkeypatch.setattr(skein_client, "_START_S", 0.05)
     monkeypatch.setattr(skein_client, "_LATE_S", within(20))
     slow = Slow()

@@ -1,4 +1,4 @@
-"""Process sets: what a set is, and several ranks that register and remove them together, in one process."""
+"""Process sets, and several ranks that register and remove them together, in one process."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
 
 def test_after_its_deadline_the_call_speaks_for_itself() -> None:
     def call() -> None:
-        time.sleep(1)  # longer than anybody waits for its words
+        time.sleep(1)  # longer than any reader waits for its output
         raise TimeoutError("rank 2 did not connect")
 
     with pytest.raises(TimeoutError, match="rank 2"):

@@ -1,4 +1,4 @@
-"""What all other engines keep to, on an engine of one rank that does what a test wants."""
+"""The rules that all external engines follow, on an engine of one rank that a test controls."""
 
 from __future__ import annotations
 
