@@ -54,10 +54,17 @@ horovod_works() {
     "$into/horovod/bin/python" -c 'import horovod.tensorflow as hvd; assert hvd.gloo_built()' >/dev/null 2>&1
 }
 
+# What tfcollective needs itself: our jobs run in that environment, too.
+add_our_requirements() {
+  "$into/horovod/bin/python" "$root/tools/requirements.py" run |
+    "$into/horovod/bin/python" -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+}
+
 build_horovod() {
   if horovod_works; then
     say "Horovod is there: $into/horovod"
-    return 0
+    add_our_requirements
+    return
   fi
   local python
   python=$(python_for 3.10 3.11)
@@ -66,13 +73,14 @@ build_horovod() {
   say "Horovod 0.28.1 (Gloo only) with TensorFlow 2.15.1, into $into/horovod: a few minutes"
   "$root/tools/make_venv.sh" "$python" "$into/horovod" || return 1
   local pip=("$into/horovod/bin/python" -m pip install --quiet --disable-pip-version-check)
-  "${pip[@]}" 'setuptools<70' wheel cloudpickle psutil pyyaml packaging cffi 'numpy<2' 'tensorflow-cpu==2.15.1' || return 1
+  "${pip[@]}" 'setuptools<70' wheel cloudpickle pyyaml packaging cffi 'numpy<2' 'tensorflow-cpu==2.15.1' || return 1
   # Horovod's bundled Gloo asks for a CMake policy that CMake 4 no longer has.
   env CMAKE_POLICY_VERSION_MINIMUM=3.5 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
     HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1 MAKEFLAGS="-j${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}" \
     "${pip[@]}" --no-build-isolation 'horovod==0.28.1' >"$into/horovod.log" 2>&1 ||
     { tail -20 "$into/horovod.log" >&2; fail "Horovod did not build" "see $into/horovod.log"; return 1; }
-  horovod_works || fail "Horovod was built but does not import" "try: $into/horovod/bin/python -c 'import horovod.tensorflow'"
+  horovod_works || { fail "Horovod was built but does not import" "try: $into/horovod/bin/python -c 'import horovod.tensorflow'"; return 1; }
+  add_our_requirements
 }
 
 # ---- Open MPI and mpi4py ---------------------------------------------------------------------------------------------
