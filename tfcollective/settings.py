@@ -240,9 +240,7 @@ class Settings:
         alias=Alias("HOROVOD_TIMELINE", lambda text: None if text == "DYNAMIC" else text),
     )
     failure_file: str | None = _row(_PATH, "Where a worker leaves the record of its exception.", identity=True)
-    beat_dir: str | None = _row(
-        _PATH, "Where a worker leaves its signs of life for its node's agent.", identity=True
-    )
+    beat_dir: str | None = _row(_PATH, "Where a worker leaves its signs of life for its node's agent.", identity=True)
     log_level: str = _row(
         ("level", _one_of(*LEVELS)),
         "What to log: debug, info, warning or error.",

@@ -230,7 +230,9 @@ def test_nccl_did_the_work(ops: object) -> None:
     with Worlds(1):
         made, labels = graph()
         with made.as_default(), labels:
-            result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Average), tensor_name="a", process_set_id=FIRST_PROCESS_SET)
+            result = ops.tfcollective_allreduce(
+                tf.ones([4]), op=int(Average), tensor_name="a", process_set_id=FIRST_PROCESS_SET
+            )
         before = cuda().standin_calls(b"cuStreamWaitEvent")
         np.testing.assert_array_equal(run(made, result), np.ones(4))
         # Our stream waits for the caller's, and the caller's for ours. No other stream waits.
@@ -255,7 +257,9 @@ def test_an_error_of_nccl_reaches_tensorflow(ops: object) -> None:
     with Worlds(1):
         made, labels = graph()
         with made.as_default(), labels:
-            result = ops.tfcollective_allreduce(tf.ones([4]), op=int(Sum), tensor_name="a", process_set_id=FIRST_PROCESS_SET)
+            result = ops.tfcollective_allreduce(
+                tf.ones([4]), op=int(Sum), tensor_name="a", process_set_id=FIRST_PROCESS_SET
+            )
         with pytest.raises(tf.errors.InternalError, match="DEVICE: rank 0, GPU 0"):
             run(made, result)
 

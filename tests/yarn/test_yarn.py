@@ -191,7 +191,9 @@ def test_containers_that_do_not_come_in_time_release_the_others(yarn, on_yarn):
 
 def test_an_environment_that_does_not_start_is_named_with_what_it_said(yarn, on_yarn):
     hook = 'case "$SKEIN_CONTAINER_ID" in worker*) echo no such environment >&2; exit 3;; esac'
-    with pytest.raises(LaunchError, match=r"(?s)container of worker-0 was ended.*before the job had begun.*no such environment"):
+    with pytest.raises(
+        LaunchError, match=r"(?s)container of worker-0 was ended.*before the job had begun.*no such environment"
+    ):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(pre_script_hook=hook))
 
 

@@ -195,7 +195,7 @@ def _run(
     with _scratch_directory(config, number) as scratch:
         config = replace(config, scratch_dir=scratch)
         beats = Path(scratch) / f"beats-{number}"  # another agent may have the same directory
-        relay.serve(beats, [worker.task for worker in config.workers])
+        relay.serve(beats, [str(worker.task) for worker in config.workers])
         reporter = Reporter(CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key), config.job_id))
         environ = {**_worker_environ(config, settings), variable("beat_dir"): str(beats)}
         supervisor = Supervisor(config, environ, current_node_id(), reporter)

@@ -25,36 +25,7 @@ from tfcollective.processes import end_process, spawn
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import TENSORBOARD_LINGER_S
 
-_EVERY_S = 5.0
-
-
-class EventFollower:
-    """Keeps copies of the event files at and below a URL up to date.
-
-    Args:
-        url: where they are written, and only ever grow.
-        directory: where the copies go.
-        clock: for tests.
-    """
-
-    def __init__(self, url: str, directory: Path, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._url = url
-        self._directory = directory
-        self._clock = clock
-        self._next = clock.monotonic()
-
-    def look(self) -> None:
-        """Brings what is new, not more often than every few seconds. What cannot be read now may be the next time."""
-        if self._clock.monotonic() < self._next:
-            return
-        try:
-            for name, facts in find_files(self._url).items():
-                if ".tfevents." in name:
-                    append_tail(f"{self._url}/{name}", facts.size, self._directory / name)
-        except OSError as error:
-            _LOG.warning("TensorBoard shows what it has: %s", error)
-        self._next = self._clock.monotonic() + _EVERY_S
-
+__all__ = ["EventFollower", "TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
 
 _END_S = 5.0
 _EVENTS_EVERY_S = 5.0

@@ -149,7 +149,11 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             help="Write the output of rank N to DIR/rank.N/stdout and stderr.",
         ),
         option(
-            "--timeline", "--timeline-filename", type=click.Path(), metavar="F", help="Write a trace of all ranks' operations."
+            "--timeline",
+            "--timeline-filename",
+            type=click.Path(),
+            metavar="F",
+            help="Write a trace of all ranks' operations.",
         ),
         option("--no-prefix", is_flag=True, help="Leave out the rank at the start of output lines."),
         option(

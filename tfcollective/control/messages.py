@@ -18,6 +18,7 @@ from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import World
 
+
 @dataclass(frozen=True)
 class Nothing:
     """The answer to a request that has none."""

@@ -22,8 +22,6 @@ from tfcollective.private_directory import write_private
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
-__all__ = ["BeatRelay", "TaskBeat"]
-
 _ANSWERED = "answered"
 _AGENT = "agent"
 _MOST_BYTES = 1 << 14  # of one beat: those of a node have to fit into one message

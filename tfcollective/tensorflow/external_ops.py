@@ -1,8 +1,7 @@
 """What stands for the ops of ``_tf_ops.so`` with external engines: functions of the same names and arguments.
 
 On Horovod they are Horovod's own ops. On MPI they are Python functions over numpy arrays; as MPI matches operations by
-their order, those of a graph run in the order in which they were made. The attribute ``process_set_id`` is the number of a
-process set.
+their order, those of a graph run in the order in which they were made. ``process_set_id`` names the process set.
 """
 
 from __future__ import annotations
@@ -60,8 +59,16 @@ class WithoutPlans(abc.ABC):
         return started
 
 
-def _reduction_attributes(op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int) -> dict[str, Any]:
-    return {"op": op, "prescale": prescale, "postscale": postscale, "tensor_name": tensor_name, "process_set_id": process_set_id}
+def _reduction_attributes(
+    op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int
+) -> dict[str, Any]:
+    return {
+        "op": op,
+        "prescale": prescale,
+        "postscale": postscale,
+        "tensor_name": tensor_name,
+        "process_set_id": process_set_id,
+    }
 
 
 def _without_label(tensor_name: str) -> str:
@@ -73,8 +80,10 @@ def _without_label(tensor_name: str) -> str:
 
 
 class NumpyOps(WithoutPlans):
-    """Ops that call the communicator of their process set. In a graph an error is ``tf.errors.UnknownError``, whose text says
-    what it is."""
+    """Ops that call the communicator of their process set.
+
+    In a graph an error is ``tf.errors.UnknownError``, whose text says what it is.
+    """
 
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -134,7 +143,9 @@ class NumpyOps(WithoutPlans):
         attributes = _reduction_attributes(op, prescale, postscale, tensor_name, process_set_id)
         return self._run("TfcollectiveReducescatter", scatter, [tensor], [tensor.dtype], attributes)[0]
 
-    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0) -> tuple[Any, Any]:
+    def tfcollective_alltoall(
+        self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0
+    ) -> tuple[Any, Any]:
         """Rows from all ranks, and how many came from each."""
         import numpy as np
 
@@ -313,7 +324,9 @@ class HorovodOps(WithoutPlans):
         begin = rank * each + tf.minimum(rank, more)
         return whole[begin : begin + each + tf.cast(rank < more, tf.int32)]
 
-    def tfcollective_alltoall(self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0) -> tuple[Any, Any]:
+    def tfcollective_alltoall(
+        self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0
+    ) -> tuple[Any, Any]:
         """Rows from all ranks, and how many came from each."""
         wire = _wire(tensor.dtype)
         counts = tf.cast(splits, tf.int32)

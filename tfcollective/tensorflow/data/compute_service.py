@@ -26,6 +26,8 @@ from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousErr
 from tfcollective.settings import Settings
 from tfcollective.tensorflow.data.rendezvous import ComputeClient
 
+__all__ = ["SIDES", "TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
+
 #: Where dispatchers may run.
 SIDES = ("compute", "training")
 _LOOK_S = 0.2
