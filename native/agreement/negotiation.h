@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/rank_texts.h"
 #include "base/status.h"
 
 namespace tfc {
@@ -100,16 +101,6 @@ class NegotiationTable {
   // A name can be asked for again before all ranks have asked once: one entry a round.
   std::map<Key, std::deque<Entry>> entries_;
 };
-
-// The text without what follows a tab in each line: labels that may differ from rank to rank.
-std::string WithoutLabels(const std::string& text);
-
-// "ranks 1, 2 and 5" / "rank 1".
-std::string RankList(const std::vector<int>& ranks);
-
-// "rank 0: <view>; rank 1: <view>; ..." with equal views put together: "ranks 0 and 2: <view>".
-// Of many different views some are shown and the others counted.
-std::string CompareViews(const std::map<int, std::string>& views);
 
 // The refusal of an operation in which zeros of the ranks that have joined would make no sense.
 Status Unjoinable(const std::string& what, const std::vector<int>& joined);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "control/timing.h"
 
 namespace tfc {
 namespace {
@@ -16,10 +17,6 @@ constexpr size_t kAddressFields = 6;
 // Longer than an operation on a few kilobytes, shorter than a scheduler's time slice.
 constexpr int kCallerSpinMicros = 100;
 constexpr int kProgressSpinMicros = 50;
-constexpr double kShutdownSeconds = 2.0;
-constexpr double kCauseSeconds = 0.5;
-// Rank 0 alone knows who is missing: the others give it this long to say so before they speak of their own wait.
-constexpr double kRootSpeaksFirstSeconds = 2.0;
 
 Topology TopologyOf(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers) {
   std::vector<std::string> nodes;
@@ -174,7 +171,7 @@ Status CommunicatorImpl::GiveUp(const Status& why) {
   if (engine_ == nullptr) return why;
   // Who gives up closes its sockets; that may be seen before the reason has come.
   const bool broken_link = why.code() == Code::kPeerLost || why.code() == Code::kIo;
-  const Status first = engine_->failure().WaitFor(Deadline::After(broken_link ? kCauseSeconds : 0));
+  const Status first = engine_->failure().WaitFor(Deadline::After(broken_link ? timing::kCause : 0));
   if (!first.ok()) return first;
   engine_->Abort("it could not set the communicator up: " + why.message());
   return why;
@@ -191,7 +188,7 @@ void CommunicatorImpl::Drop(CommunicatorImpl* impl) {
 
 // A thread that does not come back from the driver may still use it.
 void CommunicatorImpl::End(CommunicatorImpl* impl) {
-  if (impl->engine_ == nullptr || impl->Shutdown(kShutdownSeconds)) {
+  if (impl->engine_ == nullptr || impl->Shutdown(timing::kShutdown)) {
     delete impl;
   } else {
     LeakUntilProcessExit(impl);
@@ -226,7 +223,7 @@ Status CommunicatorImpl::Connect(std::unique_ptr<ListenerBundle> bundle, const C
   star_ = star.Take();
   engine_->Attach(star_.get());
   TFC_RETURN_IF_ERROR(star_->Start(deadline));
-  const double extra = options.rank == 0 ? 0 : kRootSpeaksFirstSeconds;
+  const double extra = options.rank == 0 ? 0 : timing::kRootGrace;
   const Deadline limit = Deadline::After(deadline.Left() + extra);
   if (options.shared_memory) {
     const Status shared = ShareMemory(&bundle->fds, options, peers, limit);

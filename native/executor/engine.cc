@@ -7,18 +7,13 @@
 #include <new>
 #include <utility>
 
+#include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/messages.h"
 #include "executor/plan.h"
 
 namespace tfc {
 namespace {
-
-// A broken connection is often the consequence of a failure that is on its way to us: its cause is
-// worth a short wait.
-constexpr double kCauseSeconds = 0.3;
-// After a failure nobody has a reason to stay.
-constexpr double kFailedLingerSeconds = 1.0;
 
 Status CheckSame(const PlanSpec& known, const PlanSpec& spec) {
   if (known.signature == spec.signature && known.num_buckets == spec.num_buckets) return Status::Ok();
@@ -80,9 +75,11 @@ class Engine::CallerWaiter final : public Waiter {
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
+      departures_(options_.topology.size),
       joined_(options_.topology.size),
       table_(options_.topology.size, kFirstPlanChannel, kMaxPlans),
-      join_desk_(options_.topology.size) {
+      join_desk_(options_.topology.size),
+      arbiter_(options_.topology.rank, options_.topology.size) {
   inline_channel_.index = kInlineChannel;
 }
 
@@ -99,7 +96,7 @@ Status Engine::ExecuteSafely(const Topology& topology, const Operation& operatio
   }
 }
 
-Engine::~Engine() { Shutdown(kFailedLingerSeconds); }
+Engine::~Engine() { Shutdown(timing::kFailedLinger); }
 
 Status Engine::Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection) {
   Status failure;
@@ -251,7 +248,8 @@ Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64
   }
   KeepTicking();
   if (view_owed)
-    star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, operation.Describe()));
+    star_->Send(0, static_cast<uint8_t>(Message::kView),
+                Encode(FailureArbiter::View{{channel, sequence}, operation.Describe()}));
   return Status::Ok();
 }
 
@@ -270,36 +268,18 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
   return settled;
 }
 
-// Turns what this rank saw into what all ranks will say.
+// Turns what this rank saw into what all ranks will say. The arbiter, on the monitor thread, decides.
 Status Engine::Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (failure_.failed()) return failure_.Get();
   if (star_ == nullptr) return error;
-  if (error.code() == Code::kMismatch)
-    return AskRoot(Status(Code::kMismatch, error.message() + "; this rank: " + operation.Describe(), error.peer()),
-                   channel, sequence);
-  if (error.code() == Code::kDeadlineExceeded) return AskRoot(error, channel, sequence);
-  if (error.code() == Code::kPeerLost || error.code() == Code::kIo) {
-    const Status cause = failure_.WaitFor(Deadline::After(kCauseSeconds));
-    if (!cause.ok()) return cause;
-  }
-  FailAll(error);
-  return failure_.Get();
-}
-
-// A mismatch or a timeout: rank 0 calls the roll, because the peer that we wait for may itself only
-// be waiting. If rank 0 does not answer, that is the answer.
-Status Engine::AskRoot(const Status& error, uint32_t channel, uint64_t sequence) {
-  const bool timeout = error.code() == Code::kDeadlineExceeded;
-  if (timeout) {
-    star_->Send(0, static_cast<uint8_t>(Message::kTimeout), EncodeTimeout(channel, sequence, error));
-  } else {
-    star_->Send(0, static_cast<uint8_t>(Message::kDispute), EncodePlace(channel, sequence));
-  }
-  const Status verdict = failure_.WaitFor(Deadline::After(kRollCallSeconds));
-  if (!verdict.ok()) return verdict;
-  FailAll(timeout ? Status(error.code(),
-                           error.message() + "; and rank 0 does not answer: it is stopped, overloaded or cut off", 0)
-                  : error);
+  const auto event = FailureArbiter::EventOf(error);
+  const bool differs = event == FailureArbiter::Event::kMismatch;
+  const Status seen =
+      differs ? Status(error.code(), error.message() + "; this rank: " + operation.Describe(), error.peer()) : error;
+  star_->Post([this, event, seen, place = Place{channel, sequence}] { Observe({event, seen, place}); });
+  const Status decision = failure_.WaitFor(Deadline::After(timing::kDecision));
+  if (!decision.ok()) return decision;
+  FailAll(seen);
   return failure_.Get();
 }
 
@@ -514,7 +494,7 @@ std::vector<Done> Engine::TakeEverythingPending() {
 }
 
 void Engine::FailAll(const Status& status) {
-  // Told before felt: whoever wakes up here may leave, and the news must go out before its good-bye.
+  // Notify the peers before waking local waiters: a waiter may leave at once.
   if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
   Fail(status);
 }
@@ -548,16 +528,11 @@ void Engine::Shutdown(double timeout_s) {
   {
     std::lock_guard<OwnedMutex> callers(inline_mutex_);
   }  // the last call has been interrupted
-  std::unique_lock<std::mutex> lock(mutex_);
   star_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
-  const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, kFailedLingerSeconds) : timeout_s);
-  if (is_root()) {
-    // The star ends with this rank, so it stays a little for those who still tell each other why.
-    changed_.wait_until(lock, deadline.when(),
-                        [this] { return static_cast<int>(gone_.size()) == options_.topology.size; });
-  }
-  lock.unlock();
-  star_->Stop(is_root() ? Deadline::After(kCauseSeconds) : deadline);
+  const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, timing::kFailedLinger) : timeout_s);
+  // The star ends with rank 0, so it stays a little for those who still tell each other why.
+  if (is_root()) departures_.WaitForAll(deadline);
+  star_->Stop(is_root() ? Deadline::After(timing::kCause) : deadline);
 }
 
 bool Engine::OnOwnThread() const {

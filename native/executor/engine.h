@@ -24,8 +24,10 @@
 #include "communicator/failure.h"
 #include "communicator/operation.h"
 #include "communicator/topology.h"
+#include "control/failure_arbiter.h"
 #include "control/star.h"
 #include "executor/bucket_order.h"
+#include "executor/departures.h"
 #include "executor/joining.h"
 #include "executor/scheduler.h"
 #include "executor/timeline.h"
@@ -146,27 +148,8 @@ class Engine final : public StarHandler {
     Done done;
     Deadline deadline;
   };
-  enum class Reason {
-    kDispute,  // some ranks disagree: a mismatch
-    kTimeout,  // an operation has waited too long: it fails
-    kStall     // an operation waits long: a warning
-  };
-  // Rank 0 asks all ranks what they do.
-  struct RollCall {
-    Reason reason = Reason::kDispute;
-    uint32_t channel = 0;
-    uint64_t sequence = 0;
-    Status trouble;                      // in the words of the rank that saw it; Ok: a dispute
-    std::map<int, std::string> views;    // empty: alive, but not come to it
-    std::map<int, std::string> instead;  // of those: what they wait in
-    int to_come = 0;                     // how many those are
-    Deadline::Clock::time_point until;
-  };
 
   class CallerWaiter;
-
-  // A roll call takes rank 0 half a second when a rank does not answer.
-  static constexpr double kRollCallSeconds = 0.8;
 
   bool is_root() const { return options_.topology.rank == 0; }
   // The operation's deadline from now on; gives it the default timeout if it has none.
@@ -182,7 +165,6 @@ class Engine final : public StarHandler {
   Status BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
-  Status AskRoot(const Status& error, uint32_t channel, uint64_t sequence);
   Status Admit() const;
   static Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
                               Deadline deadline, Channel* channel, const Prepared* prepared = nullptr);
@@ -205,11 +187,9 @@ class Engine final : public StarHandler {
   void OnFreed(const std::string& payload);
   void OnAbort(int from, const std::string& payload);
   void OnFailed(const std::string& payload);
-  void OnDispute(int from, const std::string& payload);
+  void OnTrouble(int from, const std::string& payload);
   void OnViewQuery(const std::string& payload);
   void OnView(int from, const std::string& payload);
-  void OnTimeout(int from, const std::string& payload);
-  void OnStalled(int from, const std::string& payload);
   void OnLeave(int from, const std::string& payload);
   void OnLeft(const std::string& payload);
   void OnReady(int from, const std::string& payload);
@@ -235,13 +215,10 @@ class Engine final : public StarHandler {
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
   void StartVerdict(const Verdict& verdict);
-  void StartRollCall(Reason reason, uint32_t channel, uint64_t sequence, const Status& trouble);
-  void FinishRollCall();
-  Status WhoIsMissing(const RollCall& call) const;
+  void Observe(const FailureArbiter::Observation& seen);
+  void Act(const FailureArbiter::Action& action);
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
-  void CheckDeparted(int rank, const Progress& progress);
-  void ReportStall(const WatchList::Stall& stall);
-  void WarnOfStall(uint32_t channel, uint64_t sequence, const Status& warning);
+  Status BlockedBy(int rank, const Progress& progress);
   void LookAtWaiting(Deadline::Clock::time_point now);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now);
@@ -261,6 +238,7 @@ class Engine final : public StarHandler {
   Link link_;                 // set before there are callers
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
+  Departures departures_;
   Timeline timeline_;
   JoinedRanks joined_;
 
@@ -282,17 +260,12 @@ class Engine final : public StarHandler {
   std::deque<StandIn> stand_ins_;     // what it has been told to take part in
   std::optional<int> all_joined_;     // the rank that joined last
   std::set<int> ready_;               // rank 0
-  std::set<int> departed_;            // ranks that said good-bye
-  std::set<int> gone_;                // ranks that left or were lost
 
   // Monitor thread only.
-  NegotiationTable table_;                    // rank 0
-  JoinDesk join_desk_;                        // rank 0
-  Status gathered_objection_;                 // rank 0: of those who are ready
-  Frontier departures_;                       // rank 0: of the ranks whose leaving all have heard of
-  std::optional<RollCall> roll_call_;         // rank 0
-  std::map<uint32_t, uint64_t> stalls_seen_;  // rank 0: of each channel the last operation that all were asked about
-  bool told_all_ = false;                     // rank 0: of a failure
+  NegotiationTable table_;     // rank 0
+  JoinDesk join_desk_;         // rank 0
+  Status gathered_objection_;  // rank 0: of those who are ready
+  FailureArbiter arbiter_;
   Deadline::Clock::time_point last_busy_{};
   Deadline::Clock::time_point next_look_{};  // at what waits
 };

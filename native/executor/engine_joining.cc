@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/cpu/algorithms/pieces.h"
+#include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/engine.h"
 #include "executor/messages.h"
@@ -153,7 +154,7 @@ Result<int> Engine::StandInUntilAllJoin(double timeout_s) {
     if (failure_.failed()) return failure_.Get();
     if (!woken && !std::exchange(asked, true)) {
       star_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
-      deadline = Deadline::After(kRollCallSeconds);
+      deadline = Deadline::After(timing::kRootAnswer);
       continue;
     }
     if (!woken) {

@@ -2,20 +2,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/engine.h"
 #include "executor/messages.h"
 #include "executor/plan.h"
 
 namespace tfc {
-namespace {
-
-constexpr double kTickSeconds = 0.5;       // how exactly deadlines of waiting operations are kept
-constexpr double kViewSeconds = 0.5;       // how long a dispute waits for ranks that do not answer
-constexpr double kRootGraceSeconds = 2.0;  // rank 0 names the missing ranks; without it we cannot
-
-}  // namespace
-
 void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
   switch (static_cast<Message>(type)) {
     case Message::kReady:
@@ -30,14 +23,12 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnAbort(from, payload);
     case Message::kFailed:
       return OnFailed(payload);
-    case Message::kDispute:
-      return OnDispute(from, payload);
+    case Message::kTrouble:
+      return OnTrouble(from, payload);
     case Message::kViewQuery:
       return OnViewQuery(payload);
     case Message::kView:
       return OnView(from, payload);
-    case Message::kTimeout:
-      return OnTimeout(from, payload);
     case Message::kLeave:
       return OnLeave(from, payload);
     case Message::kLeft:
@@ -61,8 +52,6 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnForget(from, payload);
     case Message::kFreed:
       return OnFreed(payload);
-    case Message::kStalled:
-      return OnStalled(from, payload);
     case Message::kNote:
       if (options_.on_note) return options_.on_note(from, payload);
       break;
@@ -177,76 +166,62 @@ void Engine::OnAbort(int from, const std::string& payload) {
   Status status;
   const Status decoded = Decode(payload, &status);
   if (!decoded.ok()) return Protocol(decoded, from);
-  if (status.ok() || std::exchange(told_all_, true)) return;
-  const bool passed_on = from != 0 && status.code() != Code::kAborted;
-  const Status told = passed_on ? status.WithContext("rank " + std::to_string(from)) : status;
-  star_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(told));  // this rank included
+  if (!status.ok()) Observe({FailureArbiter::Event::kReport, status, {}, from});
 }
 
 void Engine::OnFailed(const std::string& payload) {
   Status status;
   const Status decoded = Decode(payload, &status);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  // Our own abort comes back: this rank has a better word for it.
-  const bool own = status.code() == Code::kAborted && status.peer() == options_.topology.rank;
-  if (!status.ok() && !own) Fail(status);
+  if (!status.ok()) Observe({FailureArbiter::Event::kDecision, status});
 }
 
-void Engine::OnDispute(int from, const std::string& payload) {
-  uint32_t channel = 0;
-  uint64_t sequence = 0;
-  const Status decoded = DecodePlace(payload, &channel, &sequence);
+void Engine::OnTrouble(int from, const std::string& payload) {
+  FailureArbiter::Observation trouble;
+  const Status decoded = Decode(payload, &trouble);
   if (!decoded.ok()) return Protocol(decoded, from);
-  StartRollCall(Reason::kDispute, channel, sequence, Status::Ok());
+  trouble.rank = from;
+  Observe(trouble);
 }
 
-void Engine::OnTimeout(int from, const std::string& payload) {
-  uint32_t channel = 0;
-  uint64_t sequence = 0;
-  Status timeout;
-  const Status decoded = DecodeTimeout(payload, &channel, &sequence, &timeout);
-  if (!decoded.ok()) return Protocol(decoded, from);
-  StartRollCall(Reason::kTimeout, channel, sequence, timeout);
+void Engine::Observe(const FailureArbiter::Observation& seen) {
+  const auto now = Deadline::Clock::now();
+  if (failure_.failed()) Act(arbiter_.On({FailureArbiter::Event::kFailedHere}, now));
+  Act(arbiter_.On(seen, now));
 }
 
-void Engine::OnStalled(int from, const std::string& payload) {
-  uint32_t channel = 0;
-  uint64_t sequence = 0;
-  Status warning;
-  const Status decoded = DecodeTimeout(payload, &channel, &sequence, &warning);
-  if (!decoded.ok()) return Protocol(decoded, from);
-  WarnOfStall(channel, sequence, warning);
-}
-
-// One warning for all ranks that wait in the operation.
-void Engine::WarnOfStall(uint32_t channel, uint64_t sequence, const Status& warning) {
-  const auto [seen, is_new] = stalls_seen_.try_emplace(channel, sequence);
-  if (!is_new && seen->second >= sequence) return;
-  seen->second = sequence;
-  if (roll_call_) return options_.log.Warning(warning.message());
-  StartRollCall(Reason::kStall, channel, sequence, warning);
-}
-
-// What ends in an error does not wait for what ends in a warning.
-void Engine::StartRollCall(Reason reason, uint32_t channel, uint64_t sequence, const Status& trouble) {
-  if ((roll_call_ && roll_call_->reason != Reason::kStall) || failure_.failed()) return;
-  roll_call_ = RollCall{};
-  roll_call_->reason = reason;
-  roll_call_->channel = channel;
-  roll_call_->sequence = sequence;
-  roll_call_->trouble = trouble;
-  roll_call_->until = Deadline::Clock::now() + Deadline::Seconds(kViewSeconds);
-  star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), EncodePlace(channel, sequence));
+void Engine::Act(const FailureArbiter::Action& action) {
+  using Kind = FailureArbiter::Action::Kind;
+  switch (action.kind) {
+    case Kind::kNone:
+      return;
+    case Kind::kAskRoot:
+      star_->Send(0, static_cast<uint8_t>(Message::kTrouble),
+                  Encode(FailureArbiter::Observation{action.about, action.status, action.place}));
+      if (action.about == FailureArbiter::Event::kSlow)
+        options_.log.Warning(action.status.message() +
+                             ": rank 0 says which ranks it waits for, unless rank 0 is stopped itself");
+      return;
+    case Kind::kAskViews:
+      return star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), Encode(action.place));
+    case Kind::kWarn:
+      return options_.log.Warning(action.status.message());
+    case Kind::kFailHere:
+      return Fail(action.status);
+    case Kind::kFailEverywhere:
+      return FailAll(action.status);
+    case Kind::kSendAll:
+      return star_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(action.status));
+  }
 }
 
 void Engine::OnViewQuery(const std::string& payload) {
-  uint32_t channel = 0;
-  uint64_t sequence = 0;
-  const Status decoded = DecodePlace(payload, &channel, &sequence);
+  FailureArbiter::View view;
+  const Status decoded = Decode(payload, &view.place);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  const std::string view = watch_.View(channel, sequence).value_or("");
-  const std::string instead = view.empty() ? WaitingIn() : "";
-  star_->Send(0, static_cast<uint8_t>(Message::kView), EncodeView(channel, sequence, view, instead));
+  view.text = watch_.View(view.place.channel, view.place.sequence).value_or("");
+  if (view.text.empty()) view.instead = WaitingIn();
+  star_->Send(0, static_cast<uint8_t>(Message::kView), Encode(view));
 }
 
 std::string Engine::WaitingIn() const {
@@ -257,84 +232,21 @@ std::string Engine::WaitingIn() const {
 }
 
 void Engine::OnView(int from, const std::string& payload) {
-  uint32_t channel = 0;
-  uint64_t sequence = 0;
-  std::string view, instead;
-  const Status decoded = DecodeView(payload, &channel, &sequence, &view, &instead);
+  FailureArbiter::View view;
+  const Status decoded = Decode(payload, &view);
   if (!decoded.ok()) return Protocol(decoded, from);
-  if (!roll_call_ || roll_call_->channel != channel || roll_call_->sequence != sequence) return;
-  const auto [known, is_new] = roll_call_->views.try_emplace(from);
-  if (!is_new && known->second.empty()) --roll_call_->to_come;
-  if (view.empty()) ++roll_call_->to_come;
-  known->second = view;
-  roll_call_->instead[from] = instead;
-  const bool all_answered = static_cast<int>(roll_call_->views.size()) == options_.topology.size;
-  // A rank that will come to the operation soon shows what it does there; only a dispute waits for that.
-  if (all_answered && (roll_call_->to_come == 0 || roll_call_->reason != Reason::kDispute)) FinishRollCall();
+  view.excused = join_desk_.joined(from);
+  Act(arbiter_.OnView(from, std::move(view)));
 }
 
-void Engine::FinishRollCall() {
-  RollCall call = std::move(*roll_call_);
-  roll_call_.reset();
-  if (call.reason == Reason::kStall) return options_.log.Warning(WhoIsMissing(call).message());
-  if (call.reason == Reason::kTimeout) return FailAll(WhoIsMissing(call));
-  for (int rank = 0; rank < options_.topology.size; ++rank) {
-    std::string& view = call.views[rank];
-    if (view.empty()) view = "has called nothing yet";
-  }
-  FailAll(Status(Code::kMismatch, "the ranks disagree on collective number " + std::to_string(call.sequence + 1) +
-                                      ": " + CompareViews(call.views)));
-}
-
-// The trouble in the words of the rank that saw it, and who has really kept it waiting.
-Status Engine::WhoIsMissing(const RollCall& call) const {
-  std::vector<int> silent, elsewhere;
-  for (int rank = 0; rank < options_.topology.size; ++rank) {
-    const auto view = call.views.find(rank);
-    if (view == call.views.end()) {
-      silent.push_back(rank);
-    } else if (view->second.empty() && !join_desk_.joined(rank)) {
-      elsewhere.push_back(rank);
-    }
-  }
-  std::string text = call.trouble.message();
-  int culprit = call.trouble.peer();
-  if (!elsewhere.empty()) {
-    text += "; " + RankList(elsewhere) + (elsewhere.size() == 1 ? " has" : " have") + " not called it";
-    culprit = elsewhere.front();
-    const auto busy = std::find_if(elsewhere.begin(), elsewhere.end(), [&call](int rank) {
-      return call.instead.count(rank) && !call.instead.at(rank).empty();
-    });
-    if (busy != elsewhere.end())
-      text += "; rank " + std::to_string(*busy) + " waits in " + call.instead.at(*busy) +
-              ": do all ranks make the same steps, and as many of them?";
-  }
-  if (!silent.empty()) {
-    text += "; " + RankList(silent) + (silent.size() == 1 ? " does" : " do") +
-            " not answer: stopped, overloaded or cut off";
-    culprit = silent.front();
-  }
-  return Status(Code::kDeadlineExceeded, text, culprit);
-}
-
+// Most ranks leave after the same operations, and the first of them says it all: a thousand that leave must not cost a
+// million messages.
 void Engine::OnLeave(int from, const std::string& payload) {
   Progress progress;
   const Status decoded = Decode(payload, &progress);
   if (!decoded.ok()) return Protocol(decoded, from);
-  {
-    // At once: its connection may end before this rank's own copy of the news is delivered.
-    std::lock_guard<std::mutex> lock(mutex_);
-    departed_.insert(from);
-  }
-  // Most ranks leave after the same operations, and the first of them says it all: a thousand that leave must not cost
-  // a million messages. That rank 0 leaves is always news, because its connections end with it.
-  if (departures_.Add(progress) || from == 0)
-    return star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    gone_.insert(from);
-  }
-  changed_.notify_all();
+  if (departures_.Announce(from, progress))
+    star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
 }
 
 void Engine::OnLeft(const std::string& payload) {
@@ -342,47 +254,31 @@ void Engine::OnLeft(const std::string& payload) {
   Progress progress;
   const Status decoded = DecodeLeft(payload, &rank, &progress);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    departed_.insert(rank);
-    gone_.insert(rank);
-  }
-  changed_.notify_all();
-  if (rank != options_.topology.rank) CheckDeparted(rank, progress);
+  departures_.Leave(rank);
+  if (rank == options_.topology.rank) return;
+  const Status blocked = BlockedBy(rank, progress);
+  if (!blocked.ok()) Observe({FailureArbiter::Event::kBlocked, blocked});
 }
 
-void Engine::CheckDeparted(int rank, const Progress& progress) {
-  Status blocked = watch_.Depart(rank, progress);
-  if (blocked.ok()) {
-    std::string waiting;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (!pending_.empty()) waiting = pending_.begin()->second.front().operation.Title();
-      for (const auto& [name, plan] : plans_)
-        if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
-    }
-    if (!waiting.empty()) blocked = watch_.NobodyLeft(waiting);
-    if (blocked.ok()) blocked = LeftWithoutJoining();
+// PEER_LOST if something that runs or waits here needs `rank`, which has left after `progress`.
+Status Engine::BlockedBy(int rank, const Progress& progress) {
+  TFC_RETURN_IF_ERROR(watch_.Depart(rank, progress));
+  std::string waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!pending_.empty()) waiting = pending_.begin()->second.front().operation.Title();
+    for (const auto& [name, plan] : plans_)
+      if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
   }
-  if (!blocked.ok()) Fail(blocked);
+  if (!waiting.empty()) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(waiting));
+  return LeftWithoutJoining();
 }
 
 void Engine::OnClosed(int rank, const Status& why) {
-  bool expected = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    gone_.insert(rank);
-    expected = closing_ || departed_.count(rank) != 0;
-  }
-  changed_.notify_all();
-  if (expected) return;
-  const Status lost(Code::kPeerLost,
-                    Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")", rank);
-  if (is_root()) {
-    FailAll(lost);
-  } else {
-    Fail(lost);
-  }
+  if (departures_.Close(rank) || closing_) return;
+  Observe({FailureArbiter::Event::kLost,
+           Status(Code::kPeerLost, Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")",
+                  rank)});
 }
 
 void Engine::OnDataConnection(int peer, UniqueFd fd) {
@@ -395,19 +291,21 @@ void Engine::OnDataConnection(int peer, UniqueFd fd) {
 }
 
 void Engine::KeepTicking() {
-  // The first waiting operation wakes the monitor, which then looks every kTickSeconds until none has come for as long.
+  // The first waiting operation wakes the monitor, which then looks every timing::kTick until none has come for as
+  // long.
   if (options_.topology.size > 1 && !ticking_.load() && !ticking_.exchange(true)) star_->Post([] {});
 }
 
 std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {
-  if (roll_call_ && now >= roll_call_->until) FinishRollCall();
+  if (arbiter_.due() && failure_.failed()) Act(arbiter_.On({FailureArbiter::Event::kFailedHere}, now));
+  Act(arbiter_.OnTime(now));
   // The monitor asks after each batch of messages: what waits is not gone through for each of them.
   if (!ticking_.load() || now >= next_look_) LookAtWaiting(now);
   AnnounceJoins();
   std::optional<Deadline::Clock::time_point> next = join_desk_.due();
   const auto consider = [&next](Deadline::Clock::time_point when) { next = next ? std::min(*next, when) : when; };
   if (ticking_.load()) consider(next_look_);
-  if (roll_call_) consider(roll_call_->until);
+  if (arbiter_.due()) consider(*arbiter_.due());
   return next;
 }
 
@@ -415,22 +313,17 @@ void Engine::LookAtWaiting(Deadline::Clock::time_point now) {
   ticking_.store(false);  // before looking: an operation that comes later wakes the monitor again
   if (is_root()) TickNegotiation(now);
   TickPending();
-  for (const WatchList::Stall& stall : watch_.Stalled(now, options_.stall_warning_s)) ReportStall(stall);
-  const bool busy = watch_.active() > 0 || roll_call_ || !OldestPending().ok() || table_.waiting() > 0;
+  for (const WatchList::Stall& stall : watch_.Stalled(now, options_.stall_warning_s)) {
+    const std::string text = stall.title + " has been running for more than " +
+                             std::to_string(static_cast<int>(options_.stall_warning_s)) + " s";
+    Observe({FailureArbiter::Event::kSlow, Status(Code::kDeadlineExceeded, text), {stall.channel, stall.sequence}});
+  }
+  const bool busy = watch_.active() > 0 || !OldestPending().ok() || table_.waiting() > 0;
   if (busy) last_busy_ = now;
   // Operations follow each other closely: going on for one more tick spares the next ones that wake-up.
-  if (now - last_busy_ > Deadline::Seconds(kTickSeconds)) return;
+  if (now - last_busy_ > Deadline::Seconds(timing::kTick)) return;
   ticking_.store(true);
-  next_look_ = now + Deadline::Seconds(kTickSeconds);
-}
-
-void Engine::ReportStall(const WatchList::Stall& stall) {
-  const std::string text = stall.title + " has been running for more than " +
-                           std::to_string(static_cast<int>(options_.stall_warning_s)) + " s";
-  const Status warning(Code::kDeadlineExceeded, text);
-  if (is_root()) return WarnOfStall(stall.channel, stall.sequence, warning);
-  star_->Send(0, static_cast<uint8_t>(Message::kStalled), EncodeTimeout(stall.channel, stall.sequence, warning));
-  options_.log.Warning(text + ": rank 0 says which ranks it waits for, unless rank 0 is stopped itself");
+  next_look_ = now + Deadline::Seconds(timing::kTick);
 }
 
 void Engine::TickNegotiation(Deadline::Clock::time_point now) {
@@ -465,7 +358,7 @@ void Engine::TickPending() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto late = [](Deadline deadline) {
-      return Deadline::Clock::now() > deadline.when() + Deadline::Seconds(kRootGraceSeconds);
+      return Deadline::Clock::now() > deadline.when() + Deadline::Seconds(timing::kRootGrace);
     };
     for (const auto& [name, queue] : pending_) overdue = overdue || late(queue.front().deadline);
     for (const auto& [name, plan] : plans_)

@@ -21,6 +21,13 @@ void Read(WireReader* reader, Progress* progress) {
   }
 }
 
+void Write(WireWriter* writer, const Place& place) { writer->Number(place.channel).Number(place.sequence); }
+
+void Read(WireReader* reader, Place* place) {
+  place->channel = reader->Number<uint32_t>();
+  place->sequence = reader->Number<uint64_t>();
+}
+
 }  // namespace
 
 std::string Encode(const Go& go) {
@@ -155,41 +162,48 @@ Status DecodeRank(const std::string& bytes, int* rank) {
   return reader.Finish("rank");
 }
 
-std::string EncodePlace(uint32_t channel, uint64_t sequence) {
-  return WireWriter().Number(channel).Number(sequence).Take();
+std::string Encode(const Place& place) {
+  WireWriter writer;
+  Write(&writer, place);
+  return writer.Take();
 }
 
-Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence) {
+Status Decode(const std::string& bytes, Place* place) {
   WireReader reader(bytes);
-  *channel = reader.Number<uint32_t>();
-  *sequence = reader.Number<uint64_t>();
+  Read(&reader, place);
   return reader.Finish("place");
 }
 
-std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead) {
-  return WireWriter().Number(channel).Number(sequence).Text(view).Text(instead).Take();
+std::string Encode(const FailureArbiter::View& view) {
+  WireWriter writer;
+  Write(&writer, view.place);
+  return writer.Text(view.text).Text(view.instead).Take();
 }
 
-Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
-                  std::string* instead) {
+Status Decode(const std::string& bytes, FailureArbiter::View* view) {
   WireReader reader(bytes);
-  *channel = reader.Number<uint32_t>();
-  *sequence = reader.Number<uint64_t>();
-  *view = reader.Text();
-  *instead = reader.Text();
+  Read(&reader, &view->place);
+  view->text = reader.Text();
+  view->instead = reader.Text();
   return reader.Finish("view");
 }
 
-std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status) {
-  return WireWriter().Number(channel).Number(sequence).Error(status).Take();
+std::string Encode(const FailureArbiter::Observation& trouble) {
+  WireWriter writer;
+  writer.Number(static_cast<uint8_t>(trouble.event));
+  Write(&writer, trouble.place);
+  return writer.Error(trouble.status).Take();
 }
 
-Status DecodeTimeout(const std::string& bytes, uint32_t* channel, uint64_t* sequence, Status* status) {
+Status Decode(const std::string& bytes, FailureArbiter::Observation* trouble) {
   WireReader reader(bytes);
-  *channel = reader.Number<uint32_t>();
-  *sequence = reader.Number<uint64_t>();
-  *status = reader.Error();
-  return reader.Finish("timeout");
+  const auto event = reader.Number<uint8_t>();
+  if (event > static_cast<uint8_t>(FailureArbiter::Event::kMismatch))
+    return Status(Code::kProtocol, "malformed control message: trouble of no known kind");
+  trouble->event = static_cast<FailureArbiter::Event>(event);
+  Read(&reader, &trouble->place);
+  trouble->status = reader.Error();
+  return reader.Finish("trouble");
 }
 
 std::string EncodeLeft(int rank, const Progress& progress) {

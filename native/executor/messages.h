@@ -7,6 +7,7 @@
 
 #include "agreement/negotiation.h"
 #include "base/status.h"
+#include "control/failure_arbiter.h"
 #include "executor/joining.h"
 #include "executor/watch.h"
 
@@ -19,12 +20,11 @@ enum class Message : uint8_t {
   kVerdict = 4,       // 0 -> all: a Verdict
   kAbort = 5,         // -> 0: a failure that all ranks must see
   kFailed = 6,        // 0 -> all: it
-  kDispute = 7,       // -> 0: channel, sequence: the peers do something else there
-  kViewQuery = 8,     // 0 -> all: channel, sequence: what do you do there?
-  kView = 9,          // -> 0: channel, sequence, text: empty while I have not come to it
+  kTrouble = 7,       // -> 0: an Observation: my operation takes long, has timed out or is not that of my peers
+  kViewQuery = 8,     // 0 -> all: a Place: what do you do there?
+  kView = 9,          // -> 0: a View
   kLeave = 10,        // -> 0: a Progress: I am done
   kLeft = 11,         // 0 -> all: rank, Progress; only if it says something new, see Frontier
-  kTimeout = 12,      // -> 0: channel, sequence, failure: my operation has timed out; who is missing?
   kJoin = 13,         // -> 0: a Progress: I have no more data
   kJoined = 14,       // 0 -> all: Joins
   kNoted = 15,        // -> 0: I know of them
@@ -35,7 +35,6 @@ enum class Message : uint8_t {
   kJoinTimeout = 20,  // -> 0: seconds: my join has timed out; who has not joined?
   kForget = 21,       // -> 0: name of a plan that I no longer need
   kFreed = 22,        // 0 -> all: a channel that no plan uses any longer
-  kStalled = 23,      // -> 0: channel, sequence, warning: my operation takes long; who is missing?
 };
 
 // That all ranks have come to a point of the set-up.
@@ -50,10 +49,10 @@ std::string Encode(const Verdict& verdict);
 std::string Encode(const Status& status);
 std::string Encode(const Progress& progress);
 std::string Encode(const StandIn& stand_in);
-std::string EncodePlace(uint32_t channel, uint64_t sequence);
-// `view` is empty where the rank has not come to the operation; `instead` is what it waits in then, if anything.
-std::string EncodeView(uint32_t channel, uint64_t sequence, const std::string& view, const std::string& instead = "");
-std::string EncodeTimeout(uint32_t channel, uint64_t sequence, const Status& status);
+std::string Encode(const Place& place);
+std::string Encode(const FailureArbiter::View& view);  // without `excused`
+// Of kSlow, kTimeout and kMismatch only, without the rank.
+std::string Encode(const FailureArbiter::Observation& trouble);
 std::string EncodeRank(int rank);
 std::string EncodeChannel(uint32_t channel);
 std::string EncodeLeft(int rank, const Progress& progress);
@@ -69,10 +68,9 @@ Status Decode(const std::string& bytes, Progress* progress);
 Status Decode(const std::string& bytes, StandIn* stand_in);
 Status DecodeRank(const std::string& bytes, int* rank);
 Status DecodeChannel(const std::string& bytes, uint32_t* channel);
-Status DecodePlace(const std::string& bytes, uint32_t* channel, uint64_t* sequence);
-Status DecodeView(const std::string& bytes, uint32_t* channel, uint64_t* sequence, std::string* view,
-                  std::string* instead);
-Status DecodeTimeout(const std::string& bytes, uint32_t* channel, uint64_t* sequence, Status* status);
+Status Decode(const std::string& bytes, Place* place);
+Status Decode(const std::string& bytes, FailureArbiter::View* view);
+Status Decode(const std::string& bytes, FailureArbiter::Observation* trouble);
 Status DecodeLeft(const std::string& bytes, int* rank, Progress* progress);
 Status Decode(const std::string& bytes, Joins* joins);
 Status DecodeSeconds(const std::string& bytes, double* seconds);

@@ -6,6 +6,7 @@
 #include "backends/nccl/device_communicator.h"
 #include "backends/nccl/device_task.h"
 #include "backends/nccl/host_detour.h"
+#include "control/timing.h"
 
 namespace tfc {
 namespace {
@@ -18,8 +19,6 @@ constexpr microseconds kShortestLook{20};
 constexpr microseconds kLongestLook{2000};
 constexpr microseconds kLookForWaiters{100};
 constexpr microseconds kTick{200000};  // for deadlines of what waits for peers
-constexpr double kCauseSeconds = 0.3;  // what the peers say explains what NCCL or CUDA says
-constexpr double kRootSeconds = 3.0;   // in which rank 0 answers who is missing
 constexpr double kCloseSeconds = 5.0;
 
 }  // namespace
@@ -137,7 +136,7 @@ Status DeviceCommunicator::CheckSetupDeadline(Lane* lane) {
   if (!lane->setup_deadline.Passed()) return Status::Ok();
   const Status late(Code::kDeadlineExceeded, "the " + lane->setup_key + " on GPUs timed out");
   if (!std::exchange(lane->setup_overdue, true)) ReportOverdue(lane->setup_key, late);
-  const bool answered = Deadline::Clock::now() < lane->setup_deadline.when() + Deadline::Seconds(kRootSeconds);
+  const bool answered = Deadline::Clock::now() < lane->setup_deadline.when() + Deadline::Seconds(timing::kRootGrace);
   return answered ? Status::Ok() : late;
 }
 
@@ -297,7 +296,7 @@ void DeviceCommunicator::Poll(Lane* lane) {
 void DeviceCommunicator::GiveUp(const Status& status) {
   if (engine_->failure().failed()) return;
   if (status.code() == Code::kPeerLost || status.code() == Code::kDevice) {
-    if (!engine_->failure().WaitFor(Deadline::After(kCauseSeconds)).ok()) return;
+    if (!engine_->failure().WaitFor(Deadline::After(timing::kCause)).ok()) return;
   }
   const int peer = status.peer() == kNoPeer ? rank_ : status.peer();
   engine_->FailEverywhere(Status(status.code(),
@@ -322,7 +321,8 @@ void DeviceCommunicator::CheckDeadlines() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (Lane& lane : lanes_) {
       for (const auto& [ticket, task] : lane.open) {
-        if (root_left_ && !task->agreed && now >= std::max(*root_left_, task->began) + Deadline::Seconds(kRootSeconds))
+        if (root_left_ && !task->agreed &&
+            now >= std::max(*root_left_, task->began) + Deadline::Seconds(timing::kRootGrace))
           unanswered = RootLeft();
         if (now < task->deadline.when()) {
           WarnOfStall(task.get(), now, &stalled);
@@ -343,7 +343,7 @@ Status DeviceCommunicator::CheckDeadline(Task* task, std::vector<std::pair<std::
   const Status late(Code::kDeadlineExceeded,
                     WhereOf(*task) + " timed out after " + std::to_string(task->operation.timeout_s) + " s");
   if (!std::exchange(task->overdue, true)) overdue->emplace_back(task->key, late);
-  if (Deadline::Clock::now() < task->deadline.when() + Deadline::Seconds(kRootSeconds)) return Status::Ok();
+  if (Deadline::Clock::now() < task->deadline.when() + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
   return Status(late.code(), late.message() + "; and rank 0 does not answer", 0);
 }
 

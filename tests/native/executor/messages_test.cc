@@ -34,6 +34,22 @@ TEST(MessagesTest, SurviveTheWire) {
   Joins joins_back;
   ASSERT_TRUE(Decode(Encode(joins), &joins_back).ok());
   EXPECT_EQ(joins_back, joins);
+
+  const FailureArbiter::Observation trouble{FailureArbiter::Event::kTimeout, Status(Code::kIo, "late", 2), {3, 9}};
+  FailureArbiter::Observation trouble_back;
+  ASSERT_TRUE(Decode(Encode(trouble), &trouble_back).ok());
+  EXPECT_EQ(trouble_back.event, FailureArbiter::Event::kTimeout);
+  EXPECT_EQ(trouble_back.place, (Place{3, 9}));
+  EXPECT_EQ(trouble_back.status.message(), "late");
+  // What a rank decides for itself is not asked of rank 0.
+  const FailureArbiter::Observation own{FailureArbiter::Event::kBroken};
+  EXPECT_EQ(Decode(Encode(own), &trouble_back).code(), Code::kProtocol);
+
+  FailureArbiter::View view_back;
+  ASSERT_TRUE(Decode(Encode(FailureArbiter::View{{3, 9}, "view", "instead"}), &view_back).ok());
+  EXPECT_EQ(view_back.place, (Place{3, 9}));
+  EXPECT_EQ(view_back.text + view_back.instead, "viewinstead");
+
   double seconds = 0;
   ASSERT_TRUE(DecodeSeconds(EncodeSeconds(2.5), &seconds).ok());
   EXPECT_EQ(seconds, 2.5);

@@ -1,0 +1,37 @@
+#include "executor/departures.h"
+
+#include <gtest/gtest.h>
+
+namespace tfc {
+namespace {
+
+TEST(DeparturesTest, OnlyNewsIsAnnounced) {
+  Departures departures(4);
+  EXPECT_TRUE(departures.Announce(1, {{0, 5}}));
+  EXPECT_FALSE(departures.Announce(2, {{0, 5}}));
+  EXPECT_TRUE(departures.Announce(3, {{0, 4}}));
+  EXPECT_TRUE(departures.Announce(0, {{0, 5}}));  // its connections end
+}
+
+TEST(DeparturesTest, AConnectionMayEndAfterALeaveOnly) {
+  Departures departures(3);
+  EXPECT_FALSE(departures.Close(1));
+  departures.Announce(2, {});  // before the news comes back
+  EXPECT_TRUE(departures.Close(2));
+  departures.Leave(0);
+  EXPECT_TRUE(departures.Close(0));
+}
+
+TEST(DeparturesTest, AllAreGoneWhenEachHasLeftOrIsLost) {
+  Departures departures(3);
+  departures.Announce(0, {{0, 5}});
+  departures.Leave(0);
+  departures.Announce(1, {{0, 5}});
+  departures.Close(2);
+  const Deadline deadline = Deadline::After(60);
+  departures.WaitForAll(deadline);
+  EXPECT_FALSE(deadline.Passed());
+}
+
+}  // namespace
+}  // namespace tfc
