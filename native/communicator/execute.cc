@@ -159,7 +159,8 @@ Status AverageIntegers(const Run& run, size_t begin, size_t end) {
       next += span.size / element * numbers;
     }
     TFC_RETURN_IF_ERROR(AllReduce(run, {sum, AsConst(wide), wide, static_cast<uint32_t>(block) * kStepsOfABlock}));
-    if (operation.count_contributors) average.divisor = operation.count_contributors();
+    if (operation.late_contributors != nullptr)
+      average.divisor = operation.late_contributors->Count(run.channel->index, run.sequence);
     const size_t first = std::clamp(begin, from, to), last = std::clamp(end, from, to);
     const int64_t* done = sums.data() + (first - from) * numbers;
     for (const MutableSpan& span : output.Slice((first - begin) * element, (last - begin) * element)) {

@@ -28,6 +28,14 @@ const char* CollectiveName(Collective collective);
 // Gives the memory for a result once the rows that each rank contributes are known; nullptr: none left.
 using Allocate = std::function<std::byte*(const std::vector<int64_t>& rows)>;
 
+// How many ranks have contributed to a sum, when it is complete. An average of integers is divided then, because the
+// remainder that a division drops cannot be given back.
+class Contributors {
+ public:
+  virtual ~Contributors() = default;
+  virtual int Count(uint32_t channel, uint64_t sequence) const = 0;
+};
+
 struct Operation {
   Collective collective = Collective::kBarrier;
   Dtype dtype = Dtype::kFloat32;
@@ -45,8 +53,7 @@ struct Operation {
   ConstSpans input;
   MutableSpans output;
   Allocate allocate;
-  // Of an average of integers, which is divided when the sum is complete: how many ranks have contributed; empty: all.
-  std::function<int()> count_contributors;
+  const Contributors* late_contributors = nullptr;  // of an average of integers; nullptr: all ranks contribute
 
   // Checks what one rank can check alone.
   Status Check(int world_size) const;

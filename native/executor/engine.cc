@@ -44,7 +44,7 @@ class Engine::CallerWaiter final : public Waiter {
     deadline_ = Deadline::After(operation_.timeout_s);
     TFC_RETURN_IF_ERROR(engine_.BeginWatched(operation_, kInlineChannel, sequence_));
     // Whoever has joined since it began was not told that this operation needs a stand-in.
-    return engine_.joined_.any() ? engine_.CallJoined(operation_, kInlineChannel, sequence_) : Status::Ok();
+    return engine_.Is(kSomeJoined) ? engine_.joining_.Call(operation_, kInlineChannel, sequence_) : Status::Ok();
   }
 
   Status WaitFor(const Condition& condition, Deadline) override {
@@ -76,9 +76,9 @@ class Engine::CallerWaiter final : public Waiter {
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       departures_(options_.topology.size),
-      joined_(options_.topology.size),
+      set_up_(options_.topology.size),
+      joining_(options_.topology.size, &watch_, &failure_, this),
       table_(options_.topology.size, kFirstPlanChannel, kMaxPlans),
-      join_desk_(options_.topology.size),
       arbiter_(options_.topology.rank, options_.topology.size) {
   inline_channel_.index = kInlineChannel;
 }
@@ -121,15 +121,20 @@ std::string Engine::Call(int rank) const {
   return index < options_.peers.size() ? options_.peers[index] : "rank " + std::to_string(rank);
 }
 
-Deadline Engine::Start(Operation* operation) const {
+void Engine::Complete(Operation* operation) const {
   if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  operation->late_contributors = &joining_.joined();
+}
+
+Deadline Engine::Start(Operation* operation) const {
+  Complete(operation);
   return Deadline::After(operation->timeout_s);
 }
 
 Status Engine::Admit() const {
   if (failure_.failed()) return failure_.Get();
-  if (closing_) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
-  if (joining_)
+  if (Is(kClosing)) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
+  if (Is(kJoining))
     return Status(Code::kFailedPrecondition, "this rank has joined: it has no more data until all ranks have joined");
   return Status::Ok();
 }
@@ -140,14 +145,14 @@ Status Engine::Run(Operation* operation) {
 }
 
 Status Engine::RunInline(Operation* operation) {
-  if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
+  Complete(operation);
   return RunOnCaller(*operation, nullptr);
 }
 
 std::unique_ptr<Prepared> Engine::Prepare(const Operation& operation) const {
   if (!runs_inline_ || !operation.Check(options_.topology.size).ok()) return nullptr;
   auto prepared = std::make_unique<Prepared>(operation, options_.topology.size);
-  if (prepared->operation.timeout_s <= 0) prepared->operation.timeout_s = options_.op_timeout_s;
+  Complete(&prepared->operation);
   return prepared;
 }
 
@@ -163,13 +168,17 @@ Status Engine::MayWait() const {
 Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared) {
   TFC_RETURN_IF_ERROR(MayWait());
   std::lock_guard<OwnedMutex> lock(inline_mutex_);
-  TFC_RETURN_IF_ERROR(Admit());
+  const bool usual = unusual_.load() == 0;
+  if (!usual) TFC_RETURN_IF_ERROR(Admit());
   CallerWaiter waiter(this, operation);
   const Resources resources{nullptr, arena_, &waiter};
   const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
-  Status status = ExecuteWithJoined(operation, resources, Deadline::Never(), &inline_channel_, prepared);
+  const Status status =
+      usual ? ExecuteSafely(options_.topology, operation, resources, Deadline::Never(), &inline_channel_, prepared)
+            : ExecuteAmongJoined(operation, resources, Deadline::Never(), &inline_channel_);
   if (began_ns != 0) timeline_.Add(OperationEvent(operation, kInlineChannel, waiter.sequence(), began_ns));
   if (status.ok()) {
+    if (usual && Is(kSomeJoined)) joining_.Correct(operation, kInlineChannel, waiter.sequence());
     waiter.watched() ? watch_.End(kInlineChannel, true) : watch_.CompletedUnseen();
     return status;
   }
@@ -179,15 +188,116 @@ Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared)
   return settled;
 }
 
+Result<int> Engine::Join(double timeout_s) {
+  TFC_RETURN_IF_ERROR(Admit());
+  if (options_.topology.size == 1) return 0;
+  if (OnOwnThread()) return Status(Code::kFailedPrecondition, "a callback must not join");
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TFC_RETURN_IF_ERROR(Admit());
+    unusual_ |= kJoining;
+  }
+  const Result<int> last = joining_.Join(timeout_s > 0 ? timeout_s : options_.op_timeout_s);
+  std::lock_guard<std::mutex> lock(mutex_);
+  unusual_ &= ~uint32_t{kJoining};
+  return last;
+}
+
+// Until what waits and runs here must have ended by its own timeouts.
+Deadline Engine::EndOfWhatIsBegun() const {
+  double seconds = options_.op_timeout_s;
+  watch_.VisitRunning(
+      [&seconds](uint32_t, uint64_t, const Operation& operation) { seconds = std::max(seconds, operation.timeout_s); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [name, queue] : pending_)
+    for (const Pending& pending : queue) seconds = std::max(seconds, pending.deadline.Left());
+  for (const auto& [name, plan] : plans_)
+    for (const Plan::Run* run : plan->order().Waiting()) seconds = std::max(seconds, run->deadline.Left());
+  return Deadline::After(seconds + timing::kRootGrace + timing::kDecision);
+}
+
+// What this rank has begun counts as its own. It ends by its own deadlines; if it does not, this ends the wait of all.
+Status Engine::WaitUntilNothingRuns() {
+  const Deadline deadline = EndOfWhatIsBegun();
+  {
+    std::lock_guard<OwnedMutex> callers(inline_mutex_);
+  }
+  std::vector<uint32_t> channels{kNegotiatedChannel, kDirectChannel};
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const bool ended = changed_.wait_until(lock, deadline.when(), [this] {
+      const bool plans_wait =
+          std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) { return entry.second->waiting > 0; });
+      return failure_.failed() || (pending_.empty() && !plans_wait);
+    });
+    if (!ended) {
+      lock.unlock();
+      return NotEnded("join timed out: " + WaitingIn());
+    }
+    for (const auto& [name, plan] : plans_)
+      if (plan->channel && *plan->channel != kNoPlanChannel) channels.push_back(*plan->channel);
+  }
+  // Markers behind what is on the channels now. They may outlive this call.
+  auto open = std::make_shared<size_t>(0);  // under the mutex
+  for (uint32_t channel : channels) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    *open += scheduler_->Submit(channel, [this, open](const Resources&, Channel*) {
+      std::lock_guard<std::mutex> marker(mutex_);
+      --*open;
+      changed_.notify_all();
+    });
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool passed = changed_.wait_until(lock, deadline.when(), [&open] { return *open == 0; });
+  lock.unlock();
+  return passed ? failure_.Get() : NotEnded("join timed out: " + WaitingIn());
+}
+
+// Something here goes on long after its timeout: this rank's own threads do not get on.
+Status Engine::NotEnded(const std::string& what) {
+  FailAll(Status(Code::kInternal,
+                 what + " has not ended on rank " + std::to_string(options_.topology.rank) +
+                     " though its timeout has passed: a callback blocks, or the rank is overloaded",
+                 options_.topology.rank));
+  return failure_.Get();
+}
+
+void Engine::RunInTurn(uint32_t channel, const Scheduler::Task& task) {
+  if (channel != kInlineChannel) return static_cast<void>(scheduler_->Submit(channel, task));
+  std::lock_guard<OwnedMutex> callers(inline_mutex_);
+  task(Resources{nullptr, arena_, caller_waiter_.get()}, &inline_channel_);
+}
+
+// A failure has reached all ranks, and ends the join.
+void Engine::RunHere(Operation* operation, const Resources& resources, Channel* channel) {
+  const Deadline deadline = Start(operation);
+  static_cast<void>(RunWatched(*operation, resources, deadline, channel));
+}
+
+// While ranks have joined. How many ranks contribute is certain only when the operation has ended: a rank that joins
+// may be missing from one that the others have begun already. So all ranks divide an average by what is certain at the
+// beginning, and correct the first one without a rank afterwards.
+Status Engine::ExecuteAmongJoined(const Operation& operation, const Resources& resources, Deadline deadline,
+                                  Channel* channel) {
+  const uint64_t sequence = channel->sequence;
+  TFC_RETURN_IF_ERROR(joining_.Call(operation, channel->index, sequence));
+  Operation counted = operation;
+  counted.contributors = joining_.joined().ContributorsOf(channel->index, sequence).before;
+  const Status status = ExecuteSafely(options_.topology, counted, resources, deadline, channel);
+  if (status.ok()) joining_.Correct(operation, channel->index, sequence);
+  return status;
+}
+
 Status Engine::RunOnProgress(Operation* operation) {
   const Deadline deadline = Start(operation);
   AllocateOutside(operation);
-  return DoOnProgress(kDirectChannel, [&](const Resources& resources, Channel* channel) {
+  return DoOnProgress(*operation, kDirectChannel, [&](const Resources& resources, Channel* channel) {
     return RunWatched(*operation, resources, deadline, channel);
   });
 }
 
-Status Engine::DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task) {
+Status Engine::DoOnProgress(const Operation& title, uint32_t channel_index,
+                            const std::function<Status(const Resources&, Channel*)>& task) {
   TFC_RETURN_IF_ERROR(MayWait());
   std::mutex mutex;
   std::condition_variable changed;
@@ -205,20 +315,23 @@ Status Engine::DoOnProgress(uint32_t channel_index, const std::function<Status(c
   }
   if (!taken) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
   std::unique_lock<std::mutex> lock(mutex);
-  // The task ends by the deadline or by a failure; until then it uses our memory.
-  changed.wait(lock, [&] { return result.has_value(); });
+  const auto has_ended = [&] { return result.has_value(); };
+  if (!changed.wait_until(lock, Deadline::After(title.timeout_s + 2 * timing::kDecision).when(), has_ended)) {
+    lock.unlock();
+    static_cast<void>(NotEnded(title.Title()));
+    lock.lock();
+    // The task, which uses the caller's memory, is interrupted and ends as soon as the thread gets on.
+    changed.wait(lock, has_ended);
+  }
   return *result;
 }
 
 Status Engine::ProbeLink(Deadline deadline) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!probes_ || runs_inline_) return Status::Ok();
-  }
+  if (!probes_ || runs_inline_) return Status::Ok();
   Operation title;
   title.name = "link probe";
   title.timeout_s = std::min(deadline.Left(), options_.op_timeout_s);
-  TFC_RETURN_IF_ERROR(DoOnProgress(kProbeChannel, [&](const Resources& resources, Channel* channel) {
+  TFC_RETURN_IF_ERROR(DoOnProgress(title, kProbeChannel, [&](const Resources& resources, Channel* channel) {
     return ProbeWatched(title, resources, Deadline::After(title.timeout_s), channel);
   }));
   return Synchronise(deadline);
@@ -257,7 +370,10 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
   const uint64_t sequence = channel->sequence;
   TFC_RETURN_IF_ERROR(BeginWatched(operation, channel->index, sequence));
   const int64_t began_ns = timeline_.on() ? MonotonicNanoseconds() : 0;
-  const Status status = ExecuteWithJoined(operation, resources, deadline, channel);
+  const bool usual = !Is(kSomeJoined);
+  const Status status = usual ? ExecuteSafely(options_.topology, operation, resources, deadline, channel)
+                              : ExecuteAmongJoined(operation, resources, deadline, channel);
+  if (usual && Is(kSomeJoined) && status.ok()) joining_.Correct(operation, channel->index, sequence);
   if (began_ns != 0) timeline_.Add(OperationEvent(operation, channel->index, sequence, began_ns));
   if (status.ok()) {
     watch_.End(channel->index, true);
@@ -418,7 +534,7 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel
         run = plan->order().Next();
         if (!run) return;
         --plan->waiting;
-        if (joining_) changed_.notify_all();
+        if (Is(kJoining)) changed_.notify_all();
       }
       const Status status = RunWatched(run->operation, resources, run->deadline, channel);
       scheduler_->CallOutside([&] { run->done(status); });
@@ -458,6 +574,7 @@ void Engine::NegotiateBuckets(const std::shared_ptr<Plan>& plan) {
 
 void Engine::Fail(const Status& status) {
   if (!failure_.Set(status)) return;
+  unusual_ |= kFailed;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (started_) {
@@ -467,6 +584,8 @@ void Engine::Fail(const Status& status) {
   }
   CancelPending(status);
   changed_.notify_all();
+  set_up_.Wake();
+  joining_.Wake();
   if (options_.on_failure) options_.on_failure();
 }
 
@@ -518,7 +637,7 @@ void Engine::Shutdown(double timeout_s) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (shut_down_) return;
     shut_down_ = true;
-    closing_ = true;
+    unusual_ |= kClosing;
   }
   const bool failed = failure_.failed();
   Fail(Status(Code::kCancelled, "the communicator was shut down on this rank"));
@@ -552,17 +671,14 @@ EngineCounters Engine::counters() const {
 
 Status Engine::Synchronise(Deadline deadline, const Status& mine, Status* objection) {
   if (options_.topology.size == 1) return Status::Ok();
-  std::unique_lock<std::mutex> lock(mutex_);
-  go_ = false;
+  set_up_.Close();
   star_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
-  const bool done = changed_.wait_until(lock, deadline.when(), [this] { return go_ || failure_.failed(); });
+  const auto go = set_up_.Wait(deadline, failure_);
   if (failure_.failed()) return failure_.Get();
-  if (done && objection != nullptr) *objection = objection_;
-  if (done) return Status::Ok();
+  if (go && objection != nullptr) *objection = go->objection;
+  if (go) return Status::Ok();
   if (!is_root()) return Status(Code::kDeadlineExceeded, "rank 0 did not say that all ranks are ready", 0);
-  std::vector<int> missing;
-  for (int rank = 0; rank < options_.topology.size; ++rank)
-    if (ready_.count(rank) == 0) missing.push_back(rank);
+  const std::vector<int> missing = set_up_.missing();
   return Status(Code::kDeadlineExceeded, RankList(missing) + " did not get ready", missing.front());
 }
 

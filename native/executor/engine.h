@@ -28,8 +28,10 @@
 #include "control/star.h"
 #include "executor/bucket_order.h"
 #include "executor/departures.h"
-#include "executor/joining.h"
+#include "executor/join_protocol.h"
+#include "executor/messages.h"
 #include "executor/scheduler.h"
+#include "executor/set_up_barrier.h"
 #include "executor/timeline.h"
 #include "executor/watch.h"
 
@@ -73,13 +75,16 @@ struct EngineCounters {
   uint64_t pending = 0;
 };
 
-class Engine final : public StarHandler {
+class Engine final : public StarHandler, private JoinProtocol::Host {
  public:
   explicit Engine(EngineOptions options);
   ~Engine() override;  // shuts down if nobody has
 
   // Before the star is started: where to send. Not called in a world of one.
-  void Attach(Star* star) { star_ = star; }
+  void Attach(Star* star) {
+    star_ = star;
+    joining_.Attach(star);
+  }
   // Connects the other parts, which must outlive the engine, and starts the progress thread. `arena`
   // may be nullptr; `add_connection` takes data connections of peers.
   Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
@@ -103,10 +108,10 @@ class Engine final : public StarHandler {
 
   // Ends everything here with CANCELLED and at the peers with ABORTED.
   void Abort(const std::string& cause);
-  // Ends everything here with `status`, tells nobody. For failures that the peers see for themselves.
-  void Fail(const Status& status);
+  // Ends everything here with `status`. For failures that the peers see for themselves.
+  void Fail(const Status& status) override;
   // Ends everything here and at the peers with `status`. Never blocks.
-  void FailEverywhere(const Status& status) { FailAll(status); }
+  void FailEverywhere(const Status& status) override { FailAll(status); }
   // To rank 0, and from rank 0 to every rank; in the order sent. Not in a world of one.
   void SendNote(const std::string& payload);
   void SendNoteToAll(const std::string& payload);
@@ -151,8 +156,13 @@ class Engine final : public StarHandler {
 
   class CallerWaiter;
 
+  // What keeps an operation from running as usual: one look at it is what every operation pays for all of that.
+  enum : uint32_t { kFailed = 1, kClosing = 2, kJoining = 4, kSomeJoined = 8 };
+  bool Is(uint32_t what) const { return (unusual_.load() & what) != 0; }
+
   bool is_root() const { return options_.topology.rank == 0; }
-  // The operation's deadline from now on; gives it the default timeout if it has none.
+  void Complete(Operation* operation) const;  // with what the engine knows: the default timeout, who contributes
+  // The operation's deadline from now on; completes it.
   Deadline Start(Operation* operation) const;
   std::string Call(int rank) const;  // how messages call a rank
 
@@ -160,7 +170,9 @@ class Engine final : public StarHandler {
   Status RunInline(Operation* operation);
   Status RunOnCaller(const Operation& operation, const Prepared* prepared);
   Status RunOnProgress(Operation* operation);
-  Status DoOnProgress(uint32_t channel_index, const std::function<Status(const Resources&, Channel*)>& task);
+  Status DoOnProgress(const Operation& title, uint32_t channel_index,
+                      const std::function<Status(const Resources&, Channel*)>& task);
+  Status NotEnded(const std::string& what);
   Status ProbeWatched(const Operation& title, const Resources& resources, Deadline deadline, Channel* channel);
   Status BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
@@ -168,10 +180,8 @@ class Engine final : public StarHandler {
   Status Admit() const;
   static Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
                               Deadline deadline, Channel* channel, const Prepared* prepared = nullptr);
-  // `prepared`: the operation as it is, if it is known.
-  Status ExecuteWithJoined(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel,
-                           const Prepared* prepared = nullptr);
-  Status CallJoined(const Operation& operation, uint32_t channel, uint64_t sequence);
+  Status ExecuteAmongJoined(const Operation& operation, const Resources& resources, Deadline deadline,
+                            Channel* channel);
   void AllocateOutside(Operation* operation);
   void RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
   void NegotiateBuckets(const std::shared_ptr<Plan>& plan);
@@ -195,23 +205,14 @@ class Engine final : public StarHandler {
   void OnReady(int from, const std::string& payload);
   void OnGo(const std::string& payload);
   void OnJoin(int from, const std::string& payload);
-  void OnJoined(const std::string& payload);
-  void OnMissing(int from, const std::string& payload);
-  void OnStandIn(const std::string& payload);
-  void OnAllJoined(const std::string& payload);
-  void OnJoinTimeout(int from, const std::string& payload);
-  void AnnounceJoins();
-  void Order(const std::vector<JoinDesk::Order>& orders);
+  void OnJoining(int from, Message type, const std::string& payload);
   void Protocol(const Status& malformed, int from);
 
-  // Joining (the thread that joins).
-  Status BeginJoin();
-  Status WaitUntilNothingRuns();
-  Result<int> StandInUntilAllJoin(double timeout_s);
-  void Take(const StandIn& stand_in);
-  void RunStandIn(const StandIn& stand_in, const Resources& resources, Channel* channel);
-  Status LeftWithoutJoining() const;
-  Status NotAllJoined(double timeout_s) const;
+  // JoinProtocol::Host.
+  Status WaitUntilNothingRuns() override;
+  void RunInTurn(uint32_t channel, const Scheduler::Task& task) override;
+  void RunHere(Operation* operation, const Resources& resources, Channel* channel) override;
+  Deadline EndOfWhatIsBegun() const;
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
   void StartVerdict(const Verdict& verdict);
@@ -239,8 +240,9 @@ class Engine final : public StarHandler {
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
   Departures departures_;
+  SetUpBarrier set_up_;
   Timeline timeline_;
-  JoinedRanks joined_;
+  JoinProtocol joining_;
 
   OwnedMutex inline_mutex_;  // one call on a caller's thread at a time
   Channel inline_channel_;
@@ -248,23 +250,15 @@ class Engine final : public StarHandler {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool started_ = false;
-  std::atomic<bool> closing_{false};
+  std::atomic<uint32_t> unusual_{0};
   bool shut_down_ = false;
-  bool go_ = false;
-  bool probes_ = false;                                 // rank 0 wants the link measured
-  Status objection_;                                    // of the last synchronisation
+  std::atomic<bool> probes_{false};                     // rank 0 wants the link measured
   std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
   std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;
-  std::atomic<bool> joining_{false};  // this rank has joined; written under the mutex
-  std::deque<StandIn> stand_ins_;     // what it has been told to take part in
-  std::optional<int> all_joined_;     // the rank that joined last
-  std::set<int> ready_;               // rank 0
 
   // Monitor thread only.
-  NegotiationTable table_;     // rank 0
-  JoinDesk join_desk_;         // rank 0
-  Status gathered_objection_;  // rank 0: of those who are ready
+  NegotiationTable table_;  // rank 0
   FailureArbiter arbiter_;
   Deadline::Clock::time_point last_busy_{};
   Deadline::Clock::time_point next_look_{};  // at what waits

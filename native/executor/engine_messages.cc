@@ -35,23 +35,17 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnLeft(payload);
     case Message::kJoin:
       return OnJoin(from, payload);
-    case Message::kJoined:
-      return OnJoined(payload);
-    case Message::kNoted:
-      Order(join_desk_.Acknowledge());
-      return AnnounceJoins();
-    case Message::kMissing:
-      return OnMissing(from, payload);
-    case Message::kStandIn:
-      return OnStandIn(payload);
-    case Message::kAllJoined:
-      return OnAllJoined(payload);
-    case Message::kJoinTimeout:
-      return OnJoinTimeout(from, payload);
     case Message::kForget:
       return OnForget(from, payload);
     case Message::kFreed:
       return OnFreed(payload);
+    case Message::kJoined:
+    case Message::kNoted:
+    case Message::kMissing:
+    case Message::kStandIn:
+    case Message::kAllJoined:
+    case Message::kJoinTimeout:
+      return OnJoining(from, static_cast<Message>(type), payload);
     case Message::kNote:
       if (options_.on_note) return options_.on_note(from, payload);
       break;
@@ -67,28 +61,17 @@ void Engine::OnReady(int from, const std::string& payload) {
   Status objection;
   const Status decoded = Decode(payload, &objection);
   if (!decoded.ok()) return Protocol(decoded, from);
-  if (gathered_objection_.ok() && !objection.ok()) gathered_objection_ = objection.WithContext(Call(from));
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ready_.insert(from);
-    if (static_cast<int>(ready_.size()) < options_.topology.size) return;
-    ready_.clear();
-  }
-  const Go go{options_.probe_link, std::exchange(gathered_objection_, Status::Ok())};
-  star_->SendToAll(static_cast<uint8_t>(Message::kGo), Encode(go));
+  if (!objection.ok()) objection = objection.WithContext(Call(from));
+  const auto gathered = set_up_.Arrive(from, objection);
+  if (gathered) star_->SendToAll(static_cast<uint8_t>(Message::kGo), Encode(Go{options_.probe_link, *gathered}));
 }
 
 void Engine::OnGo(const std::string& payload) {
   Go go;
   const Status decoded = Decode(payload, &go);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    go_ = true;
-    probes_ = go.probe;
-    objection_ = go.objection;
-  }
-  changed_.notify_all();
+  probes_ = go.probe;
+  set_up_.Open(go);
 }
 
 void Engine::OnRequest(int from, const std::string& payload) {
@@ -149,7 +132,7 @@ void Engine::StartVerdict(const Verdict& verdict) {
     next = std::make_shared<Pending>(std::move(found->second.front()));
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
-    if (joining_) changed_.notify_all();
+    if (Is(kJoining)) changed_.notify_all();
   }
   const bool taken = verdict.refusal.ok()
                          ? scheduler_->Submit(kNegotiatedChannel,
@@ -235,7 +218,7 @@ void Engine::OnView(int from, const std::string& payload) {
   FailureArbiter::View view;
   const Status decoded = Decode(payload, &view);
   if (!decoded.ok()) return Protocol(decoded, from);
-  view.excused = join_desk_.joined(from);
+  view.excused = joining_.has_joined(from);
   Act(arbiter_.OnView(from, std::move(view)));
 }
 
@@ -271,14 +254,32 @@ Status Engine::BlockedBy(int rank, const Progress& progress) {
       if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
   }
   if (!waiting.empty()) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(waiting));
-  return LeftWithoutJoining();
+  return joining_.LeftWithoutJoining();
 }
 
 void Engine::OnClosed(int rank, const Status& why) {
-  if (departures_.Close(rank) || closing_) return;
+  if (departures_.Close(rank) || Is(kClosing)) return;
   Observe({FailureArbiter::Event::kLost,
            Status(Code::kPeerLost, Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")",
                   rank)});
+}
+
+void Engine::OnJoin(int from, const std::string& payload) {
+  Progress progress;
+  const Status decoded = Decode(payload, &progress);
+  if (!decoded.ok()) return Protocol(decoded, from);
+  if (joining_.has_joined(from)) return Protocol(Status(Code::kProtocol, "joined twice"), from);
+  if (joining_.Arrive(from, progress)) return table_.Return();
+  for (const Verdict& verdict : table_.Join(from))
+    star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(verdict));
+}
+
+void Engine::OnJoining(int from, Message type, const std::string& payload) {
+  // Before this rank says that it knows: an operation that ends after that looks who has joined.
+  if (type == Message::kJoined) unusual_ |= kSomeJoined;
+  const Status handled = joining_.OnMessage(from, type, payload);
+  if (!handled.ok()) return Protocol(handled, from);
+  if (type == Message::kAllJoined) unusual_ &= ~uint32_t{kSomeJoined};
 }
 
 void Engine::OnDataConnection(int peer, UniqueFd fd) {
@@ -301,8 +302,8 @@ std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_
   Act(arbiter_.OnTime(now));
   // The monitor asks after each batch of messages: what waits is not gone through for each of them.
   if (!ticking_.load() || now >= next_look_) LookAtWaiting(now);
-  AnnounceJoins();
-  std::optional<Deadline::Clock::time_point> next = join_desk_.due();
+  joining_.Announce();
+  std::optional<Deadline::Clock::time_point> next = joining_.due();
   const auto consider = [&next](Deadline::Clock::time_point when) { next = next ? std::min(*next, when) : when; };
   if (ticking_.load()) consider(next_look_);
   if (arbiter_.due()) consider(*arbiter_.due());

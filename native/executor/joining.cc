@@ -50,9 +50,9 @@ std::vector<int> JoinedRanks::ranks() const {
   return ranks;
 }
 
-JoinedRanks::Contributors JoinedRanks::ContributorsOf(uint32_t channel, uint64_t sequence) const {
+JoinedRanks::Numbers JoinedRanks::ContributorsOf(uint32_t channel, uint64_t sequence) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  Contributors contributors{size_, size_};
+  Numbers contributors{size_, size_};
   for (const auto& [rank, progress] : joined_) {
     const uint64_t missed = CountOf(progress, channel);  // the first operation without it
     if (missed <= sequence) --contributors.now;

@@ -8,6 +8,7 @@
 #ifndef TFCOLLECTIVE_EXECUTOR_JOINING_H_
 #define TFCOLLECTIVE_EXECUTOR_JOINING_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -39,27 +40,31 @@ StandIn StandInOf(uint32_t channel, uint64_t sequence, const Operation& operatio
 bool TakesStandIns(const Operation& operation);
 
 // What one rank knows about the joined ones. Thread-safe.
-class JoinedRanks {
+class JoinedRanks final : public Contributors {
  public:
   explicit JoinedRanks(int size) : size_(size) {}
+
+  // At least 1: a stand-in, whose result is not read, may find none.
+  int Count(uint32_t channel, uint64_t sequence) const override {
+    return any() ? std::max(1, ContributorsOf(channel, sequence).now) : size_;
+  }
 
   // `rank` had completed `progress` when it joined.
   void Add(int rank, const Progress& progress);
   // All have joined: all are back.
   void Clear();
 
-  // Cheap: for every operation's way.
   bool any() const { return any_.load(); }
   bool Needs(uint32_t channel, uint64_t sequence) const;
   std::vector<int> ranks() const;
 
   // How many ranks contribute to an operation, and how many would if nobody had joined just before it. All
   // ranks know the second number when the operation begins, the first one only when it has ended.
-  struct Contributors {
+  struct Numbers {
     int now = 0;
     int before = 0;
   };
-  Contributors ContributorsOf(uint32_t channel, uint64_t sequence) const;
+  Numbers ContributorsOf(uint32_t channel, uint64_t sequence) const;
 
  private:
   const int size_;

@@ -1,6 +1,8 @@
 // What a callback may do: use a thread's stack, take its time while no lock is held, and not wait for itself.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -219,6 +221,37 @@ TEST_P(CallbackTest, ThatIsCancelledHoldsNoLock) {
     EXPECT_EQ(code, TFC_MISMATCH);
     EXPECT_EQ(here, TFC_FAILED_PRECONDITION);
     EXPECT_EQ(elsewhere, TFC_MISMATCH);
+  });
+}
+
+// An operation behind a callback that blocks has ended long after its timeout on no rank, although its memory is in
+// use until the callback returns.
+TEST(BlockingCallbackTest, EndsTheCommunicatorAfterTheTimeoutOfWhatWaitsForIt) {
+  std::atomic<bool> blocks{false}, ended{false};
+  WorldOptions options = World(2, TFC_TRANSPORT_TCP);
+  options.op_timeout_s = 60;
+  RunWorld(options, [&](int rank, tfc_communicator* communicator) {
+    const tfc_request barrier = MakeRequest(TFC_BARRIER, TFC_FLOAT32, TFC_SUM, "b");
+    std::vector<float> values(3, 1);
+    const tfc_span span{values.data(), values.data(), 3};
+    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM);
+    request.spans = &span;
+    request.num_spans = 1;
+    Callback blocking([&](int code) {
+      EXPECT_EQ(code, TFC_OK);
+      blocks = blocks || rank == 0;
+      for (int i = 0; rank == 0 && !ended && i < 60 * 200; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    });
+    ASSERT_EQ(tfc_submit(communicator, &barrier, &Callback::Done, &blocking, nullptr), TFC_OK);
+    while (!blocks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (rank == 0) request.timeout_s = 0.2;
+    const CallResult result = RunNow(communicator, request);
+    EXPECT_EQ(result.code, TFC_INTERNAL) << result.message;
+    EXPECT_EQ(result.peer, 0);
+    EXPECT_NE(result.message.find("has not ended on rank 0"), std::string::npos) << result.message;
+    if (rank == 1) ended = true;
+    blocking.Await();
   });
 }
 

@@ -1,0 +1,235 @@
+#include "executor/join_protocol.h"
+
+#include <utility>
+#include <vector>
+
+#include "backends/cpu/algorithms/pieces.h"
+#include "base/rank_texts.h"
+#include "control/timing.h"
+
+namespace tfc {
+namespace {
+
+// Averages of integers are divided by the right number to begin with.
+bool NeedsCorrection(const Operation& operation) {
+  return operation.collective == Collective::kAllReduce && operation.op == Op::kAverage &&
+         !operation.AveragesIntegers();
+}
+
+ConstSpans Readable(const MutableSpans& spans) {
+  ConstSpans readable;
+  for (const MutableSpan& span : spans) readable.push_back({span.data, span.size});
+  return readable;
+}
+
+}  // namespace
+
+// ---- operations that joined ranks may be missing from -------------------------------------------
+
+Status JoinProtocol::Call(const Operation& operation, uint32_t channel, uint64_t sequence) {
+  if (!joined_.Needs(channel, sequence)) return Status::Ok();
+  if (!TakesStandIns(operation)) {
+    host_->FailEverywhere(Unjoinable(operation.Describe(), joined_.ranks()));
+    return failure_->Get();
+  }
+  star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(StandInOf(channel, sequence, operation)));
+  return Status::Ok();
+}
+
+void JoinProtocol::Correct(const Operation& operation, uint32_t channel, uint64_t sequence) const {
+  if (!NeedsCorrection(operation)) return;
+  const auto contributors = joined_.ContributorsOf(channel, sequence);
+  if (contributors.now == 0 || contributors.now == contributors.before) return;  // of none: nothing reads it
+  Reduction correction;
+  correction.dtype = operation.dtype;
+  correction.postscale = contributors.before;
+  correction.divisor = contributors.now;
+  ScaleSpans(correction, Readable(operation.output), operation.output);
+}
+
+// ---- the rank that joins ------------------------------------------------------------------------
+
+Result<int> JoinProtocol::Join(double timeout_s) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    joining_ = true;
+  }
+  const Status left = LeftWithoutJoining();
+  if (!left.ok()) host_->Fail(left);
+  const Status begun = host_->WaitUntilNothingRuns();
+  if (begun.ok()) star_->Send(0, static_cast<uint8_t>(Message::kJoin), Encode(watch_->progress()));
+  Result<int> last = begun.ok() ? ContributeUntilAllJoin(timeout_s) : begun;
+  std::lock_guard<std::mutex> lock(mutex_);
+  joining_ = false;
+  all_joined_.reset();
+  stand_ins_.clear();
+  return last;
+}
+
+void JoinProtocol::Wake() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  changed_.notify_all();
+}
+
+Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
+  Deadline deadline = Deadline::After(timeout_s);
+  bool asked = false;  // rank 0, who alone knows of all joins
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    const bool woken = changed_.wait_until(lock, deadline.when(),
+                                           [this] { return failure_->failed() || all_joined_ || !stand_ins_.empty(); });
+    if (failure_->failed()) return failure_->Get();
+    if (!woken && !std::exchange(asked, true)) {
+      star_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
+      deadline = Deadline::After(timing::kRootAnswer);
+      continue;
+    }
+    if (!woken) {
+      lock.unlock();
+      host_->FailEverywhere(Status(Code::kDeadlineExceeded, "join timed out: rank 0 does not answer", 0));
+      return failure_->Get();
+    }
+    if (stand_ins_.empty()) {
+      const int last = *all_joined_;
+      lock.unlock();
+      // Our part in the last operations may still be under way, though the others have ended them.
+      TFC_RETURN_IF_ERROR(host_->WaitUntilNothingRuns());
+      return last;
+    }
+    const StandIn stand_in = std::move(stand_ins_.front());
+    stand_ins_.pop_front();
+    lock.unlock();
+    host_->RunInTurn(stand_in.channel, [this, stand_in](const Resources& resources, Channel* channel) {
+      Run(stand_in, resources, channel);
+    });
+    lock.lock();
+    deadline = Deadline::After(timeout_s);
+    asked = false;
+  }
+}
+
+void JoinProtocol::Run(const StandIn& stand_in, const Resources& resources, Channel* channel) {
+  if (stand_in.sequence != channel->sequence)
+    return host_->FailEverywhere(
+        Status(Code::kInternal, stand_in.operation.Title() + ": a joined rank is at operation " +
+                                    std::to_string(channel->sequence) + " of a channel, not at " +
+                                    std::to_string(stand_in.sequence)));
+  std::vector<std::byte> zeros;
+  try {
+    zeros.resize(stand_in.bytes);
+  } catch (const std::exception&) {
+    return host_->FailEverywhere(
+        Status(Code::kResourceExhausted,
+               stand_in.operation.Title() + ": no memory for " + std::to_string(stand_in.bytes) + " bytes of zeros"));
+  }
+  Operation operation = stand_in.operation;
+  operation.input = {{zeros.data(), zeros.size()}};
+  operation.output = {{zeros.data(), zeros.size()}};
+  host_->RunHere(&operation, resources, channel);
+}
+
+Status JoinProtocol::LeftWithoutJoining() const {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!joining_ || all_joined_) return Status::Ok();
+  }
+  const Status left = watch_->NobodyLeft("join");
+  if (left.ok()) return left;
+  return Status(
+      Code::kPeerLost,
+      "rank " + std::to_string(left.peer()) + " has left without joining: every rank calls join at the end of its data",
+      left.peer());
+}
+
+// ---- messages -----------------------------------------------------------------------------------
+
+bool JoinProtocol::Takes(Message type) {
+  return type == Message::kJoined || type == Message::kNoted || type == Message::kMissing ||
+         type == Message::kStandIn || type == Message::kAllJoined || type == Message::kJoinTimeout;
+}
+
+Status JoinProtocol::OnMessage(int from, Message type, const std::string& payload) {
+  if (type == Message::kJoined) return OnJoined(payload);
+  if (type == Message::kNoted) {
+    Order(desk_.Acknowledge());
+    Announce();
+  } else if (type == Message::kMissing) {
+    StandIn stand_in;
+    TFC_RETURN_IF_ERROR(Decode(payload, &stand_in));
+    Order(desk_.Ask(std::move(stand_in)));
+    Announce();
+  } else if (type == Message::kStandIn) {
+    StandIn stand_in;
+    TFC_RETURN_IF_ERROR(Decode(payload, &stand_in));
+    std::lock_guard<std::mutex> lock(mutex_);
+    stand_ins_.push_back(std::move(stand_in));
+    changed_.notify_all();
+  } else if (type == Message::kAllJoined) {
+    int last = 0;
+    TFC_RETURN_IF_ERROR(DecodeRank(payload, &last));
+    joined_.Clear();
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_joined_ = last;
+    changed_.notify_all();
+  } else if (type == Message::kJoinTimeout) {
+    double seconds = 0;
+    TFC_RETURN_IF_ERROR(DecodeSeconds(payload, &seconds));
+    // The desk has let go of everything if all have joined meanwhile: then the rank hears of that.
+    if (desk_.joined(from)) host_->FailEverywhere(NotAllJoined(seconds));
+  }
+  return Status::Ok();
+}
+
+Status JoinProtocol::OnJoined(const std::string& payload) {
+  Joins joins;
+  TFC_RETURN_IF_ERROR(Decode(payload, &joins));
+  for (const auto& [rank, progress] : joins) joined_.Add(rank, progress);
+  std::vector<StandIn> missing;
+  Status refusal;
+  watch_->VisitRunning([&](uint32_t channel, uint64_t sequence, const Operation& operation) {
+    if (!joined_.Needs(channel, sequence)) return;
+    if (!TakesStandIns(operation)) refusal = Unjoinable(operation.Describe(), joined_.ranks());
+    missing.push_back(StandInOf(channel, sequence, operation));
+  });
+  star_->Send(0, static_cast<uint8_t>(Message::kNoted), "");
+  if (!refusal.ok()) {
+    host_->FailEverywhere(refusal);
+    return Status::Ok();
+  }
+  for (const StandIn& stand_in : missing) star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(stand_in));
+  return Status::Ok();
+}
+
+bool JoinProtocol::Arrive(int rank, const Progress& progress) {
+  if (!desk_.Join(rank, progress)) {
+    Announce();
+    return false;
+  }
+  desk_.Clear();  // no rank runs anything that another one is missing from
+  star_->SendToAll(static_cast<uint8_t>(Message::kAllJoined), EncodeRank(rank));
+  return true;
+}
+
+void JoinProtocol::Announce() {
+  if (!desk_.due()) return;
+  const Joins joins = desk_.TakeAnnouncement(Deadline::Clock::now());
+  if (!joins.empty()) star_->SendToAll(static_cast<uint8_t>(Message::kJoined), Encode(joins));
+}
+
+void JoinProtocol::Order(const std::vector<JoinDesk::Order>& orders) {
+  for (const JoinDesk::Order& order : orders)
+    star_->Send(order.ranks, static_cast<uint8_t>(Message::kStandIn), Encode(order.stand_in));
+}
+
+Status JoinProtocol::NotAllJoined(double timeout_s) const {
+  std::vector<int> others;
+  for (int rank = 0; rank < size_; ++rank)
+    if (!desk_.joined(rank)) others.push_back(rank);
+  return Status(Code::kDeadlineExceeded,
+                "join timed out after " + std::to_string(static_cast<int>(timeout_s + 0.5)) +
+                    " s: " + RankList(others) + (others.size() == 1 ? " has" : " have") +
+                    " neither joined nor called a collective",
+                others.front());
+}
+
+}  // namespace tfc

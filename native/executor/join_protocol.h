@@ -1,0 +1,96 @@
+// Joining as one rank takes part in it: as a rank that runs operations without the joined ones, as a joined rank that
+// takes part with zeros, and as rank 0. See joining.h.
+#ifndef TFCOLLECTIVE_EXECUTOR_JOIN_PROTOCOL_H_
+#define TFCOLLECTIVE_EXECUTOR_JOIN_PROTOCOL_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "communicator/failure.h"
+#include "communicator/operation.h"
+#include "control/star.h"
+#include "executor/joining.h"
+#include "executor/messages.h"
+#include "executor/scheduler.h"
+#include "executor/watch.h"
+
+namespace tfc {
+
+class JoinProtocol {
+ public:
+  // What it needs of the engine.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // Waits until all that this rank has begun has ended.
+    virtual Status WaitUntilNothingRuns() = 0;
+    // Runs the task on the channel, after what is there.
+    virtual void RunInTurn(uint32_t channel, const Scheduler::Task& task) = 0;
+    // Runs an operation as any other one, to its end and within its timeout.
+    virtual void RunHere(Operation* operation, const Resources& resources, Channel* channel) = 0;
+    // Ends everything here, and everything here and at the peers.
+    virtual void Fail(const Status& status) = 0;
+    virtual void FailEverywhere(const Status& status) = 0;
+  };
+
+  // All must outlive this object.
+  JoinProtocol(int size, WatchList* watch, const FirstFailure* failure, Host* host)
+      : size_(size), watch_(watch), failure_(failure), host_(host), joined_(size), desk_(size) {}
+  void Attach(Star* star) { star_ = star; }
+
+  // On the thread that joins.
+  Result<int> Join(double timeout_s);
+  // There is a failure.
+  void Wake();
+
+  // For operations.
+  const JoinedRanks& joined() const { return joined_; }
+  // Lets rank 0 tell the joined ranks that they are missing from this operation.
+  Status Call(const Operation& operation, uint32_t channel, uint64_t sequence);
+  // Turns an average of the ranks that contributed before it began into one of those that did.
+  void Correct(const Operation& operation, uint32_t channel, uint64_t sequence) const;
+
+  // On the monitor thread.
+  static bool Takes(Message type);
+  // PROTOCOL if the message is none.
+  Status OnMessage(int from, Message type, const std::string& payload);
+  // At rank 0: `rank` joins. True if all have now.
+  bool Arrive(int rank, const Progress& progress);
+  bool has_joined(int rank) const { return desk_.joined(rank); }
+  // Tells all ranks of the joins that matter to them.
+  void Announce();
+  std::optional<Deadline::Clock::time_point> due() const { return desk_.due(); }
+  // PEER_LOST if this rank waits in vain, because a rank has left.
+  Status LeftWithoutJoining() const;
+
+ private:
+  Result<int> ContributeUntilAllJoin(double timeout_s);
+  void Run(const StandIn& stand_in, const Resources& resources, Channel* channel);
+  Status OnJoined(const std::string& payload);
+  void Order(const std::vector<JoinDesk::Order>& orders);
+  Status NotAllJoined(double timeout_s) const;
+
+  const int size_;
+  WatchList* const watch_;
+  const FirstFailure* const failure_;
+  Host* const host_;
+  Star* star_ = nullptr;
+  JoinedRanks joined_;
+  JoinDesk desk_;  // rank 0; monitor thread only
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool joining_ = false;           // this rank has joined
+  std::deque<StandIn> stand_ins_;  // what it has to take part in
+  std::optional<int> all_joined_;  // the rank that joined last
+};
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_EXECUTOR_JOIN_PROTOCOL_H_
