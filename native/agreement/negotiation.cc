@@ -125,7 +125,7 @@ Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
     return verdict;
   }
   const Request& first = entry.requests.begin()->second;
-  if (static_cast<int>(entry.requests.size()) < world_size_ && !first.takes_stand_ins) {
+  if (static_cast<int>(entry.requests.size()) < world_size_ && !first.takes_zero_contributions) {
     verdict.refusal = Unjoinable(first.view, std::vector<int>(joined_.begin(), joined_.end()));
     return verdict;
   }

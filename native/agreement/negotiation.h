@@ -22,9 +22,9 @@ struct Request {
   std::string name;
   bool is_plan = false;
   uint64_t signature = 0;
-  std::string view;              // what the rank asks for, for people; what follows a tab in a line is not compared
-  double timeout_s = 0.0;        // from the first rank's wish
-  bool takes_stand_ins = false;  // joined ranks may be missing
+  std::string view;        // what the rank asks for, for people; what follows a tab in a line is not compared
+  double timeout_s = 0.0;  // from the first rank's wish
+  bool takes_zero_contributions = false;  // joined ranks may be missing
 };
 
 inline constexpr uint32_t kNoPlanChannel = 0;

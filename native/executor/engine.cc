@@ -43,7 +43,7 @@ class Engine::CallerWaiter final : public Waiter {
     watched_ = true;
     deadline_ = Deadline::After(operation_.timeout_s);
     TFC_RETURN_IF_ERROR(engine_.BeginWatched(operation_, kInlineChannel, sequence_));
-    // Whoever has joined since it began was not told that this operation needs a stand-in.
+    // Whoever has joined since it began was not told that this operation needs a contribution of zeros.
     return engine_.Is(kSomeJoined) ? engine_.joining_.Call(operation_, kInlineChannel, sequence_) : Status::Ok();
   }
 
@@ -428,7 +428,7 @@ Request Engine::RequestFor(const Operation& operation) const {
   request.name = operation.name;
   request.signature = operation.Signature();
   request.view = operation.Describe();
-  request.takes_stand_ins = TakesStandIns(operation);
+  request.takes_zero_contributions = TakesZeroContributions(operation);
   request.timeout_s = operation.timeout_s;
   return request;
 }
@@ -512,7 +512,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
     Request request;
     request.name = spec.name;
     request.is_plan = true;
-    request.takes_stand_ins = spec.op == Op::kAverage || spec.op == Op::kSum;
+    request.takes_zero_contributions = spec.op == Op::kAverage || spec.op == Op::kSum;
     request.signature = HashText(WithoutLabels(spec.signature));
     request.view = spec.signature;
     request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;

@@ -42,7 +42,7 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
     case Message::kJoined:
     case Message::kNoted:
     case Message::kMissing:
-    case Message::kStandIn:
+    case Message::kZeroContribution:
     case Message::kAllJoined:
     case Message::kJoinTimeout:
       return OnJoining(from, static_cast<Message>(type), payload);

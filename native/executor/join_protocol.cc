@@ -28,11 +28,11 @@ ConstSpans Readable(const MutableSpans& spans) {
 
 Status JoinProtocol::Call(const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (!joined_.Needs(channel, sequence)) return Status::Ok();
-  if (!TakesStandIns(operation)) {
+  if (!TakesZeroContributions(operation)) {
     host_->FailEverywhere(Unjoinable(operation.Describe(), joined_.ranks()));
     return failure_->Get();
   }
-  star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(StandInOf(channel, sequence, operation)));
+  star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(ZeroContributionOf(channel, sequence, operation)));
   return Status::Ok();
 }
 
@@ -62,7 +62,7 @@ Result<int> JoinProtocol::Join(double timeout_s) {
   std::lock_guard<std::mutex> lock(mutex_);
   joining_ = false;
   all_joined_.reset();
-  stand_ins_.clear();
+  contributions_.clear();
   return last;
 }
 
@@ -76,8 +76,8 @@ Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
   bool asked = false;  // rank 0, who alone knows of all joins
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    const bool woken = changed_.wait_until(lock, deadline.when(),
-                                           [this] { return failure_->failed() || all_joined_ || !stand_ins_.empty(); });
+    const bool woken = changed_.wait_until(
+        lock, deadline.when(), [this] { return failure_->failed() || all_joined_ || !contributions_.empty(); });
     if (failure_->failed()) return failure_->Get();
     if (!woken && !std::exchange(asked, true)) {
       star_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
@@ -89,18 +89,18 @@ Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
       host_->FailEverywhere(Status(Code::kDeadlineExceeded, "join timed out: rank 0 does not answer", 0));
       return failure_->Get();
     }
-    if (stand_ins_.empty()) {
+    if (contributions_.empty()) {
       const int last = *all_joined_;
       lock.unlock();
       // Our part in the last operations may still be under way, though the others have ended them.
       TFC_RETURN_IF_ERROR(host_->WaitUntilNothingRuns());
       return last;
     }
-    const StandIn stand_in = std::move(stand_ins_.front());
-    stand_ins_.pop_front();
+    const ZeroContribution contribution = std::move(contributions_.front());
+    contributions_.pop_front();
     lock.unlock();
-    host_->RunInTurn(stand_in.channel, [this, stand_in](const Resources& resources, Channel* channel) {
-      Run(stand_in, resources, channel);
+    host_->RunInTurn(contribution.channel, [this, contribution](const Resources& resources, Channel* channel) {
+      Run(contribution, resources, channel);
     });
     lock.lock();
     deadline = Deadline::After(timeout_s);
@@ -108,21 +108,21 @@ Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
   }
 }
 
-void JoinProtocol::Run(const StandIn& stand_in, const Resources& resources, Channel* channel) {
-  if (stand_in.sequence != channel->sequence)
+void JoinProtocol::Run(const ZeroContribution& contribution, const Resources& resources, Channel* channel) {
+  if (contribution.sequence != channel->sequence)
     return host_->FailEverywhere(
-        Status(Code::kInternal, stand_in.operation.Title() + ": a joined rank is at operation " +
+        Status(Code::kInternal, contribution.operation.Title() + ": a joined rank is at operation " +
                                     std::to_string(channel->sequence) + " of a channel, not at " +
-                                    std::to_string(stand_in.sequence)));
+                                    std::to_string(contribution.sequence)));
   std::vector<std::byte> zeros;
   try {
-    zeros.resize(stand_in.bytes);
+    zeros.resize(contribution.bytes);
   } catch (const std::exception&) {
-    return host_->FailEverywhere(
-        Status(Code::kResourceExhausted,
-               stand_in.operation.Title() + ": no memory for " + std::to_string(stand_in.bytes) + " bytes of zeros"));
+    return host_->FailEverywhere(Status(
+        Code::kResourceExhausted,
+        contribution.operation.Title() + ": no memory for " + std::to_string(contribution.bytes) + " bytes of zeros"));
   }
-  Operation operation = stand_in.operation;
+  Operation operation = contribution.operation;
   operation.input = {{zeros.data(), zeros.size()}};
   operation.output = {{zeros.data(), zeros.size()}};
   host_->RunHere(&operation, resources, channel);
@@ -145,24 +145,24 @@ Status JoinProtocol::LeftWithoutJoining() const {
 
 bool JoinProtocol::Takes(Message type) {
   return type == Message::kJoined || type == Message::kNoted || type == Message::kMissing ||
-         type == Message::kStandIn || type == Message::kAllJoined || type == Message::kJoinTimeout;
+         type == Message::kZeroContribution || type == Message::kAllJoined || type == Message::kJoinTimeout;
 }
 
 Status JoinProtocol::OnMessage(int from, Message type, const std::string& payload) {
   if (type == Message::kJoined) return OnJoined(payload);
   if (type == Message::kNoted) {
-    Order(desk_.Acknowledge());
+    Order(tracker_.Acknowledge());
     Announce();
   } else if (type == Message::kMissing) {
-    StandIn stand_in;
-    TFC_RETURN_IF_ERROR(Decode(payload, &stand_in));
-    Order(desk_.Ask(std::move(stand_in)));
+    ZeroContribution contribution;
+    TFC_RETURN_IF_ERROR(Decode(payload, &contribution));
+    Order(tracker_.Ask(std::move(contribution)));
     Announce();
-  } else if (type == Message::kStandIn) {
-    StandIn stand_in;
-    TFC_RETURN_IF_ERROR(Decode(payload, &stand_in));
+  } else if (type == Message::kZeroContribution) {
+    ZeroContribution contribution;
+    TFC_RETURN_IF_ERROR(Decode(payload, &contribution));
     std::lock_guard<std::mutex> lock(mutex_);
-    stand_ins_.push_back(std::move(stand_in));
+    contributions_.push_back(std::move(contribution));
     changed_.notify_all();
   } else if (type == Message::kAllJoined) {
     int last = 0;
@@ -174,8 +174,8 @@ Status JoinProtocol::OnMessage(int from, Message type, const std::string& payloa
   } else if (type == Message::kJoinTimeout) {
     double seconds = 0;
     TFC_RETURN_IF_ERROR(DecodeSeconds(payload, &seconds));
-    // The desk has let go of everything if all have joined meanwhile: then the rank hears of that.
-    if (desk_.joined(from)) host_->FailEverywhere(NotAllJoined(seconds));
+    // The tracker has let go of everything if all have joined meanwhile: then the rank hears of that.
+    if (tracker_.joined(from)) host_->FailEverywhere(NotAllJoined(seconds));
   }
   return Status::Ok();
 }
@@ -184,47 +184,48 @@ Status JoinProtocol::OnJoined(const std::string& payload) {
   Joins joins;
   TFC_RETURN_IF_ERROR(Decode(payload, &joins));
   for (const auto& [rank, progress] : joins) joined_.Add(rank, progress);
-  std::vector<StandIn> missing;
+  std::vector<ZeroContribution> missing;
   Status refusal;
   watch_->VisitRunning([&](uint32_t channel, uint64_t sequence, const Operation& operation) {
     if (!joined_.Needs(channel, sequence)) return;
-    if (!TakesStandIns(operation)) refusal = Unjoinable(operation.Describe(), joined_.ranks());
-    missing.push_back(StandInOf(channel, sequence, operation));
+    if (!TakesZeroContributions(operation)) refusal = Unjoinable(operation.Describe(), joined_.ranks());
+    missing.push_back(ZeroContributionOf(channel, sequence, operation));
   });
   star_->Send(0, static_cast<uint8_t>(Message::kNoted), "");
   if (!refusal.ok()) {
     host_->FailEverywhere(refusal);
     return Status::Ok();
   }
-  for (const StandIn& stand_in : missing) star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(stand_in));
+  for (const ZeroContribution& contribution : missing)
+    star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(contribution));
   return Status::Ok();
 }
 
 bool JoinProtocol::Arrive(int rank, const Progress& progress) {
-  if (!desk_.Join(rank, progress)) {
+  if (!tracker_.Join(rank, progress)) {
     Announce();
     return false;
   }
-  desk_.Clear();  // no rank runs anything that another one is missing from
+  tracker_.Clear();  // no rank runs anything that another one is missing from
   star_->SendToAll(static_cast<uint8_t>(Message::kAllJoined), EncodeRank(rank));
   return true;
 }
 
 void JoinProtocol::Announce() {
-  if (!desk_.due()) return;
-  const Joins joins = desk_.TakeAnnouncement(Deadline::Clock::now());
+  if (!tracker_.due()) return;
+  const Joins joins = tracker_.TakeAnnouncement(Deadline::Clock::now());
   if (!joins.empty()) star_->SendToAll(static_cast<uint8_t>(Message::kJoined), Encode(joins));
 }
 
-void JoinProtocol::Order(const std::vector<JoinDesk::Order>& orders) {
-  for (const JoinDesk::Order& order : orders)
-    star_->Send(order.ranks, static_cast<uint8_t>(Message::kStandIn), Encode(order.stand_in));
+void JoinProtocol::Order(const std::vector<JoinTracker::Order>& orders) {
+  for (const JoinTracker::Order& order : orders)
+    star_->Send(order.ranks, static_cast<uint8_t>(Message::kZeroContribution), Encode(order.contribution));
 }
 
 Status JoinProtocol::NotAllJoined(double timeout_s) const {
   std::vector<int> others;
   for (int rank = 0; rank < size_; ++rank)
-    if (!desk_.joined(rank)) others.push_back(rank);
+    if (!tracker_.joined(rank)) others.push_back(rank);
   return Status(Code::kDeadlineExceeded,
                 "join timed out after " + std::to_string(static_cast<int>(timeout_s + 0.5)) +
                     " s: " + RankList(others) + (others.size() == 1 ? " has" : " have") +

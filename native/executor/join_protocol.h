@@ -41,7 +41,7 @@ class JoinProtocol {
 
   // All must outlive this object.
   JoinProtocol(int size, WatchList* watch, const FirstFailure* failure, Host* host)
-      : size_(size), watch_(watch), failure_(failure), host_(host), joined_(size), desk_(size) {}
+      : size_(size), watch_(watch), failure_(failure), host_(host), joined_(size), tracker_(size) {}
   void Attach(Star* star) { star_ = star; }
 
   // On the thread that joins.
@@ -62,18 +62,18 @@ class JoinProtocol {
   Status OnMessage(int from, Message type, const std::string& payload);
   // At rank 0: `rank` joins. True if all have now.
   bool Arrive(int rank, const Progress& progress);
-  bool has_joined(int rank) const { return desk_.joined(rank); }
+  bool has_joined(int rank) const { return tracker_.joined(rank); }
   // Tells all ranks of the joins that matter to them.
   void Announce();
-  std::optional<Deadline::Clock::time_point> due() const { return desk_.due(); }
+  std::optional<Deadline::Clock::time_point> due() const { return tracker_.due(); }
   // PEER_LOST if this rank waits in vain, because a rank has left.
   Status LeftWithoutJoining() const;
 
  private:
   Result<int> ContributeUntilAllJoin(double timeout_s);
-  void Run(const StandIn& stand_in, const Resources& resources, Channel* channel);
+  void Run(const ZeroContribution& contribution, const Resources& resources, Channel* channel);
   Status OnJoined(const std::string& payload);
-  void Order(const std::vector<JoinDesk::Order>& orders);
+  void Order(const std::vector<JoinTracker::Order>& orders);
   Status NotAllJoined(double timeout_s) const;
 
   const int size_;
@@ -82,13 +82,13 @@ class JoinProtocol {
   Host* const host_;
   Star* star_ = nullptr;
   JoinedRanks joined_;
-  JoinDesk desk_;  // rank 0; monitor thread only
+  JoinTracker tracker_;  // rank 0; monitor thread only
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool joining_ = false;           // this rank has joined
-  std::deque<StandIn> stand_ins_;  // what it has to take part in
-  std::optional<int> all_joined_;  // the rank that joined last
+  bool joining_ = false;                        // this rank has joined
+  std::deque<ZeroContribution> contributions_;  // what it has to take part in
+  std::optional<int> all_joined_;               // the rank that joined last
 };
 
 }  // namespace tfc

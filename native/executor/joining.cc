@@ -7,23 +7,23 @@
 #include "base/span.h"
 
 namespace tfc {
-StandIn StandInOf(uint32_t channel, uint64_t sequence, const Operation& operation) {
-  StandIn stand_in;
-  stand_in.channel = channel;
-  stand_in.sequence = sequence;
-  stand_in.bytes = TotalSize(operation.input);
-  stand_in.operation.collective = operation.collective;
-  stand_in.operation.dtype = operation.dtype;
-  stand_in.operation.op = operation.op;
-  stand_in.operation.prescale = operation.prescale;
-  stand_in.operation.postscale = operation.postscale;
-  stand_in.operation.timeout_s = operation.timeout_s;
-  stand_in.operation.name = operation.name;
-  stand_in.operation.shape = operation.shape;
-  return stand_in;
+ZeroContribution ZeroContributionOf(uint32_t channel, uint64_t sequence, const Operation& operation) {
+  ZeroContribution contribution;
+  contribution.channel = channel;
+  contribution.sequence = sequence;
+  contribution.bytes = TotalSize(operation.input);
+  contribution.operation.collective = operation.collective;
+  contribution.operation.dtype = operation.dtype;
+  contribution.operation.op = operation.op;
+  contribution.operation.prescale = operation.prescale;
+  contribution.operation.postscale = operation.postscale;
+  contribution.operation.timeout_s = operation.timeout_s;
+  contribution.operation.name = operation.name;
+  contribution.operation.shape = operation.shape;
+  return contribution;
 }
 
-bool TakesStandIns(const Operation& operation) {
+bool TakesZeroContributions(const Operation& operation) {
   return operation.collective == Collective::kAllReduce && (operation.op == Op::kAverage || operation.op == Op::kSum);
 }
 
@@ -68,23 +68,23 @@ constexpr std::chrono::microseconds kPauseForEachRank(50);
 
 }  // namespace
 
-bool JoinDesk::Join(int rank, const Progress& progress) {
+bool JoinTracker::Join(int rank, const Progress& progress) {
   unannounced_[rank] = progress;
   unannounced_frontier_.Add(progress);
   announce_ |= frontier_.Add(progress) || MissesWhatWasAskedFor(progress);
   return static_cast<int>(known_.size() + unannounced_.size()) == size_;
 }
 
-bool JoinDesk::MissesWhatWasAskedFor(const Progress& progress) const {
+bool JoinTracker::MissesWhatWasAskedFor(const Progress& progress) const {
   return std::any_of(asked_.begin(), asked_.end(),
                      [&](const auto& asked) { return CountOf(progress, asked.first) < asked.second; });
 }
 
-std::optional<JoinDesk::Time> JoinDesk::due() const {
+std::optional<JoinTracker::Time> JoinTracker::due() const {
   return announce_ && unacknowledged_ == 0 ? std::optional<Time>(announce_from_) : std::nullopt;
 }
 
-Joins JoinDesk::TakeAnnouncement(Time now) {
+Joins JoinTracker::TakeAnnouncement(Time now) {
   if (!due() || now < announce_from_) return {};
   announce_ = false;
   announce_from_ = now + size_ * kPauseForEachRank;
@@ -95,43 +95,44 @@ Joins JoinDesk::TakeAnnouncement(Time now) {
   return std::exchange(unannounced_, {});
 }
 
-std::vector<JoinDesk::Order> JoinDesk::Acknowledge() {
+std::vector<JoinTracker::Order> JoinTracker::Acknowledge() {
   std::vector<Order> orders;
   if (unacknowledged_ > 0) --unacknowledged_;
   if (unacknowledged_ > 0) return orders;
   held_places_.clear();
-  for (StandIn& stand_in : std::exchange(held_, {})) OrderInto(std::move(stand_in), &orders);
+  for (ZeroContribution& contribution : std::exchange(held_, {})) OrderInto(std::move(contribution), &orders);
   return orders;
 }
 
-std::vector<JoinDesk::Order> JoinDesk::Ask(StandIn stand_in) {
-  announce_ |= unannounced_frontier_.Misses(stand_in.channel, stand_in.sequence);
-  uint64_t& asked = asked_[stand_in.channel];
-  asked = std::max(asked, stand_in.sequence + 1);
+std::vector<JoinTracker::Order> JoinTracker::Ask(ZeroContribution contribution) {
+  announce_ |= unannounced_frontier_.Misses(contribution.channel, contribution.sequence);
+  uint64_t& asked = asked_[contribution.channel];
+  asked = std::max(asked, contribution.sequence + 1);
   std::vector<Order> orders;
   if (unacknowledged_ > 0) {
-    if (held_places_.emplace(stand_in.channel, stand_in.sequence).second) held_.push_back(std::move(stand_in));
+    if (held_places_.emplace(contribution.channel, contribution.sequence).second)
+      held_.push_back(std::move(contribution));
   } else {
-    OrderInto(std::move(stand_in), &orders);
+    OrderInto(std::move(contribution), &orders);
   }
   return orders;
 }
 
-void JoinDesk::OrderInto(StandIn stand_in, std::vector<Order>* orders) {
-  uint64_t& ordered = ordered_[stand_in.channel];
-  if (stand_in.sequence < ordered) return;  // another rank has asked already
-  ordered = stand_in.sequence + 1;
+void JoinTracker::OrderInto(ZeroContribution contribution, std::vector<Order>* orders) {
+  uint64_t& ordered = ordered_[contribution.channel];
+  if (contribution.sequence < ordered) return;  // another rank has asked already
+  ordered = contribution.sequence + 1;
   std::vector<int> ranks;
   for (auto& [rank, next] : known_) {
-    if (CountOf(next, stand_in.channel) > stand_in.sequence) continue;
-    next[stand_in.channel] = stand_in.sequence + 1;
+    if (CountOf(next, contribution.channel) > contribution.sequence) continue;
+    next[contribution.channel] = contribution.sequence + 1;
     ranks.push_back(rank);
   }
-  if (!ranks.empty()) orders->push_back(Order{std::move(stand_in), std::move(ranks)});
+  if (!ranks.empty()) orders->push_back(Order{std::move(contribution), std::move(ranks)});
 }
 
 // Acknowledgements that are still on their way count on.
-void JoinDesk::Clear() {
+void JoinTracker::Clear() {
   unannounced_.clear();
   unannounced_frontier_.Clear();
   announce_ = false;

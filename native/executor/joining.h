@@ -1,5 +1,5 @@
 // Ranks that have run out of data ("joined"): who they are, from which operation of each channel on
-// they only stand in with zeros, and what they have to stand in for. No I/O.
+// they only contribute zeros, and to which operations. No I/O.
 //
 // An operation that a joined rank is missing from cannot end without it. A rank that runs one tells
 // rank 0, and rank 0 tells the joined ranks to take part with zeros, but only once every rank has
@@ -26,7 +26,7 @@
 namespace tfc {
 
 // An operation that joined ranks have to take part in.
-struct StandIn {
+struct ZeroContribution {
   uint32_t channel = 0;
   uint64_t sequence = 0;
   Operation operation;  // without memory
@@ -34,17 +34,17 @@ struct StandIn {
 };
 
 // The same operation without its memory.
-StandIn StandInOf(uint32_t channel, uint64_t sequence, const Operation& operation);
+ZeroContribution ZeroContributionOf(uint32_t channel, uint64_t sequence, const Operation& operation);
 
 // Whether zeros of a joined rank leave the result right: an all-reduce with Average or Sum.
-bool TakesStandIns(const Operation& operation);
+bool TakesZeroContributions(const Operation& operation);
 
 // What one rank knows about the joined ones. Thread-safe.
 class JoinedRanks final : public Contributors {
  public:
   explicit JoinedRanks(int size) : size_(size) {}
 
-  // At least 1: a stand-in, whose result is not read, may find none.
+  // At least 1: a contribution of zeros, whose result is not read, may find none.
   int Count(uint32_t channel, uint64_t sequence) const override {
     return any() ? std::max(1, ContributorsOf(channel, sequence).now) : size_;
   }
@@ -76,24 +76,25 @@ class JoinedRanks final : public Contributors {
 // Ranks that have joined, by what each had completed.
 using Joins = std::map<int, Progress>;
 
-// Rank 0's desk: which joins all ranks hear of, and who hears of which stand-in, and when. No clock. Not thread-safe.
+// Rank 0's tracker: which joins all ranks hear of, and who hears of which contribution of zeros, and when. No clock.
+// Not thread-safe.
 //
 // A join is announced only when it matters: when the rank is missing from an operation that other ranks run, or when no
 // announced join makes them ask here for the operations that it is missing from. And joins are announced together: not
 // before all ranks have acknowledged the last announcement, nor before a pause that grows with the number of ranks. So
 // a thousand ranks that join cost each rank a few messages, not a thousand. What a message costs here does not depend
 // on how many ranks there are, but for orders and announcements, which are messages themselves.
-class JoinDesk {
+class JoinTracker {
  public:
   using Time = Deadline::Clock::time_point;
 
-  // A stand-in, and the joined ranks that shall take part in it.
+  // A contribution of zeros, and the joined ranks that shall take part in it.
   struct Order {
-    StandIn stand_in;
+    ZeroContribution contribution;
     std::vector<int> ranks;
   };
 
-  explicit JoinDesk(int size) : size_(size) {}
+  explicit JoinTracker(int size) : size_(size) {}
 
   // `rank` has joined. True if all have now.
   bool Join(int rank, const Progress& progress);
@@ -106,13 +107,13 @@ class JoinDesk {
   std::vector<Order> Acknowledge();
   // A rank runs an operation that joined ranks are missing from. What may be ordered now. It asks again whenever joins
   // are announced while it does.
-  std::vector<Order> Ask(StandIn stand_in);
+  std::vector<Order> Ask(ZeroContribution contribution);
   void Clear();
 
  private:
   using Place = std::pair<uint32_t, uint64_t>;  // channel, sequence
   bool MissesWhatWasAskedFor(const Progress& progress) const;
-  void OrderInto(StandIn stand_in, std::vector<Order>* orders);
+  void OrderInto(ZeroContribution contribution, std::vector<Order>* orders);
 
   const int size_;
   Joins unannounced_;
@@ -120,8 +121,8 @@ class JoinDesk {
   bool announce_ = false;
   Time announce_from_{};  // not before that
   int unacknowledged_ = 0;
-  Frontier frontier_;          // of the announced ones
-  std::vector<StandIn> held_;  // until all ranks have acknowledged, each once
+  Frontier frontier_;                   // of the announced ones
+  std::vector<ZeroContribution> held_;  // until all ranks have acknowledged, each once
   std::set<Place> held_places_;
   Progress asked_;    // of each channel: the first operation that no rank has asked for
   Progress ordered_;  // the same, of what all announced ranks have been told

@@ -50,7 +50,7 @@ std::string Encode(const Request& request) {
       .Number(request.signature)
       .Text(request.view)
       .Number(request.timeout_s)
-      .Number(static_cast<uint8_t>(request.takes_stand_ins));
+      .Number(static_cast<uint8_t>(request.takes_zero_contributions));
   return writer.Take();
 }
 
@@ -61,7 +61,7 @@ Status Decode(const std::string& bytes, Request* request) {
   request->signature = reader.Number<uint64_t>();
   request->view = reader.Text();
   request->timeout_s = reader.Number<double>();
-  request->takes_stand_ins = reader.Number<uint8_t>() != 0;
+  request->takes_zero_contributions = reader.Number<uint8_t>() != 0;
   return reader.Finish("request");
 }
 
@@ -103,28 +103,28 @@ Status Decode(const std::string& bytes, Progress* progress) {
   return reader.Finish("progress");
 }
 
-std::string Encode(const StandIn& stand_in) {
-  const Operation& operation = stand_in.operation;
+std::string Encode(const ZeroContribution& contribution) {
+  const Operation& operation = contribution.operation;
   WireWriter writer;
-  writer.Number(stand_in.channel)
-      .Number(stand_in.sequence)
+  writer.Number(contribution.channel)
+      .Number(contribution.sequence)
       .Number(static_cast<int32_t>(operation.dtype))
       .Number(static_cast<int32_t>(operation.op))
       .Number(operation.prescale)
       .Number(operation.postscale)
       .Number(operation.timeout_s)
       .Text(operation.name)
-      .Number(stand_in.bytes)
+      .Number(contribution.bytes)
       .Number(static_cast<uint32_t>(operation.shape.size()));
   for (int64_t dimension : operation.shape) writer.Number(dimension);
   return writer.Take();
 }
 
-Status Decode(const std::string& bytes, StandIn* stand_in) {
+Status Decode(const std::string& bytes, ZeroContribution* contribution) {
   WireReader reader(bytes);
-  Operation& operation = stand_in->operation;
-  stand_in->channel = reader.Number<uint32_t>();
-  stand_in->sequence = reader.Number<uint64_t>();
+  Operation& operation = contribution->operation;
+  contribution->channel = reader.Number<uint32_t>();
+  contribution->sequence = reader.Number<uint64_t>();
   operation.collective = Collective::kAllReduce;
   const auto dtype = reader.Number<int32_t>();
   const auto op = reader.Number<int32_t>();
@@ -132,14 +132,14 @@ Status Decode(const std::string& bytes, StandIn* stand_in) {
   operation.postscale = reader.Number<double>();
   operation.timeout_s = reader.Number<double>();
   operation.name = reader.Text();
-  stand_in->bytes = reader.Number<uint64_t>();
+  contribution->bytes = reader.Number<uint64_t>();
   const auto dimensions = reader.Number<uint32_t>();
   operation.shape.clear();
   for (uint32_t i = 0; i < dimensions && reader.ok(); ++i) operation.shape.push_back(reader.Number<int64_t>());
-  if (!IsDtype(dtype) || !IsOp(op)) return Status(Code::kProtocol, "malformed control message: stand-in");
+  if (!IsDtype(dtype) || !IsOp(op)) return Status(Code::kProtocol, "malformed control message: zero contribution");
   operation.dtype = static_cast<Dtype>(dtype);
   operation.op = static_cast<Op>(op);
-  return reader.Finish("stand-in");
+  return reader.Finish("zero contribution");
 }
 
 std::string EncodeChannel(uint32_t channel) {

@@ -14,27 +14,27 @@
 namespace tfc {
 
 enum class Message : uint8_t {
-  kReady = 1,         // -> 0: a Status: I have come to it, and what speaks against going on as planned
-  kGo = 2,            // 0 -> all: a Go: all have
-  kRequest = 3,       // -> 0: a Request
-  kVerdict = 4,       // 0 -> all: a Verdict
-  kAbort = 5,         // -> 0: a failure that all ranks must see
-  kFailed = 6,        // 0 -> all: it
-  kTrouble = 7,       // -> 0: an Observation: my operation takes long, has timed out or is not that of my peers
-  kViewQuery = 8,     // 0 -> all: a Place: what do you do there?
-  kView = 9,          // -> 0: a View
-  kLeave = 10,        // -> 0: a Progress: I am done
-  kLeft = 11,         // 0 -> all: rank, Progress; only if it says something new, see Frontier
-  kJoin = 13,         // -> 0: a Progress: I have no more data
-  kJoined = 14,       // 0 -> all: Joins
-  kNoted = 15,        // -> 0: I know of them
-  kMissing = 16,      // -> 0: a StandIn: I run this, and joined ranks are missing from it
-  kStandIn = 17,      // 0 -> joined ranks: it
-  kAllJoined = 18,    // 0 -> all: the rank that joined last
-  kNote = 19,         // what a room above the engine tells itself on other ranks; see NoteHandler
-  kJoinTimeout = 20,  // -> 0: seconds: my join has timed out; who has not joined?
-  kForget = 21,       // -> 0: name of a plan that I no longer need
-  kFreed = 22,        // 0 -> all: a channel that no plan uses any longer
+  kReady = 1,              // -> 0: a Status: I have come to it, and what speaks against going on as planned
+  kGo = 2,                 // 0 -> all: a Go: all have
+  kRequest = 3,            // -> 0: a Request
+  kVerdict = 4,            // 0 -> all: a Verdict
+  kAbort = 5,              // -> 0: a failure that all ranks must see
+  kFailed = 6,             // 0 -> all: it
+  kTrouble = 7,            // -> 0: an Observation: my operation takes long, has timed out or is not that of my peers
+  kViewQuery = 8,          // 0 -> all: a Place: what do you do there?
+  kView = 9,               // -> 0: a View
+  kLeave = 10,             // -> 0: a Progress: I am done
+  kLeft = 11,              // 0 -> all: rank, Progress; only if it says something new, see Frontier
+  kJoin = 13,              // -> 0: a Progress: I have no more data
+  kJoined = 14,            // 0 -> all: Joins
+  kNoted = 15,             // -> 0: I know of them
+  kMissing = 16,           // -> 0: a ZeroContribution: I run this, and joined ranks are missing from it
+  kZeroContribution = 17,  // 0 -> joined ranks: it
+  kAllJoined = 18,         // 0 -> all: the rank that joined last
+  kNote = 19,              // what a room above the engine tells itself on other ranks; see NoteHandler
+  kJoinTimeout = 20,       // -> 0: seconds: my join has timed out; who has not joined?
+  kForget = 21,            // -> 0: name of a plan that I no longer need
+  kFreed = 22,             // 0 -> all: a channel that no plan uses any longer
 };
 
 // That all ranks have come to a point of the set-up.
@@ -48,7 +48,7 @@ std::string Encode(const Request& request);
 std::string Encode(const Verdict& verdict);
 std::string Encode(const Status& status);
 std::string Encode(const Progress& progress);
-std::string Encode(const StandIn& stand_in);
+std::string Encode(const ZeroContribution& contribution);
 std::string Encode(const Place& place);
 std::string Encode(const FailureArbiter::View& view);  // without `excused`
 // Of kSlow, kTimeout and kMismatch only, without the rank.
@@ -65,7 +65,7 @@ Status Decode(const std::string& bytes, Request* request);
 Status Decode(const std::string& bytes, Verdict* verdict);
 Status Decode(const std::string& bytes, Status* status);
 Status Decode(const std::string& bytes, Progress* progress);
-Status Decode(const std::string& bytes, StandIn* stand_in);
+Status Decode(const std::string& bytes, ZeroContribution* contribution);
 Status DecodeRank(const std::string& bytes, int* rank);
 Status DecodeChannel(const std::string& bytes, uint32_t* channel);
 Status Decode(const std::string& bytes, Place* place);

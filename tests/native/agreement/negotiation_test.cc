@@ -151,7 +151,7 @@ TEST(NegotiationTest, SaysWhoWaits) {
 TEST(NegotiationTest, ARankMayJoinBetweenItsRounds) {
   NegotiationTable table(3, 3, 64);
   Request request = Ask("a");
-  request.takes_stand_ins = true;
+  request.takes_zero_contributions = true;
   EXPECT_FALSE(table.Arrive(2, request, At(0)));
   for (int round = 0; round < 2; ++round) EXPECT_FALSE(table.Arrive(0, request, At(0)));
   EXPECT_TRUE(table.Join(2).empty());
@@ -175,7 +175,7 @@ TEST(CompareViewsTest, CutsLongViewsToTheFirstDifference) {
 
 Request AskJoinable(const std::string& name, uint64_t signature = 1) {
   Request request = Ask(name, signature);
-  request.takes_stand_ins = true;
+  request.takes_zero_contributions = true;
   return request;
 }
 

@@ -62,27 +62,27 @@ TEST(MessagesTest, RanksThatHaveDoneTheSameAreWrittenTogether) {
   EXPECT_LT(Encode(joins).size(), 5000u);
 }
 
-TEST(MessagesTest, AStandInSurvivesTheWireAndItsCutsDoNot) {
-  StandIn stand_in;
-  stand_in.channel = 3;
-  stand_in.sequence = 9;
-  stand_in.bytes = 24;
-  stand_in.operation.dtype = Dtype::kFloat32;
-  stand_in.operation.op = Op::kAverage;
-  stand_in.operation.postscale = 0.5;
-  stand_in.operation.timeout_s = 2.5;
-  stand_in.operation.name = "grad";
-  stand_in.operation.shape = {2, 3};
-  const std::string bytes = Encode(stand_in);
-  StandIn back;
+TEST(MessagesTest, AZeroContributionSurvivesTheWireAndItsCutsDoNot) {
+  ZeroContribution contribution;
+  contribution.channel = 3;
+  contribution.sequence = 9;
+  contribution.bytes = 24;
+  contribution.operation.dtype = Dtype::kFloat32;
+  contribution.operation.op = Op::kAverage;
+  contribution.operation.postscale = 0.5;
+  contribution.operation.timeout_s = 2.5;
+  contribution.operation.name = "grad";
+  contribution.operation.shape = {2, 3};
+  const std::string bytes = Encode(contribution);
+  ZeroContribution back;
   ASSERT_TRUE(Decode(bytes, &back).ok());
   EXPECT_EQ(Encode(back), bytes);
   EXPECT_EQ(back.operation.collective, Collective::kAllReduce);
   EXPECT_EQ(back.operation.shape, (std::vector<int64_t>{2, 3}));
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_EQ(Decode(bytes.substr(0, size), &back).code(), Code::kProtocol) << size;
-  stand_in.operation.dtype = static_cast<Dtype>(99);
-  EXPECT_EQ(Decode(Encode(stand_in), &back).code(), Code::kProtocol);
+  contribution.operation.dtype = static_cast<Dtype>(99);
+  EXPECT_EQ(Decode(Encode(contribution), &back).code(), Code::kProtocol);
 }
 
 // Cut anywhere, lengthened, or with a length that lies: always PROTOCOL, never a read beyond the end.
