@@ -213,16 +213,16 @@ Status CommunicatorImpl::Connect(std::unique_ptr<ListenerBundle> bundle, const C
   if (!cancel.ok()) return cancel.status();
   cancel_ = cancel.Take();
   MakeEngine(options, peers);
-  StarOptions star_options;
-  star_options.self = Identity{options.rank, options.size(), options.generation};
-  star_options.root = peers[0].tcp;
-  star_options.key = options.key;
-  star_options.log = options.log;
-  auto star = Star::Create(star_options, std::move(bundle->tcp), engine_.get());
-  if (!star.ok()) return star.status();
-  star_ = star.Take();
-  engine_->Attach(star_.get());
-  TFC_RETURN_IF_ERROR(star_->Start(deadline));
+  ControlOptions control_options;
+  control_options.self = Identity{options.rank, options.size(), options.generation};
+  control_options.root = peers[0].tcp;
+  control_options.key = options.key;
+  control_options.log = options.log;
+  auto control = ControlConnections::Create(control_options, std::move(bundle->tcp), engine_.get());
+  if (!control.ok()) return control.status();
+  control_ = control.Take();
+  engine_->Attach(control_.get());
+  TFC_RETURN_IF_ERROR(control_->Start(deadline));
   const double extra = options.rank == 0 ? 0 : timing::kRootGrace;
   const Deadline limit = Deadline::After(deadline.Left() + extra);
   if (options.shared_memory) {

@@ -18,7 +18,7 @@
 #include "base/event_fd.h"
 #include "base/log.h"
 #include "capi/world_ranks.h"
-#include "control/star.h"
+#include "control/control_connections.h"
 #include "executor/engine.h"
 
 namespace tfc {
@@ -98,11 +98,11 @@ class CommunicatorImpl {
   Status StartEngine(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers);
 
   WorldRanks world_ranks_;
-  // Destroyed from the last to the first: the engine uses everything above it, the star calls it.
+  // Destroyed from the last to the first: the engine uses everything above it, the control connections call it.
   EventFd cancel_;  // readable once the engine has failed
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<TcpTransport> transport_;
-  std::unique_ptr<Star> star_;
+  std::unique_ptr<ControlConnections> control_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<DeviceCommunicator> devices_;
 };

@@ -361,8 +361,8 @@ Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64
   }
   KeepTicking();
   if (view_owed)
-    star_->Send(0, static_cast<uint8_t>(Message::kView),
-                Encode(FailureArbiter::View{{channel, sequence}, operation.Describe()}));
+    control_->Send(0, static_cast<uint8_t>(Message::kView),
+                   Encode(FailureArbiter::View{{channel, sequence}, operation.Describe()}));
   return Status::Ok();
 }
 
@@ -387,12 +387,12 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
 // Turns what this rank saw into what all ranks will say. The arbiter, on the monitor thread, decides.
 Status Engine::Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (failure_.failed()) return failure_.Get();
-  if (star_ == nullptr) return error;
+  if (control_ == nullptr) return error;
   const auto event = FailureArbiter::EventOf(error);
   const bool differs = event == FailureArbiter::Event::kMismatch;
   const Status seen =
       differs ? Status(error.code(), error.message() + "; this rank: " + operation.Describe(), error.peer()) : error;
-  star_->Post([this, event, seen, place = Place{channel, sequence}] { Observe({event, seen, place}); });
+  control_->Post([this, event, seen, place = Place{channel, sequence}] { Observe({event, seen, place}); });
   const Status decision = failure_.WaitFor(Deadline::After(timing::kDecision));
   if (!decision.ok()) return decision;
   FailAll(seen);
@@ -434,7 +434,7 @@ Request Engine::RequestFor(const Operation& operation) const {
 }
 
 void Engine::Ask(const Request& request) {
-  star_->Send(0, static_cast<uint8_t>(Message::kRequest), Encode(request));
+  control_->Send(0, static_cast<uint8_t>(Message::kRequest), Encode(request));
   KeepTicking();
 }
 
@@ -461,7 +461,7 @@ void Engine::ForgetPlan(const std::string& name) {
 void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
   if (!plan->forgotten || plan->unfinished > 0 || plan->order().cursor() != 0) return;
   plans_.erase(plan->spec().name);
-  if (plan->asked && !failure_.failed()) star_->Send(0, static_cast<uint8_t>(Message::kForget), plan->spec().name);
+  if (plan->asked && !failure_.failed()) control_->Send(0, static_cast<uint8_t>(Message::kForget), plan->spec().name);
   plan->StartAnew();
 }
 
@@ -614,21 +614,21 @@ std::vector<Done> Engine::TakeEverythingPending() {
 
 void Engine::FailAll(const Status& status) {
   // Notify the peers before waking local waiters: a waiter may leave at once.
-  if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
+  if (control_ != nullptr) control_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
   Fail(status);
 }
 
-void Engine::SendNote(const std::string& payload) { star_->Send(0, static_cast<uint8_t>(Message::kNote), payload); }
+void Engine::SendNote(const std::string& payload) { control_->Send(0, static_cast<uint8_t>(Message::kNote), payload); }
 
 void Engine::SendNoteToAll(const std::string& payload) {
-  star_->SendToAll(static_cast<uint8_t>(Message::kNote), payload);
+  control_->SendToAll(static_cast<uint8_t>(Message::kNote), payload);
 }
 
 void Engine::Abort(const std::string& cause) {
   const int rank = options_.topology.rank;
   const Status there(Code::kAborted, "rank " + std::to_string(rank) + " stopped: " + cause, rank);
   if (failure_.failed()) return;
-  if (star_ != nullptr) star_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
+  if (control_ != nullptr) control_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
   Fail(Status(Code::kCancelled, "stopped on this rank: " + cause, rank));
 }
 
@@ -642,20 +642,20 @@ void Engine::Shutdown(double timeout_s) {
   const bool failed = failure_.failed();
   Fail(Status(Code::kCancelled, "the communicator was shut down on this rank"));
   CancelPending(failure_.Get());
-  if (star_ == nullptr) return;
+  if (control_ == nullptr) return;
   if (scheduler_ != nullptr) scheduler_->Stop();
   {
     std::lock_guard<OwnedMutex> callers(inline_mutex_);
   }  // the last call has been interrupted
-  star_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
+  control_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
   const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, timing::kFailedLinger) : timeout_s);
-  // The star ends with rank 0, so it stays a little for those who still tell each other why.
+  // The control connections end with rank 0, so rank 0 stays a little for those who still tell each other why.
   if (is_root()) departures_.WaitForAll(deadline);
-  star_->Stop(is_root() ? Deadline::After(timing::kCause) : deadline);
+  control_->Stop(is_root() ? Deadline::After(timing::kCause) : deadline);
 }
 
 bool Engine::OnOwnThread() const {
-  return (star_ != nullptr && star_->IsMonitor()) || (scheduler_ != nullptr && scheduler_->IsProgress()) ||
+  return (control_ != nullptr && control_->IsMonitor()) || (scheduler_ != nullptr && scheduler_->IsProgress()) ||
          inline_mutex_.HeldByThisThread();
 }
 
@@ -672,7 +672,7 @@ EngineCounters Engine::counters() const {
 Status Engine::Synchronise(Deadline deadline, const Status& mine, Status* objection) {
   if (options_.topology.size == 1) return Status::Ok();
   set_up_.Close();
-  star_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
+  control_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
   const auto go = set_up_.Wait(deadline, failure_);
   if (failure_.failed()) return failure_.Get();
   if (go && objection != nullptr) *objection = go->objection;

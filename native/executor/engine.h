@@ -24,8 +24,8 @@
 #include "communicator/failure.h"
 #include "communicator/operation.h"
 #include "communicator/topology.h"
+#include "control/control_connections.h"
 #include "control/failure_arbiter.h"
-#include "control/star.h"
 #include "executor/bucket_order.h"
 #include "executor/departures.h"
 #include "executor/join_protocol.h"
@@ -39,7 +39,7 @@ namespace tfc {
 
 // Called on the progress thread's own stack, without a lock; in a world of one on the caller's thread.
 using Done = std::function<void(const Status&)>;
-// Takes the notes that rooms above the engine send over its control star, on the monitor thread; must not block.
+// Takes the notes that rooms above the engine send over its control connections, on the monitor thread; must not block.
 using NoteHandler = std::function<void(int from, const std::string& payload)>;
 
 struct EngineOptions {
@@ -75,15 +75,15 @@ struct EngineCounters {
   uint64_t pending = 0;
 };
 
-class Engine final : public StarHandler, private JoinProtocol::Host {
+class Engine final : public ControlHandler, private JoinProtocol::Host {
  public:
   explicit Engine(EngineOptions options);
   ~Engine() override;  // shuts down if nobody has
 
-  // Before the star is started: where to send. Not called in a world of one.
-  void Attach(Star* star) {
-    star_ = star;
-    joining_.Attach(star);
+  // Before the control connections are started: where to send. Not called in a world of one.
+  void Attach(ControlConnections* control) {
+    control_ = control;
+    joining_.Attach(control);
   }
   // Connects the other parts, which must outlive the engine, and starts the progress thread. `arena`
   // may be nullptr; `add_connection` takes data connections of peers.
@@ -132,7 +132,7 @@ class Engine final : public StarHandler, private JoinProtocol::Host {
 
   // Waits until every rank has come to it. Whatever a rank does after that comes after the others' good end.
   // `mine`: what speaks, on this rank, against going on as planned; `objection` gets that of one rank that has
-  // something to say, the same on all ranks, with its name. Not before the star runs.
+  // something to say, the same on all ranks, with its name. Not before the control connections run.
   Status Synchronise(Deadline deadline, const Status& mine = Status::Ok(), Status* objection = nullptr);
 
   // After Synchronise, on all ranks: measures the transport, unless rank 0 does not want that or none is used. Ends as
@@ -141,7 +141,7 @@ class Engine final : public StarHandler, private JoinProtocol::Host {
   // What was measured; the same on all ranks. Not before ProbeLink has returned.
   const Link& link() const { return link_; }
 
-  // StarHandler, on the monitor thread.
+  // ControlHandler, on the monitor thread.
   void OnMessage(int from, uint8_t type, const std::string& payload) override;
   void OnClosed(int rank, const Status& why) override;
   void OnDataConnection(int peer, UniqueFd fd) override;
@@ -229,7 +229,7 @@ class Engine final : public StarHandler, private JoinProtocol::Host {
   Status OldestPending() const;
 
   const EngineOptions options_;
-  Star* star_ = nullptr;  // set before any thread runs
+  ControlConnections* control_ = nullptr;  // set before any thread runs
   Arena* arena_ = nullptr;
   PolledTransport transport_;
   std::function<void(int, UniqueFd)> add_connection_;

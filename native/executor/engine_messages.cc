@@ -63,7 +63,7 @@ void Engine::OnReady(int from, const std::string& payload) {
   if (!decoded.ok()) return Protocol(decoded, from);
   if (!objection.ok()) objection = objection.WithContext(Call(from));
   const auto gathered = set_up_.Arrive(from, objection);
-  if (gathered) star_->SendToAll(static_cast<uint8_t>(Message::kGo), Encode(Go{options_.probe_link, *gathered}));
+  if (gathered) control_->SendToAll(static_cast<uint8_t>(Message::kGo), Encode(Go{options_.probe_link, *gathered}));
 }
 
 void Engine::OnGo(const std::string& payload) {
@@ -81,14 +81,14 @@ void Engine::OnRequest(int from, const std::string& payload) {
   const std::string name = request.is_plan ? "" : request.name;
   const auto verdict = table_.Arrive(from, std::move(request), Deadline::Clock::now());
   if (verdict && verdict->only_rank != kNoPeer)
-    return star_->Send(verdict->only_rank, static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
-  if (verdict) return star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
+    return control_->Send(verdict->only_rank, static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
+  if (verdict) return control_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
   if (!name.empty() && options_.on_wait) options_.on_wait(name);
 }
 
 void Engine::OnForget(int from, const std::string& payload) {
   const auto freed = table_.Forget(from, payload);
-  if (freed) star_->SendToAll(static_cast<uint8_t>(Message::kFreed), EncodeChannel(*freed));
+  if (freed) control_->SendToAll(static_cast<uint8_t>(Message::kFreed), EncodeChannel(*freed));
 }
 
 // The verdict that gives the channel to another plan comes after this, on all ranks.
@@ -179,14 +179,14 @@ void Engine::Act(const FailureArbiter::Action& action) {
     case Kind::kNone:
       return;
     case Kind::kAskRoot:
-      star_->Send(0, static_cast<uint8_t>(Message::kTrouble),
-                  Encode(FailureArbiter::Observation{action.about, action.status, action.place}));
+      control_->Send(0, static_cast<uint8_t>(Message::kTrouble),
+                     Encode(FailureArbiter::Observation{action.about, action.status, action.place}));
       if (action.about == FailureArbiter::Event::kSlow)
         options_.log.Warning(action.status.message() +
                              ": rank 0 says which ranks it waits for, unless rank 0 is stopped itself");
       return;
     case Kind::kAskViews:
-      return star_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), Encode(action.place));
+      return control_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), Encode(action.place));
     case Kind::kWarn:
       return options_.log.Warning(action.status.message());
     case Kind::kFailHere:
@@ -194,7 +194,7 @@ void Engine::Act(const FailureArbiter::Action& action) {
     case Kind::kFailEverywhere:
       return FailAll(action.status);
     case Kind::kSendAll:
-      return star_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(action.status));
+      return control_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(action.status));
   }
 }
 
@@ -204,7 +204,7 @@ void Engine::OnViewQuery(const std::string& payload) {
   if (!decoded.ok()) return Protocol(decoded, 0);
   view.text = watch_.View(view.place.channel, view.place.sequence).value_or("");
   if (view.text.empty()) view.instead = WaitingIn();
-  star_->Send(0, static_cast<uint8_t>(Message::kView), Encode(view));
+  control_->Send(0, static_cast<uint8_t>(Message::kView), Encode(view));
 }
 
 std::string Engine::WaitingIn() const {
@@ -229,7 +229,7 @@ void Engine::OnLeave(int from, const std::string& payload) {
   const Status decoded = Decode(payload, &progress);
   if (!decoded.ok()) return Protocol(decoded, from);
   if (departures_.Announce(from, progress))
-    star_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
+    control_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
 }
 
 void Engine::OnLeft(const std::string& payload) {
@@ -271,7 +271,7 @@ void Engine::OnJoin(int from, const std::string& payload) {
   if (joining_.has_joined(from)) return Protocol(Status(Code::kProtocol, "joined twice"), from);
   if (joining_.Arrive(from, progress)) return table_.Return();
   for (const Verdict& verdict : table_.Join(from))
-    star_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(verdict));
+    control_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(verdict));
 }
 
 void Engine::OnJoining(int from, Message type, const std::string& payload) {
@@ -294,7 +294,7 @@ void Engine::OnDataConnection(int peer, UniqueFd fd) {
 void Engine::KeepTicking() {
   // The first waiting operation wakes the monitor, which then looks every timing::kTick until none has come for as
   // long.
-  if (options_.topology.size > 1 && !ticking_.load() && !ticking_.exchange(true)) star_->Post([] {});
+  if (options_.topology.size > 1 && !ticking_.load() && !ticking_.exchange(true)) control_->Post([] {});
 }
 
 std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {

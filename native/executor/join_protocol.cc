@@ -32,7 +32,7 @@ Status JoinProtocol::Call(const Operation& operation, uint32_t channel, uint64_t
     host_->FailEverywhere(Unjoinable(operation.Describe(), joined_.ranks()));
     return failure_->Get();
   }
-  star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(ZeroContributionOf(channel, sequence, operation)));
+  control_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(ZeroContributionOf(channel, sequence, operation)));
   return Status::Ok();
 }
 
@@ -57,7 +57,7 @@ Result<int> JoinProtocol::Join(double timeout_s) {
   const Status left = LeftWithoutJoining();
   if (!left.ok()) host_->Fail(left);
   const Status begun = host_->WaitUntilNothingRuns();
-  if (begun.ok()) star_->Send(0, static_cast<uint8_t>(Message::kJoin), Encode(watch_->progress()));
+  if (begun.ok()) control_->Send(0, static_cast<uint8_t>(Message::kJoin), Encode(watch_->progress()));
   Result<int> last = begun.ok() ? ContributeUntilAllJoin(timeout_s) : begun;
   std::lock_guard<std::mutex> lock(mutex_);
   joining_ = false;
@@ -80,7 +80,7 @@ Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
         lock, deadline.when(), [this] { return failure_->failed() || all_joined_ || !contributions_.empty(); });
     if (failure_->failed()) return failure_->Get();
     if (!woken && !std::exchange(asked, true)) {
-      star_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
+      control_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
       deadline = Deadline::After(timing::kRootAnswer);
       continue;
     }
@@ -191,13 +191,13 @@ Status JoinProtocol::OnJoined(const std::string& payload) {
     if (!TakesZeroContributions(operation)) refusal = Unjoinable(operation.Describe(), joined_.ranks());
     missing.push_back(ZeroContributionOf(channel, sequence, operation));
   });
-  star_->Send(0, static_cast<uint8_t>(Message::kNoted), "");
+  control_->Send(0, static_cast<uint8_t>(Message::kNoted), "");
   if (!refusal.ok()) {
     host_->FailEverywhere(refusal);
     return Status::Ok();
   }
   for (const ZeroContribution& contribution : missing)
-    star_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(contribution));
+    control_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(contribution));
   return Status::Ok();
 }
 
@@ -207,19 +207,19 @@ bool JoinProtocol::Arrive(int rank, const Progress& progress) {
     return false;
   }
   tracker_.Clear();  // no rank runs anything that another one is missing from
-  star_->SendToAll(static_cast<uint8_t>(Message::kAllJoined), EncodeRank(rank));
+  control_->SendToAll(static_cast<uint8_t>(Message::kAllJoined), EncodeRank(rank));
   return true;
 }
 
 void JoinProtocol::Announce() {
   if (!tracker_.due()) return;
   const Joins joins = tracker_.TakeAnnouncement(Deadline::Clock::now());
-  if (!joins.empty()) star_->SendToAll(static_cast<uint8_t>(Message::kJoined), Encode(joins));
+  if (!joins.empty()) control_->SendToAll(static_cast<uint8_t>(Message::kJoined), Encode(joins));
 }
 
 void JoinProtocol::Order(const std::vector<JoinTracker::Order>& orders) {
   for (const JoinTracker::Order& order : orders)
-    star_->Send(order.ranks, static_cast<uint8_t>(Message::kZeroContribution), Encode(order.contribution));
+    control_->Send(order.ranks, static_cast<uint8_t>(Message::kZeroContribution), Encode(order.contribution));
 }
 
 Status JoinProtocol::NotAllJoined(double timeout_s) const {

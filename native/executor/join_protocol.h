@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "communicator/failure.h"
 #include "communicator/operation.h"
-#include "control/star.h"
+#include "control/control_connections.h"
 #include "executor/joining.h"
 #include "executor/messages.h"
 #include "executor/scheduler.h"
@@ -42,7 +42,7 @@ class JoinProtocol {
   // All must outlive this object.
   JoinProtocol(int size, WatchList* watch, const FirstFailure* failure, Host* host)
       : size_(size), watch_(watch), failure_(failure), host_(host), joined_(size), tracker_(size) {}
-  void Attach(Star* star) { star_ = star; }
+  void Attach(ControlConnections* control) { control_ = control; }
 
   // On the thread that joins.
   Result<int> Join(double timeout_s);
@@ -80,7 +80,7 @@ class JoinProtocol {
   WatchList* const watch_;
   const FirstFailure* const failure_;
   Host* const host_;
-  Star* star_ = nullptr;
+  ControlConnections* control_ = nullptr;
   JoinedRanks joined_;
   JoinTracker tracker_;  // rank 0; monitor thread only
 

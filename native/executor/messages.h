@@ -1,4 +1,4 @@
-// The messages of the control star and how a request and a verdict look on it.
+// The messages of the control connections and how a request and a verdict look there.
 #ifndef TFCOLLECTIVE_EXECUTOR_MESSAGES_H_
 #define TFCOLLECTIVE_EXECUTOR_MESSAGES_H_
 

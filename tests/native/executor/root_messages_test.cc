@@ -1,4 +1,4 @@
-// What rank 0 sends over the control star, counted at the other ranks, which are played by the test.
+// What rank 0 sends over the control connections, counted at the other ranks, which are played by the test.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -72,14 +72,14 @@ class Root {
  public:
   explicit Root(int size) : engine_(OptionsOf(size)) {
     TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
-    StarOptions options;
+    ControlOptions options;
     options.self = Identity{0, size, 7};
     options.root = listener.address();
     options.key = TcpWorld::Key();
-    star_ = TakeOrDie(Star::Create(options, std::move(listener), &engine_));
-    engine_.Attach(star_.get());
+    control_ = TakeOrDie(ControlConnections::Create(options, std::move(listener), &engine_));
+    engine_.Attach(control_.get());
     Status started;
-    std::thread starting([&] { started = star_->Start(Deadline::After(60)); });
+    std::thread starting([&] { started = control_->Start(Deadline::After(60)); });
     for (int rank = 1; rank < size; ++rank) peers.push_back(std::make_unique<Peer>(options.root, rank));
     starting.join();
     EXPECT_TRUE(started.ok()) << started.message();
@@ -95,7 +95,7 @@ class Root {
     for (const auto& peer : peers) peer->ReadUntil(last, &counts);
     return counts;
   }
-  void Say(Message type, const std::string& payload) { star_->Send(0, static_cast<uint8_t>(type), payload); }
+  void Say(Message type, const std::string& payload) { control_->Send(0, static_cast<uint8_t>(type), payload); }
   Engine& engine() { return engine_; }
 
   std::vector<std::unique_ptr<Peer>> peers;
@@ -108,7 +108,7 @@ class Root {
   }
 
   Engine engine_;
-  std::unique_ptr<Star> star_;
+  std::unique_ptr<ControlConnections> control_;
 };
 
 class RootMessagesTest : public ::testing::TestWithParam<int> {

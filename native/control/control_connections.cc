@@ -1,4 +1,4 @@
-#include "control/star.h"
+#include "control/control_connections.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -35,7 +35,7 @@ constexpr int kWakeKey = -2;
 // With its header. A message to many ranks exists once.
 using SharedFrame = std::shared_ptr<const std::string>;
 
-// One end of a connection of the star. What has come in is the monitor's; the rest stands under the mutex of the links.
+// One end of a control connection. What has come in is the monitor's; the rest stands under the mutex of the links.
 struct Link {
   UniqueFd fd;
   std::string incoming;
@@ -56,13 +56,13 @@ SharedFrame Frame(uint8_t type, const std::string& payload) {
 
 }  // namespace
 
-struct Star::Impl {
-  StarOptions options;
-  StarHandler* handler = nullptr;
+struct ControlConnections::Impl {
+  ControlOptions options;
+  ControlHandler* handler = nullptr;
   std::unique_ptr<Acceptor> acceptor;
   UniqueFd epoll;
   EventFd wake;
-  EventFd cancel;  // ends a connect that is under way when the star stops
+  EventFd cancel;  // ends a connect that is under way when the control connections stop
   std::thread thread;
   std::atomic<std::thread::id> monitor{};  // while it runs
 
@@ -387,10 +387,11 @@ struct Star::Impl {
   }
 };
 
-Star::Star(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Star::~Star() { Stop(Deadline::After(0)); }
+ControlConnections::ControlConnections(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ControlConnections::~ControlConnections() { Stop(Deadline::After(0)); }
 
-Result<std::unique_ptr<Star>> Star::Create(const StarOptions& options, TcpListener listener, StarHandler* handler) {
+Result<std::unique_ptr<ControlConnections>> ControlConnections::Create(const ControlOptions& options,
+                                                                       TcpListener listener, ControlHandler* handler) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->handler = handler;
@@ -411,10 +412,10 @@ Result<std::unique_ptr<Star>> Star::Create(const StarOptions& options, TcpListen
   if (!impl->epoll.valid()) return Status::FromErrno("epoll_create1", errno);
   TFC_RETURN_IF_ERROR(impl->Watch(impl->acceptor->fd(), kAcceptorKey, EPOLLIN, EPOLL_CTL_ADD));
   TFC_RETURN_IF_ERROR(impl->Watch(impl->wake.fd(), kWakeKey, EPOLLIN, EPOLL_CTL_ADD));
-  return std::unique_ptr<Star>(new Star(std::move(impl)));
+  return std::unique_ptr<ControlConnections>(new ControlConnections(std::move(impl)));
 }
 
-Status Star::Start(Deadline deadline) {
+Status ControlConnections::Start(Deadline deadline) {
   auto thread = StartThread("tfc-monitor", [this] { impl_->Loop(); });
   if (!thread.ok()) return thread.status();
   impl_->thread = thread.Take();
@@ -427,24 +428,26 @@ Status Star::Start(Deadline deadline) {
   return impl_->connected.size() >= wanted ? Status::Ok() : impl_->NotConnected();
 }
 
-bool Star::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }
+bool ControlConnections::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }
 
-void Star::Send(int to, uint8_t type, const std::string& payload) { impl_->Send(to, Frame(type, payload)); }
+void ControlConnections::Send(int to, uint8_t type, const std::string& payload) {
+  impl_->Send(to, Frame(type, payload));
+}
 
-void Star::Send(const std::vector<int>& to, uint8_t type, const std::string& payload) {
+void ControlConnections::Send(const std::vector<int>& to, uint8_t type, const std::string& payload) {
   const SharedFrame frame = Frame(type, payload);
   for (const int rank : to) impl_->Send(rank, frame);
 }
 
-void Star::SendToAll(uint8_t type, const std::string& payload) {
+void ControlConnections::SendToAll(uint8_t type, const std::string& payload) {
   const SharedFrame frame = Frame(type, payload);
   std::lock_guard<std::mutex> lock(impl_->all_mutex);
   for (int rank = 0; rank < impl_->options.self.size; ++rank) impl_->Send(rank, frame);
 }
 
-void Star::Post(std::function<void()> task) { impl_->PostTask(std::move(task)); }
+void ControlConnections::Post(std::function<void()> task) { impl_->PostTask(std::move(task)); }
 
-void Star::Stop(Deadline deadline) {
+void ControlConnections::Stop(Deadline deadline) {
   if (!impl_->thread.joinable()) return;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);

@@ -1,10 +1,10 @@
-// The control star: one connection of every rank to rank 0 for small messages (abort, leave, views,
+// The control connections: one of every rank to rank 0 for small messages (abort, leave, views,
 // negotiation), and the monitor thread that owns it, the listener and the handshakes of those who connect.
 //
-// The monitor sleeps in epoll: an idle star costs nothing. Messages between a rank and rank 0 arrive
+// The monitor sleeps in epoll: idle control connections cost nothing. Messages between a rank and rank 0 arrive
 // in the order sent. Bulk data never travels here.
-#ifndef TFCOLLECTIVE_CONTROL_STAR_H_
-#define TFCOLLECTIVE_CONTROL_STAR_H_
+#ifndef TFCOLLECTIVE_CONTROL_CONTROL_CONNECTIONS_H_
+#define TFCOLLECTIVE_CONTROL_CONTROL_CONNECTIONS_H_
 
 #include <cstdint>
 #include <functional>
@@ -24,9 +24,9 @@
 namespace tfc {
 
 // What the monitor thread calls; nothing here may block.
-class StarHandler {
+class ControlHandler {
  public:
-  virtual ~StarHandler() = default;
+  virtual ~ControlHandler() = default;
   // `from` is the rank at the other end: always 0 on ranks other than 0.
   virtual void OnMessage(int from, uint8_t type, const std::string& payload) = 0;
   // The connection to `rank` ended. After it no message of that rank arrives.
@@ -37,20 +37,21 @@ class StarHandler {
   virtual std::optional<Deadline::Clock::time_point> OnTick(Deadline::Clock::time_point now) = 0;
 };
 
-struct StarOptions {
+struct ControlOptions {
   Identity self;
   SocketAddress root;  // where rank 0 listens
   JobKey key;
   Log log;
 };
 
-class Star {
+class ControlConnections {
  public:
-  // `handler` must outlive the star.
-  static Result<std::unique_ptr<Star>> Create(const StarOptions& options, TcpListener listener, StarHandler* handler);
-  ~Star();  // Stop() must have been called if Start() was
-  Star(const Star&) = delete;
-  Star& operator=(const Star&) = delete;
+  // `handler` must outlive the control connections.
+  static Result<std::unique_ptr<ControlConnections>> Create(const ControlOptions& options, TcpListener listener,
+                                                            ControlHandler* handler);
+  ~ControlConnections();  // Stop() must have been called if Start() was
+  ControlConnections(const ControlConnections&) = delete;
+  ControlConnections& operator=(const ControlConnections&) = delete;
 
   // Starts the monitor and returns when this rank is connected: to rank 0, or, on rank 0, with all
   // others. Otherwise DEADLINE_EXCEEDED naming who is missing, or PEER_LOST as soon as one that had
@@ -75,10 +76,10 @@ class Star {
 
  private:
   struct Impl;
-  explicit Star(std::unique_ptr<Impl> impl);
+  explicit ControlConnections(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tfc
 
-#endif  // TFCOLLECTIVE_CONTROL_STAR_H_
+#endif  // TFCOLLECTIVE_CONTROL_CONTROL_CONNECTIONS_H_
