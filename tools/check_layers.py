@@ -24,7 +24,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "backends/cpu/algorithms": ("backends/cpu/transport", "backends/cpu/shm", "backends/cpu/reduce"),
     "control": ("base", "backends/cpu/transport"),
     "communicator": ("backends/cpu/algorithms", "control"),
-    "agreement": ("base",),
+    "agreement": ("control",),
     "executor": ("communicator", "agreement"),
     "backends/nccl": ("executor",),
     "capi": ("backends/nccl",),

@@ -12,63 +12,112 @@ Status Unjoinable(const std::string& what, const std::vector<int>& joined) {
                 joined.front());
 }
 
+namespace {
+
+// How an operation that waits is called in messages.
+std::string Title(const Request& request) { return FirstLine(request.view) + (request.on_gpus ? " on a GPU" : ""); }
+
+std::string NameOf(const Request& request) {
+  if (request.subject == Subject::kPlan) return "the bucket plan '" + request.name + "'";
+  if (request.subject == Subject::kDirectCall) return "direct call " + request.name + " on GPUs";
+  return "'" + request.name + "'";
+}
+
+Decision DecisionOn(const Request& request) {
+  Decision decision;
+  decision.subject = request.subject;
+  decision.name = request.name;
+  decision.on_gpus = request.on_gpus;
+  return decision;
+}
+
+bool AnyBlob(const std::map<int, Request>& requests) {
+  return std::any_of(requests.begin(), requests.end(), [](const auto& one) { return !one.second.blob.empty(); });
+}
+
+// Where the ranks ask for different things. Only a call by name can be refused alone: of plans the replicas would be
+// apart for good, direct calls would be out of step, and of two places each rank looks at its own only.
+void Refuse(const std::map<int, Request>& requests, Decision* decision) {
+  const Request& first = requests.begin()->second;
+  bool same_place = true, same = true;
+  for (const auto& [rank, request] : requests) {
+    same_place = same_place && request.on_gpus == first.on_gpus;
+    same = same && request.signature == first.signature;
+  }
+  if (same_place && same) return;
+  std::map<int, std::string> views;
+  for (const auto& [rank, request] : requests)
+    views[rank] = same_place ? request.view : Title(request) + (request.on_gpus ? "" : " in the host's memory");
+  const std::string what = same_place ? NameOf(first) : "where " + NameOf(first) + " lies";
+  decision->refusal = Status(Code::kMismatch, "the ranks disagree on " + what + ": " + CompareViews(views));
+  decision->ends_all = !same_place || first.subject != Subject::kOperation;
+}
+
+}  // namespace
+
 NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans)
     : world_size_(world_size) {
   for (uint32_t plan = 0; plan < max_plans; ++plan) free_channels_.insert(first_plan_channel + plan);
 }
 
-std::optional<Verdict> NegotiationTable::Arrive(int rank, Request request, Deadline::Clock::time_point now) {
-  if (request.is_plan) {
-    if (auto verdict = JoinPlan(rank, request)) return verdict;
+std::optional<Decision> NegotiationTable::Arrive(int rank, Request request, Deadline::Clock::time_point now) {
+  if (request.on_gpus && gpus_closed_) return std::nullopt;
+  if (!request.objection.ok()) {
+    CloseGpus();
+    Decision decision = DecisionOn(request);
+    decision.refusal = std::move(request.objection);
+    return decision;
   }
-  const Key key{request.is_plan, request.name};
-  auto& rounds = entries_[key];
-  auto round =
-      std::find_if(rounds.begin(), rounds.end(), [&](const Entry& entry) { return entry.requests.count(rank) == 0; });
-  if (round == rounds.end()) {
-    rounds.push_back(Entry{{}, now, joined_.size(), false});
-    round = std::prev(rounds.end());
+  if (request.subject == Subject::kPlan) {
+    if (auto decision = JoinPlan(rank, request)) return decision;
   }
-  round->absent -= joined_.count(rank);
-  round->requests.emplace(rank, std::move(request));
+  const Key key{request.subject, request.name};
+  Rounds& rounds = entries_[key];
+  Add(rank, std::move(request), now, &rounds);
   // A rank asks for rounds in order, so only the first round can be complete.
-  if (!Complete(rounds.front())) return std::nullopt;
-  Verdict verdict = Decide(key, rounds.front());
+  if (!Complete(key, rounds.front())) return std::nullopt;
+  Decision decision = Decide(key, rounds.front());
   rounds.pop_front();
   if (rounds.empty()) entries_.erase(key);
-  return verdict;
+  return decision;
 }
 
-bool NegotiationTable::Waits(const std::string& name, int rank) const {
-  const auto found = entries_.find(Key{false, name});
-  return found != entries_.end() && found->second.front().requests.count(rank) != 0;
+void NegotiationTable::Add(int rank, Request request, Deadline::Clock::time_point now, Rounds* rounds) {
+  auto round =
+      std::find_if(rounds->begin(), rounds->end(), [&](const Entry& entry) { return entry.requests.count(rank) == 0; });
+  if (round == rounds->end()) {
+    round = rounds->insert(round, Entry());
+    round->since = now;
+    round->absent = joined_.size();
+  }
+  round->absent -= joined_.count(rank);
+  const auto due = now + Deadline::Seconds(request.timeout_s);
+  if (due < round->due) {
+    round->due = due;
+    round->timeout_s = request.timeout_s;
+  }
+  round->requests.emplace(rank, std::move(request));
 }
 
-std::map<int, std::string> NegotiationTable::Views(const std::string& name) const {
-  std::map<int, std::string> views;
-  const auto found = entries_.find(Key{false, name});
-  if (found == entries_.end()) return views;
-  for (const auto& [rank, request] : found->second.front().requests) views[rank] = request.view;
-  return views;
+// A set-up serves the time after the joined ranks have come back, too: it waits for them.
+bool NegotiationTable::Complete(const Key& key, const Entry& entry) const {
+  const size_t absent = key.first == Subject::kSetup ? 0 : entry.absent;
+  return entry.requests.size() + absent == static_cast<size_t>(world_size_);
 }
 
-bool NegotiationTable::Complete(const Entry& entry) const {
-  return entry.requests.size() + entry.absent == static_cast<size_t>(world_size_);
-}
-
-std::vector<Verdict> NegotiationTable::Join(int rank) {
-  std::vector<Verdict> verdicts;
-  if (!joined_.insert(rank).second) return verdicts;
+std::vector<Decision> NegotiationTable::Join(int rank) {
+  std::vector<Decision> decisions;
+  if (!joined_.insert(rank).second) return decisions;
   for (auto found = entries_.begin(); found != entries_.end();) {
-    auto& rounds = found->second;
+    Rounds& rounds = found->second;
     for (Entry& entry : rounds) entry.absent += 1 - entry.requests.count(rank);
-    while (!rounds.empty() && Complete(rounds.front())) {
-      verdicts.push_back(Decide(found->first, rounds.front()));
+    while (!rounds.empty() && Complete(found->first, rounds.front())) {
+      decisions.push_back(Decide(found->first, rounds.front()));
       rounds.pop_front();
     }
     found = rounds.empty() ? entries_.erase(found) : std::next(found);
   }
-  return verdicts;
+  return decisions;
 }
 
 void NegotiationTable::Return() {
@@ -77,24 +126,32 @@ void NegotiationTable::Return() {
     for (Entry& entry : rounds) entry.absent = 0;
 }
 
+// What a rank has asked for in the host's memory moves up to the rounds that its requests on GPUs leave. No round
+// becomes complete by that: the first one had a request of each of these ranks.
+void NegotiationTable::CloseGpus() {
+  gpus_closed_ = true;
+  for (auto found = entries_.begin(); found != entries_.end();) {
+    Rounds kept;
+    for (Entry& entry : found->second)
+      for (auto& [rank, request] : entry.requests)
+        if (!request.on_gpus) Add(rank, std::move(request), entry.since, &kept);
+    found->second.swap(kept);
+    found = found->second.empty() ? entries_.erase(found) : std::next(found);
+  }
+}
+
 // A rank that had joined while the others agreed on a plan agrees later, alone.
-std::optional<Verdict> NegotiationTable::JoinPlan(int rank, const Request& request) {
+std::optional<Decision> NegotiationTable::JoinPlan(int rank, const Request& request) {
   const auto found = agreed_.find(request.name);
   if (found == agreed_.end()) return std::nullopt;
   Agreed& agreed = found->second;
   const int other = *agreed.ranks.begin();
   if (!agreed.ranks.insert(rank).second) return std::nullopt;
-  Verdict verdict;
-  verdict.is_plan = true;
-  verdict.name = request.name;
-  verdict.channel = agreed.channel;
-  if (agreed.request.signature == request.signature) {
-    verdict.only_rank = rank;
-  } else {
-    verdict.refusal = Status(Code::kMismatch, "the ranks disagree on the bucket plan '" + request.name + "': " +
-                                                  CompareViews({{other, agreed.request.view}, {rank, request.view}}));
-  }
-  return verdict;
+  Decision decision = DecisionOn(request);
+  decision.channel = agreed.channel;
+  Refuse({{other, agreed.request}, {rank, request}}, &decision);
+  if (decision.refusal.ok()) decision.only_rank = rank;
+  return decision;
 }
 
 std::optional<uint32_t> NegotiationTable::Forget(int rank, const std::string& plan) {
@@ -109,47 +166,37 @@ std::optional<uint32_t> NegotiationTable::Forget(int rank, const std::string& pl
   return channel;
 }
 
-Verdict NegotiationTable::Decide(const Key& key, const Entry& entry) {
-  Verdict verdict;
-  verdict.is_plan = key.first;
-  verdict.name = key.second;
-  const uint64_t signature = entry.requests.begin()->second.signature;
-  const bool agree = std::all_of(entry.requests.begin(), entry.requests.end(),
-                                 [&](const auto& request) { return request.second.signature == signature; });
-  if (!agree) {
-    std::map<int, std::string> views;
-    for (const auto& [rank, request] : entry.requests) views[rank] = request.view;
-    verdict.refusal =
-        Status(Code::kMismatch, std::string("the ranks disagree on ") + (key.first ? "the bucket plan '" : "'") +
-                                    key.second + "': " + CompareViews(views));
-    return verdict;
-  }
+Decision NegotiationTable::Decide(const Key& key, const Entry& entry) {
   const Request& first = entry.requests.begin()->second;
-  if (static_cast<int>(entry.requests.size()) < world_size_ && !first.takes_zero_contributions) {
-    verdict.refusal = Unjoinable(first.view, std::vector<int>(joined_.begin(), joined_.end()));
-    return verdict;
+  Decision decision = DecisionOn(first);
+  Refuse(entry.requests, &decision);
+  if (!decision.refusal.ok()) return decision;
+  if (entry.requests.size() < static_cast<size_t>(world_size_) && !first.takes_zeros) {
+    decision.refusal = Unjoinable(first.view, std::vector<int>(joined_.begin(), joined_.end()));
+    decision.ends_all = key.first != Subject::kOperation;
+    return decision;
   }
-  if (!verdict.is_plan) return verdict;
-  verdict.channel = free_channels_.empty() ? kNoPlanChannel : *free_channels_.begin();
-  free_channels_.erase(verdict.channel);
-  Agreed& agreed = agreed_[key.second];
-  agreed.request = first;
-  agreed.channel = verdict.channel;
-  for (const auto& request : entry.requests) agreed.ranks.insert(request.first);
-  return verdict;
+  if (key.first == Subject::kPlan) BeginPlan(entry, &decision);
+  if (AnyBlob(entry.requests))
+    for (const auto& [rank, request] : entry.requests) decision.blobs.push_back(request.blob);
+  return decision;
 }
 
-std::string NegotiationTable::MissingRanks(const Entry& entry) const {
+void NegotiationTable::BeginPlan(const Entry& entry, Decision* decision) {
+  decision->channel = free_channels_.empty() ? kNoPlanChannel : *free_channels_.begin();
+  free_channels_.erase(decision->channel);
+  Agreed& agreed = agreed_[decision->name];
+  agreed.request = entry.requests.begin()->second;
+  agreed.channel = decision->channel;
+  for (const auto& request : entry.requests) agreed.ranks.insert(request.first);
+}
+
+std::vector<int> NegotiationTable::Missing(const Key& key, const Entry& entry) const {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size_; ++rank)
-    if (entry.requests.count(rank) == 0 && joined_.count(rank) == 0) missing.push_back(rank);
-  return RankList(missing);
-}
-
-int NegotiationTable::FirstMissing(const Entry& entry) const {
-  for (int rank = 0; rank < world_size_; ++rank)
-    if (entry.requests.count(rank) == 0 && joined_.count(rank) == 0) return rank;
-  return kNoPeer;
+    if (entry.requests.count(rank) == 0 && (joined_.count(rank) == 0 || key.first == Subject::kSetup))
+      missing.push_back(rank);
+  return missing;
 }
 
 std::string NegotiationTable::Elsewhere(const Entry& entry) const {
@@ -164,19 +211,20 @@ std::string NegotiationTable::Elsewhere(const Entry& entry) const {
     }
   }
   if (instead == nullptr) return "";
-  return "; rank " + std::to_string(late) + " waits in " + FirstLine(instead->requests.at(late).view) +
+  return "; rank " + std::to_string(late) + " waits in " + Title(instead->requests.at(late)) +
          ": do all ranks call the same operations? Those of one tf.function run in the order in which it calls them";
 }
 
 Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
   for (const auto& [key, rounds] : entries_) {
     const Entry& entry = rounds.front();
-    const Request& first = entry.requests.begin()->second;
-    if (now - entry.since < Deadline::Seconds(first.timeout_s)) continue;
+    if (now < entry.due) continue;
+    const std::vector<int> missing = Missing(key, entry);
     return Status(Code::kDeadlineExceeded,
-                  FirstLine(first.view) + " timed out after " + std::to_string(static_cast<int>(first.timeout_s)) +
-                      " s: " + MissingRanks(entry) + " did not call it" + Elsewhere(entry),
-                  FirstMissing(entry));
+                  Title(entry.requests.begin()->second) + " timed out after " +
+                      std::to_string(static_cast<int>(entry.timeout_s)) + " s: " + RankList(missing) +
+                      " did not call it" + Elsewhere(entry),
+                  missing.front());
   }
   return Status::Ok();
 }
@@ -188,8 +236,8 @@ std::vector<std::string> NegotiationTable::Stalled(Deadline::Clock::time_point n
     Entry& entry = rounds.front();
     if (entry.reported || now - entry.since < Deadline::Seconds(seconds)) continue;
     entry.reported = true;
-    texts.push_back(FirstLine(entry.requests.begin()->second.view) + " has waited " +
-                    std::to_string(static_cast<int>(seconds)) + " s for " + MissingRanks(entry));
+    texts.push_back(Title(entry.requests.begin()->second) + " has waited " + std::to_string(static_cast<int>(seconds)) +
+                    " s for " + RankList(Missing(key, entry)));
   }
   return texts;
 }

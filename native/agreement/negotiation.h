@@ -1,5 +1,5 @@
-// Which operation runs next everywhere: rank 0's table of who has asked for what. Pure: no I/O, no
-// clock of its own. Event driven: a verdict falls when the last rank asks.
+// What runs next everywhere: rank 0's table of which rank has asked for what, in the host's memory and on GPUs. No I/O,
+// no clock of its own. Event driven: the decision falls when the last rank asks.
 #ifndef TFCOLLECTIVE_AGREEMENT_NEGOTIATION_H_
 #define TFCOLLECTIVE_AGREEMENT_NEGOTIATION_H_
 
@@ -17,27 +17,41 @@
 
 namespace tfc {
 
-// One rank's wish to run the operation (or to begin the plan) of this name.
+// What a name stands for.
+enum class Subject : uint8_t {
+  kOperation = 0,   // matched by name
+  kPlan = 1,        // a bucket plan
+  kDirectCall = 2,  // on GPUs, by its number; those in the host's memory check each other
+  kSetup = 3,       // of a stream of operations on GPUs
+};
+
+// One rank's request to run, or to begin, what has this name.
 struct Request {
+  Subject subject = Subject::kOperation;
   std::string name;
-  bool is_plan = false;
+  bool on_gpus = false;  // the ranks must agree on it
   uint64_t signature = 0;
-  std::string view;        // what the rank asks for, for people; what follows a tab in a line is not compared
-  double timeout_s = 0.0;  // from the first rank's wish
-  bool takes_zero_contributions = false;  // joined ranks may be missing
+  std::string view;          // what the rank asks for, for people; what follows a tab in a line is not compared
+  double timeout_s = 0.0;    // from its arrival; the first one to pass ends the waiting
+  bool takes_zeros = false;  // zeros may stand for joined ranks
+  std::string blob;          // what every rank wants to know of this one; opaque here
+  Status objection;          // of a set-up: why this rank cannot use GPUs. Nothing runs on them then
 };
 
 inline constexpr uint32_t kNoPlanChannel = 0;
 
 // What all ranks do now.
-struct Verdict {
+struct Decision {
+  Subject subject = Subject::kOperation;
   std::string name;
-  bool is_plan = false;
+  bool on_gpus = false;
   uint32_t channel = 0;  // of a plan that begins; kNoPlanChannel: none is free, its buckets are matched by name
   Status refusal;        // Ok: run it
-  // Not kNoPeer: the one rank that the verdict is for. Another one that has forgotten the plan, and asks for it again,
+  std::vector<std::string> blobs;  // one a rank; none if all are empty
+  // Not kNoPeer: the one rank that the decision is for. Another one that has forgotten the plan, and asks for it again,
   // may not take it for its own: the channel may be free before it is heard.
   int only_rank = kNoPeer;
+  bool ends_all = false;  // the ranks cannot get into step again after this refusal
 };
 
 class NegotiationTable {
@@ -45,8 +59,8 @@ class NegotiationTable {
   // Plans get channels from `first_plan_channel` on.
   NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans);
 
-  // The verdict, if `rank` was the last one missing for this name.
-  std::optional<Verdict> Arrive(int rank, Request request, Deadline::Clock::time_point now);
+  // The decision, if `rank` was the last one missing for this name.
+  std::optional<Decision> Arrive(int rank, Request request, Deadline::Clock::time_point now);
 
   // The entry that has waited longest beyond its timeout: DEADLINE_EXCEEDED naming the missing
   // ranks. Ok if there is none.
@@ -59,14 +73,11 @@ class NegotiationTable {
   std::optional<uint32_t> Forget(int rank, const std::string& plan);
 
   // `rank` asks for nothing more until Return: what only it was missing from is decided now.
-  std::vector<Verdict> Join(int rank);
+  std::vector<Decision> Join(int rank);
   void Return();
 
-  // Whether a rank, or this one, waits for the operation of this name.
-  bool Waits(const std::string& name) const { return entries_.count(Key{false, name}) != 0; }
-  bool Waits(const std::string& name, int rank) const;
-  // What the ranks that wait for it ask for; empty if none does.
-  std::map<int, std::string> Views(const std::string& name) const;
+  // Nothing runs on GPUs: what ranks have asked for there, or still ask for, is forgotten.
+  void CloseGpus();
 
   size_t waiting() const { return entries_.size(); }
 
@@ -74,10 +85,12 @@ class NegotiationTable {
   struct Entry {
     std::map<int, Request> requests;
     Deadline::Clock::time_point since;
-    size_t absent = 0;  // joined ranks that have not asked
+    Deadline::Clock::time_point due = Deadline::Clock::time_point::max();
+    double timeout_s = 0.0;  // of the request that is due first
+    size_t absent = 0;       // joined ranks that have not asked
     bool reported = false;
   };
-  using Key = std::pair<bool, std::string>;
+  using Key = std::pair<Subject, std::string>;
 
   // The plan of this name as the ranks have agreed on it.
   struct Agreed {
@@ -86,20 +99,24 @@ class NegotiationTable {
     std::set<int> ranks;  // that have asked for it and not forgotten it
   };
 
-  bool Complete(const Entry& entry) const;
-  Verdict Decide(const Key& key, const Entry& entry);
-  std::optional<Verdict> JoinPlan(int rank, const Request& request);
-  std::string MissingRanks(const Entry& entry) const;
-  int FirstMissing(const Entry& entry) const;
+  using Rounds = std::deque<Entry>;
+
+  void Add(int rank, Request request, Deadline::Clock::time_point now, Rounds* rounds);
+  bool Complete(const Key& key, const Entry& entry) const;
+  Decision Decide(const Key& key, const Entry& entry);
+  void BeginPlan(const Entry& entry, Decision* decision);
+  std::optional<Decision> JoinPlan(int rank, const Request& request);
+  std::vector<int> Missing(const Key& key, const Entry& entry) const;
   // What a rank that is missing from `entry` has waited in for the longest time; empty if none waits in this table.
   std::string Elsewhere(const Entry& entry) const;
 
   const int world_size_;
   std::set<uint32_t> free_channels_;
   std::set<int> joined_;
+  bool gpus_closed_ = false;
   std::map<std::string, Agreed> agreed_;
   // A name can be asked for again before all ranks have asked once: one entry a round.
-  std::map<Key, std::deque<Entry>> entries_;
+  std::map<Key, Rounds> entries_;
 };
 
 // The refusal of an operation in which zeros of the ranks that have joined would make no sense.

@@ -160,8 +160,8 @@ void CommunicatorImpl::MakeEngine(const CommunicatorOptions& options, const std:
     cancel_.Signal();
     devices_->OnFailure();
   };
-  engine_options.on_note = [this](int from, const std::string& payload) { devices_->OnNote(from, payload); };
-  engine_options.on_wait = [this](const std::string& name) { devices_->OnWait(name); };
+  engine_options.on_gpu_decision = [this](const Decision& decision) { devices_->OnDecision(decision); };
+  engine_options.on_left = [this] { devices_->OnLeft(); };
   engine_ = std::make_unique<Engine>(std::move(engine_options));
   devices_ = std::make_unique<DeviceCommunicator>(engine_.get(), std::move(device_options));
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "agreement/messages.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/messages.h"
@@ -428,7 +429,7 @@ Request Engine::RequestFor(const Operation& operation) const {
   request.name = operation.name;
   request.signature = operation.Signature();
   request.view = operation.Describe();
-  request.takes_zero_contributions = TakesZeroContributions(operation);
+  request.takes_zeros = TakesZeroContributions(operation);
   request.timeout_s = operation.timeout_s;
   return request;
 }
@@ -511,8 +512,8 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
   if (ask) {
     Request request;
     request.name = spec.name;
-    request.is_plan = true;
-    request.takes_zero_contributions = spec.op == Op::kAverage || spec.op == Op::kSum;
+    request.subject = Subject::kPlan;
+    request.takes_zeros = spec.op == Op::kAverage || spec.op == Op::kSum;
     request.signature = HashText(WithoutLabels(spec.signature));
     request.view = spec.signature;
     request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
@@ -616,12 +617,6 @@ void Engine::FailAll(const Status& status) {
   // Notify the peers before waking local waiters: a waiter may leave at once.
   if (control_ != nullptr) control_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
   Fail(status);
-}
-
-void Engine::SendNote(const std::string& payload) { control_->Send(0, static_cast<uint8_t>(Message::kNote), payload); }
-
-void Engine::SendNoteToAll(const std::string& payload) {
-  control_->SendToAll(static_cast<uint8_t>(Message::kNote), payload);
 }
 
 void Engine::Abort(const std::string& cause) {

@@ -39,8 +39,6 @@ namespace tfc {
 
 // Called on the progress thread's own stack, without a lock; in a world of one on the caller's thread.
 using Done = std::function<void(const Status&)>;
-// Takes the notes that rooms above the engine send over its control connections, on the monitor thread; must not block.
-using NoteHandler = std::function<void(int from, const std::string& payload)>;
 
 struct EngineOptions {
   Topology topology;
@@ -52,9 +50,9 @@ struct EngineOptions {
   bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
   Log log;
   std::function<void()> on_failure;  // once, at the first failure; must not block
-  // At rank 0, on the monitor thread: ranks wait for an operation of this name, and not all have come to it.
-  std::function<void(const std::string& name)> on_wait;
-  NoteHandler on_note;  // may be empty: a note is a protocol error then
+  // For GPUs, on the monitor thread; must not block: what Ask has asked for is decided, and a rank has left.
+  std::function<void(const Decision& decision)> on_gpu_decision;
+  std::function<void()> on_left;
 };
 
 // A plan as the ranks agree on it; see PlanOptions in the C header.
@@ -112,11 +110,12 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void Fail(const Status& status) override;
   // Ends everything here and at the peers with `status`. Never blocks.
   void FailEverywhere(const Status& status) override { FailAll(status); }
-  // To rank 0, and from rank 0 to every rank; in the order sent. Not in a world of one.
-  void SendNote(const std::string& payload);
-  void SendNoteToAll(const std::string& payload);
-  // At rank 0, on the monitor thread: the operations by name that ranks wait for.
-  const NegotiationTable& negotiation() const { return table_; }
+  // Lets rank 0 decide about an operation on GPUs. Not in a world of one.
+  void Ask(const Request& request);
+  // At rank 0, on the monitor thread: nothing runs on GPUs, and no rank is waited for there.
+  void CloseGpus() { table_.CloseGpus(); }
+  // PEER_LOST if a rank has left: for operations that no rank has begun yet.
+  Status NobodyLeft(const std::string& title) const { return watch_.NobodyLeft(title); }
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
   // Whether the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.
@@ -188,11 +187,10 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void EndRun(const std::shared_ptr<Plan>& plan);
   void DropIfForgotten(const std::shared_ptr<Plan>& plan);
   Request RequestFor(const Operation& operation) const;
-  void Ask(const Request& request);
 
   // Messages (monitor thread).
   void OnRequest(int from, const std::string& payload);
-  void OnVerdict(const std::string& payload);
+  void OnDecision(const std::string& payload);
   void OnForget(int from, const std::string& payload);
   void OnFreed(const std::string& payload);
   void OnAbort(int from, const std::string& payload);
@@ -215,7 +213,9 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Deadline EndOfWhatIsBegun() const;
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
-  void StartVerdict(const Verdict& verdict);
+  void Announce(const Decision& decision);
+  void StartPlan(const Decision& decision);
+  void StartOperation(const Decision& decision);
   void Observe(const FailureArbiter::Observation& seen);
   void Act(const FailureArbiter::Action& action);
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
@@ -254,7 +254,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   bool shut_down_ = false;
   std::atomic<bool> probes_{false};                     // rank 0 wants the link measured
   std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
-  std::map<std::string, std::deque<Pending>> pending_;  // submitted, no verdict yet
+  std::map<std::string, std::deque<Pending>> pending_;  // submitted, not decided yet
   std::map<std::string, std::shared_ptr<Plan>> plans_;
 
   // Monitor thread only.

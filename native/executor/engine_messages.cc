@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agreement/messages.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/engine.h"
@@ -17,8 +18,8 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
       return OnGo(payload);
     case Message::kRequest:
       return OnRequest(from, payload);
-    case Message::kVerdict:
-      return OnVerdict(payload);
+    case Message::kDecision:
+      return OnDecision(payload);
     case Message::kAbort:
       return OnAbort(from, payload);
     case Message::kFailed:
@@ -46,9 +47,6 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
     case Message::kAllJoined:
     case Message::kJoinTimeout:
       return OnJoining(from, static_cast<Message>(type), payload);
-    case Message::kNote:
-      if (options_.on_note) return options_.on_note(from, payload);
-      break;
   }
   Protocol(Status(Code::kProtocol, "unknown control message " + std::to_string(type)), from);
 }
@@ -78,12 +76,14 @@ void Engine::OnRequest(int from, const std::string& payload) {
   Request request;
   const Status decoded = Decode(payload, &request);
   if (!decoded.ok()) return Protocol(decoded, from);
-  const std::string name = request.is_plan ? "" : request.name;
-  const auto verdict = table_.Arrive(from, std::move(request), Deadline::Clock::now());
-  if (verdict && verdict->only_rank != kNoPeer)
-    return control_->Send(verdict->only_rank, static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
-  if (verdict) return control_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(*verdict));
-  if (!name.empty() && options_.on_wait) options_.on_wait(name);
+  if (const auto decision = table_.Arrive(from, std::move(request), Deadline::Clock::now())) Announce(*decision);
+}
+
+void Engine::Announce(const Decision& decision) {
+  if (decision.ends_all) return FailAll(decision.refusal);
+  const auto type = static_cast<uint8_t>(Message::kDecision);
+  if (decision.only_rank != kNoPeer) return control_->Send(decision.only_rank, type, Encode(decision));
+  control_->SendToAll(type, Encode(decision));
 }
 
 void Engine::OnForget(int from, const std::string& payload) {
@@ -91,7 +91,7 @@ void Engine::OnForget(int from, const std::string& payload) {
   if (freed) control_->SendToAll(static_cast<uint8_t>(Message::kFreed), EncodeChannel(*freed));
 }
 
-// The verdict that gives the channel to another plan comes after this, on all ranks.
+// The decision that gives the channel to another plan comes after this, on all ranks.
 void Engine::OnFreed(const std::string& payload) {
   uint32_t channel = 0;
   Status decoded = DecodeChannel(payload, &channel);
@@ -102,46 +102,49 @@ void Engine::OnFreed(const std::string& payload) {
   if (arena_ != nullptr) arena_->Release(channel);
 }
 
-void Engine::OnVerdict(const std::string& payload) {
-  Verdict verdict;
-  const Status decoded = Decode(payload, &verdict);
+void Engine::OnDecision(const std::string& payload) {
+  Decision decision;
+  Status decoded = Decode(payload, &decision);
+  if (decoded.ok() && !decision.blobs.empty() && static_cast<int>(decision.blobs.size()) != options_.topology.size)
+    decoded = Status(Code::kProtocol, "a decision for another number of ranks");
   if (!decoded.ok()) return Protocol(decoded, 0);
-  StartVerdict(verdict);
+  if (decision.subject == Subject::kPlan) return StartPlan(decision);
+  if (!decision.on_gpus) return StartOperation(decision);
+  if (options_.on_gpu_decision) options_.on_gpu_decision(decision);
 }
 
-void Engine::StartVerdict(const Verdict& verdict) {
-  if (verdict.is_plan) {
-    // Gradients that cannot be reduced leave the replicas apart for good: that ends the communicator.
-    if (!verdict.refusal.ok()) return Fail(verdict.refusal);
-    std::shared_ptr<Plan> plan;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = plans_.find(verdict.name);
-      // Failed meanwhile, or the others agreed while this rank had joined: it will ask for itself.
-      if (found == plans_.end() || !found->second->asked) return;
-      plan = found->second;
-      plan->channel = verdict.channel;
-    }
-    return RunBuckets(plan, verdict.channel);
+void Engine::StartPlan(const Decision& decision) {
+  std::shared_ptr<Plan> plan;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = plans_.find(decision.name);
+    // Failed meanwhile, or the others agreed while this rank had joined: it will ask for itself.
+    if (found == plans_.end() || !found->second->asked) return;
+    plan = found->second;
+    plan->channel = decision.channel;
   }
+  RunBuckets(plan, decision.channel);
+}
+
+void Engine::StartOperation(const Decision& decision) {
   std::shared_ptr<Pending> next;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = pending_.find(verdict.name);
+    const auto found = pending_.find(decision.name);
     if (found == pending_.end()) return;  // failed meanwhile
     next = std::make_shared<Pending>(std::move(found->second.front()));
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
     if (Is(kJoining)) changed_.notify_all();
   }
-  const bool taken = verdict.refusal.ok()
+  const bool taken = decision.refusal.ok()
                          ? scheduler_->Submit(kNegotiatedChannel,
                                               [this, next](const Resources& resources, Channel* channel) {
                                                 const Status status =
                                                     RunWatched(next->operation, resources, next->deadline, channel);
                                                 scheduler_->CallOutside([&] { next->done(status); });
                                               })
-                         : scheduler_->Call([next, refusal = verdict.refusal] { next->done(refusal); });
+                         : scheduler_->Call([next, refusal = decision.refusal] { next->done(refusal); });
   if (!taken) next->done(failure_.Get());
 }
 
@@ -240,7 +243,8 @@ void Engine::OnLeft(const std::string& payload) {
   departures_.Leave(rank);
   if (rank == options_.topology.rank) return;
   const Status blocked = BlockedBy(rank, progress);
-  if (!blocked.ok()) Observe({FailureArbiter::Event::kBlocked, blocked});
+  if (!blocked.ok()) return Observe({FailureArbiter::Event::kBlocked, blocked});
+  if (options_.on_left) options_.on_left();
 }
 
 // PEER_LOST if something that runs or waits here needs `rank`, which has left after `progress`.
@@ -270,8 +274,7 @@ void Engine::OnJoin(int from, const std::string& payload) {
   if (!decoded.ok()) return Protocol(decoded, from);
   if (joining_.has_joined(from)) return Protocol(Status(Code::kProtocol, "joined twice"), from);
   if (joining_.Arrive(from, progress)) return table_.Return();
-  for (const Verdict& verdict : table_.Join(from))
-    control_->SendToAll(static_cast<uint8_t>(Message::kVerdict), Encode(verdict));
+  for (const Decision& decision : table_.Join(from)) Announce(decision);
 }
 
 void Engine::OnJoining(int from, Message type, const std::string& payload) {
@@ -341,7 +344,7 @@ Status Engine::OldestPending() const {
     if (!oldest || deadline.when() < oldest->first) oldest = {deadline.when(), text};
   };
   for (const auto& [name, queue] : pending_)
-    consider(queue.front().deadline, queue.front().operation.Title() + " timed out: rank 0 gave no verdict on it");
+    consider(queue.front().deadline, queue.front().operation.Title() + " timed out: rank 0 has not decided about it");
   for (const auto& [name, plan] : plans_) {
     if (plan->waiting == 0) continue;
     for (const auto& run : plan->order().Waiting())

@@ -43,46 +43,6 @@ Status Decode(const std::string& bytes, Go* go) {
   return reader.Finish("go");
 }
 
-std::string Encode(const Request& request) {
-  WireWriter writer;
-  writer.Text(request.name)
-      .Number(static_cast<uint8_t>(request.is_plan))
-      .Number(request.signature)
-      .Text(request.view)
-      .Number(request.timeout_s)
-      .Number(static_cast<uint8_t>(request.takes_zero_contributions));
-  return writer.Take();
-}
-
-Status Decode(const std::string& bytes, Request* request) {
-  WireReader reader(bytes);
-  request->name = reader.Text();
-  request->is_plan = reader.Number<uint8_t>() != 0;
-  request->signature = reader.Number<uint64_t>();
-  request->view = reader.Text();
-  request->timeout_s = reader.Number<double>();
-  request->takes_zero_contributions = reader.Number<uint8_t>() != 0;
-  return reader.Finish("request");
-}
-
-std::string Encode(const Verdict& verdict) {
-  WireWriter writer;
-  writer.Text(verdict.name)
-      .Number(static_cast<uint8_t>(verdict.is_plan))
-      .Number(verdict.channel)
-      .Error(verdict.refusal);
-  return writer.Take();
-}
-
-Status Decode(const std::string& bytes, Verdict* verdict) {
-  WireReader reader(bytes);
-  verdict->name = reader.Text();
-  verdict->is_plan = reader.Number<uint8_t>() != 0;
-  verdict->channel = reader.Number<uint32_t>();
-  verdict->refusal = reader.Error();
-  return reader.Finish("verdict");
-}
-
 std::string Encode(const Status& status) { return WireWriter().Error(status).Take(); }
 
 Status Decode(const std::string& bytes, Status* status) {

@@ -1,11 +1,10 @@
-// The messages of the control connections and how a request and a verdict look there.
+// The messages of the control connections; those of agreement/messages.h look as they say there.
 #ifndef TFCOLLECTIVE_EXECUTOR_MESSAGES_H_
 #define TFCOLLECTIVE_EXECUTOR_MESSAGES_H_
 
 #include <cstdint>
 #include <string>
 
-#include "agreement/negotiation.h"
 #include "base/status.h"
 #include "control/failure_arbiter.h"
 #include "executor/joining.h"
@@ -17,7 +16,7 @@ enum class Message : uint8_t {
   kReady = 1,              // -> 0: a Status: I have come to it, and what speaks against going on as planned
   kGo = 2,                 // 0 -> all: a Go: all have
   kRequest = 3,            // -> 0: a Request
-  kVerdict = 4,            // 0 -> all: a Verdict
+  kDecision = 4,           // 0 -> all: a Decision
   kAbort = 5,              // -> 0: a failure that all ranks must see
   kFailed = 6,             // 0 -> all: it
   kTrouble = 7,            // -> 0: an Observation: my operation takes long, has timed out or is not that of my peers
@@ -31,7 +30,6 @@ enum class Message : uint8_t {
   kMissing = 16,           // -> 0: a ZeroContribution: I run this, and joined ranks are missing from it
   kZeroContribution = 17,  // 0 -> joined ranks: it
   kAllJoined = 18,         // 0 -> all: the rank that joined last
-  kNote = 19,              // what a room above the engine tells itself on other ranks; see NoteHandler
   kJoinTimeout = 20,       // -> 0: seconds: my join has timed out; who has not joined?
   kForget = 21,            // -> 0: name of a plan that I no longer need
   kFreed = 22,             // 0 -> all: a channel that no plan uses any longer
@@ -44,8 +42,6 @@ struct Go {
 };
 
 std::string Encode(const Go& go);
-std::string Encode(const Request& request);
-std::string Encode(const Verdict& verdict);
 std::string Encode(const Status& status);
 std::string Encode(const Progress& progress);
 std::string Encode(const ZeroContribution& contribution);
@@ -61,8 +57,6 @@ std::string EncodeSeconds(double seconds);
 
 // Each gives PROTOCOL for bytes that are no such message.
 Status Decode(const std::string& bytes, Go* go);
-Status Decode(const std::string& bytes, Request* request);
-Status Decode(const std::string& bytes, Verdict* verdict);
 Status Decode(const std::string& bytes, Status* status);
 Status Decode(const std::string& bytes, Progress* progress);
 Status Decode(const std::string& bytes, ZeroContribution* contribution);

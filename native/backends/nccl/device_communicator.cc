@@ -16,9 +16,6 @@ namespace {
 constexpr double kOwnerGraceSeconds = 10.0;
 // In which the owner ends, after the deadline of a shutdown, unless it is stuck.
 constexpr double kEndSeconds = 5.0;
-// How the keys of rounds begin.
-constexpr char kDirectPrefix = '#';
-constexpr char kNamePrefix = '=';
 
 bool IsRagged(const Operation& operation) {
   return operation.collective == Collective::kAllGather || operation.collective == Collective::kAllToAll;
@@ -38,13 +35,9 @@ std::string RowsBlob(const Operation& operation, int size) {
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options)
-    : engine_(engine),
-      options_(std::move(options)),
-      rank_(engine->topology().rank),
-      size_(engine->topology().size),
-      table_(size_) {
-  lanes_[kDirect].setup_key = "set-up of direct calls";
-  lanes_[kByName].setup_key = "set-up of calls by name";
+    : engine_(engine), options_(std::move(options)), rank_(engine->topology().rank), size_(engine->topology().size) {
+  lanes_[kDirect].setup = "the set-up of direct calls";
+  lanes_[kByName].setup = "the set-up of calls by name";
   detour_ = std::make_unique<HostDetour>(engine_, options_.log, [this] { Signal(); });
 }
 
@@ -150,13 +143,12 @@ Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const Devic
   return gpu_ == nullptr ? 0 : gpu_->info().ordinal;
 }
 
-Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, Lane* lane) {
+Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, const Lane& lane) {
   const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
   if (!opening.passed()) return AnotherOpens();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!lane->broken.ok()) return lane->broken;
-    if (root_left_ && !lane->setup) return RootLeft();
+    if (!broken_.ok()) return broken_;
     used_ = true;
   }
   const Status driver = LoadDriver();
@@ -168,10 +160,7 @@ Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& ca
   const bool first = gpu_ == nullptr;
   const Status opened = OpenGpu(device.value());
   if (!opened.ok()) return first ? Unable(opened, lane) : Misplaced(opened.WithContext(operation.Title()));
-  TFC_RETURN_IF_ERROR(StartOwner());
-  std::lock_guard<std::mutex> lock(mutex_);
-  lane->wanted = true;
-  return Status::Ok();
+  return StartOwner();
 }
 
 // The other ranks have launched the operation, or wait for this one: nothing but the end gets them out of it.
@@ -202,18 +191,20 @@ Status DeviceCommunicator::AnotherOpens() {
 }
 
 // The other ranks would wait for this one. They are told once.
-Status DeviceCommunicator::Unable(const Status& why, Lane* lane) {
+Status DeviceCommunicator::Unable(const Status& why, const Lane& lane) {
+  Request request = SetupRequest(lane);
+  request.objection = Status(why.code(),
+                             "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message() +
+                                 " (hosts with GPUs and hosts without cannot mix in one collective)",
+                             rank_, why.sys_errno());
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!lane->broken.ok()) return lane->broken;
-    lane->broken = Status(why.code(), "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message(), rank_,
-                          why.sys_errno());
+    if (!broken_.ok()) return broken_;
+    broken_ = request.objection;
   }
-  SetupEntry entry;
-  entry.status = why;
-  Announce(RoundEntry{lane->setup_key, 0, lane->setup_key, Encode(entry)});
-  std::lock_guard<std::mutex> lock(mutex_);
-  return lane->broken;
+  const Status objection = request.objection;
+  Ask(std::move(request));
+  return objection;
 }
 
 Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation& operation, const DeviceCall& call) {
@@ -241,24 +232,31 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operati
   TFC_RETURN_IF_ERROR(Admit());
   if (operation->collective == Collective::kAllReduce || operation->collective == Collective::kReduceScatter)
     if (const auto possible = ReductionOf(*operation, size_); !possible.ok()) return possible.status();
-  TFC_RETURN_IF_ERROR(Open(*operation, call, &lane));
+  TFC_RETURN_IF_ERROR(Open(*operation, call, lane));
   if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
   auto made = MakeTask(*operation, call);
   if (!made.ok()) return made.status();
   const TaskPtr task = made.Take();
-  task->key = call.by_name ? kNamePrefix + operation->name : kDirectPrefix + std::to_string(++direct_sequence_);
-  RoundEntry entry{task->key, operation->Signature() ^ call.agreement, operation->Describe(),
-                   RowsBlob(*operation, size_)};
-  if (!call.agreement_text.empty()) entry.view += " of\n" + call.agreement_text;
+  Request request;
+  request.on_gpus = true;
+  request.subject = call.by_name ? Subject::kOperation : Subject::kDirectCall;
+  request.name = call.by_name ? operation->name : std::to_string(++direct_sequence_);
+  request.signature = operation->Signature() ^ call.agreement;
+  request.view = operation->Describe() + (call.agreement_text.empty() ? "" : " of\n" + call.agreement_text);
+  request.timeout_s = operation->timeout_s;
+  request.blob = RowsBlob(*operation, size_);
   {
+    // Under the lock: what ends the use of GPUs, or a departure, after this point finds the task.
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!lane.broken.ok()) return lane.broken;  // meanwhile, on all ranks
+    if (!broken_.ok()) return broken_;  // meanwhile, on all ranks
+    TFC_RETURN_IF_ERROR(engine_->NobodyLeft(operation->Title()));
+    lane.wanted = true;
     task->operation = std::move(*operation);
     task->ticket = ++tickets_ << 1 | lane_number;
     lane.open.emplace(task->ticket, task);
-    lane.unagreed[task->key].push_back(task);
+    lane.unagreed[request.name].push_back(task);
   }
-  Announce(entry);
+  Ask(std::move(request));
   return task;
 }
 
@@ -319,13 +317,14 @@ Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCal
 // All ranks come to the same answer, if not at the same time.
 bool DeviceCommunicator::WithoutNccl() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return lanes_[kByName].broken.code() == Code::kUnimplemented && cuda_ != nullptr;
+  return broken_.code() == Code::kUnimplemented;
 }
 
 Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCall& call, const Status& why) {
   {
     const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
     if (!opening.passed()) return AnotherOpens();
+    if (!LoadDriver().ok()) return why;
     const auto device = DeviceOf(operation, call);
     if (!device.ok()) return Misplaced(device.status());
     const Status opened = OpenGpu(device.value());
@@ -391,7 +390,7 @@ Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
   const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
   if (!opening.passed()) return AnotherOpens();
   const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, &lanes_[kDirect]);
+  if (!driver.ok()) return Unable(driver, lanes_[kDirect]);
   if (memory_gpu_ == nullptr) {
     const auto place =
         like == nullptr ? Result<int>(gpu_ == nullptr ? 0 : gpu_->info().ordinal) : GpuOfPointer(*cuda_, like);
@@ -418,85 +417,25 @@ void DeviceCommunicator::Free(void* memory) {
   gpu->Free(static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)));
 }
 
-// ---- rounds ----
+// ---- agreement ----
 
-void DeviceCommunicator::Announce(const RoundEntry& entry) {
-  if (size_ > 1) return engine_->SendNote(EncodeEntry(entry));
-  OnVerdict(RoundVerdict{entry.key, Status::Ok(), {entry.blob}});
+void DeviceCommunicator::Ask(Request request) {
+  if (size_ > 1) return engine_->Ask(request);
+  Decision decision;
+  decision.subject = request.subject;
+  decision.name = std::move(request.name);
+  decision.refusal = std::move(request.objection);
+  decision.blobs.push_back(std::move(request.blob));
+  OnDecision(decision);
 }
 
-void DeviceCommunicator::OnNote(int from, const std::string& payload) {
-  Note note;
-  const Status decoded = DecodeNote(payload, size_, &note);
-  if (!decoded.ok())
-    return engine_->FailEverywhere(
-        Status(Code::kProtocol, "rank " + std::to_string(from) + ": " + decoded.message(), from));
-  switch (note.kind) {
-    case Note::Kind::kEntry:
-      return OnEntry(from, std::move(note.entry));
-    case Note::Kind::kVerdict:
-      return OnVerdict(std::move(note.verdict));
-    case Note::Kind::kLeave:
-      return OnLeave(from);
-    case Note::Kind::kOverdue:
-      return OnOverdue(note.entry.key, note.status);
-  }
-}
-
-void DeviceCommunicator::OnEntry(int from, RoundEntry entry) {
-  const std::string key = entry.key;
-  std::optional<RoundVerdict> verdict;
-  Status deserted;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    NoteDetours(entry);
-    verdict = table_.Arrive(from, std::move(entry));
-    if (verdict) CloseIfUnusable(*verdict);
-    if (!verdict) deserted = table_.Deserted(key);
-  }
-  if (!deserted.ok()) return engine_->FailEverywhere(deserted);
-  if (!verdict) return key[0] == kNamePrefix ? OnWait(key.substr(1)) : void();
-  // Ranks that make different direct calls are out of step for good.
-  if (!verdict->refusal.ok() && key[0] == kDirectPrefix) return engine_->FailEverywhere(verdict->refusal);
-  engine_->SendNoteToAll(EncodeVerdict(*verdict));
-}
-
-// With the mutex.
-void DeviceCommunicator::NoteDetours(const RoundEntry& entry) {
-  SetupEntry setup;
-  if (entry.key == lanes_[kByName].setup_key && Decode(entry.blob, &setup).ok() && !setup.status.ok()) detours_ = true;
-}
-
-// The same name, by some ranks on GPUs and by others in the host's memory: both would wait for ever. Who has asked for
-// both is not meant, nor are ranks whose calls go on from the GPU through the host's memory.
-void DeviceCommunicator::OnWait(const std::string& name) {
-  const NegotiationTable& on_host = engine_->negotiation();
-  std::map<int, std::string> on_gpu;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const std::string key = kNamePrefix + name;
-    if (detours_ || !table_.Waits(key) || !on_host.Waits(name)) return;
-    if (table_.AnyWaits(key, [&](int rank) { return on_host.Waits(name, rank); })) return;
-    on_gpu = table_.Views(key);
-  }
-  std::map<int, std::string> views = on_host.Views(name);
-  for (auto& [rank, view] : views) view += " in the host's memory";
-  for (const auto& [rank, view] : on_gpu) views.emplace(rank, view + " on a GPU");
-  engine_->FailEverywhere(
-      Status(Code::kMismatch, "the ranks do not agree on where '" + name + "' lies: " + CompareViews(views)));
-}
-
-// Ranks that had announced a call before they heard that the set-up has failed are not to be waited for.
-void DeviceCommunicator::CloseIfUnusable(const RoundVerdict& verdict) {
-  for (const size_t number : {kDirect, kByName}) {
-    if (lanes_[number].setup_key != verdict.key) continue;
-    std::vector<SetupEntry> entries(verdict.blobs.size());
-    bool usable = true;
-    for (size_t rank = 0; rank < entries.size(); ++rank)
-      usable = usable && Decode(verdict.blobs[rank], &entries[rank]).ok();
-    usable = usable && JudgeSetup(entries, engine_->topology(), devices_.share_gpus).ok();
-    if (!usable) table_.Close(number == kDirect ? kDirectPrefix : kNamePrefix);
-  }
+Request DeviceCommunicator::SetupRequest(const Lane& lane) const {
+  Request request;
+  request.on_gpus = true;
+  request.subject = Subject::kSetup;
+  request.name = request.view = lane.setup;
+  request.timeout_s = options_.op_timeout_s;
+  return request;
 }
 
 std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, int rank,
@@ -511,67 +450,65 @@ std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, in
   return rows;
 }
 
-void DeviceCommunicator::OnVerdict(RoundVerdict verdict) {
+void DeviceCommunicator::OnDecision(const Decision& decision) {
+  if (decision.subject == Subject::kSetup) return OnSetup(decision);
+  const size_t number = decision.subject == Subject::kDirectCall ? kDirect : kByName;
   Done refused;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (Lane& lane : lanes_)
-      if (lane.setup_key == verdict.key) lane.setup = std::move(verdict.blobs);
-    for (size_t number : {kDirect, kByName}) {
-      Lane& lane = lanes_[number];
-      const auto found = lane.unagreed.find(verdict.key);
-      if (found == lane.unagreed.end()) continue;
-      const TaskPtr task = found->second.front();
-      found->second.pop_front();
-      if (found->second.empty()) lane.unagreed.erase(found);
-      if (verdict.refusal.ok()) {
-        task->agreed = true;
-        // The others may be with the owner already, who reads this without the mutex.
-        if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, verdict.blobs);
-        if (number == kByName) lane.to_launch.push_back(task);
-      } else {
-        refused = task->End(verdict.refusal);
-        lane.open.erase(task->ticket);
-      }
-      break;
+    Lane& lane = lanes_[number];
+    const auto found = lane.unagreed.find(decision.name);
+    if (found == lane.unagreed.end()) return;  // lost meanwhile
+    const TaskPtr task = found->second.front();
+    found->second.pop_front();
+    if (found->second.empty()) lane.unagreed.erase(found);
+    if (decision.refusal.ok()) {
+      task->agreed = true;
+      // The others may be with the owner already, who reads this without the mutex.
+      if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, decision.blobs);
+      if (number == kByName) lane.to_launch.push_back(task);
+    } else {
+      refused = task->End(decision.refusal);
+      lane.open.erase(task->ticket);
     }
   }
   Signal();
-  if (refused) refused(verdict.refusal);
+  if (refused) refused(decision.refusal);
 }
 
-void DeviceCommunicator::OnLeave(int from) {
-  Status deserted;
+// All ranks judge alike.
+void DeviceCommunicator::OnSetup(const Decision& decision) {
+  std::vector<SetupEntry> entries(decision.blobs.size());
+  Status judged = decision.refusal;
+  for (size_t rank = 0; rank < entries.size() && judged.ok(); ++rank)
+    judged = Decode(decision.blobs[rank], &entries[rank]);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (rank_ != 0) {
-      root_left_ = Deadline::Clock::now();
-      return;
+    if (judged.ok()) judged = JudgeSetup(entries, engine_->topology(), devices_.share_gpus);
+    if (broken_.ok()) broken_ = judged;
+    for (Lane& lane : lanes_) {
+      if (!judged.ok() || lane.setup != decision.name) continue;
+      lane.agreed = true;
+      lane.id = entries[0].id;
     }
-    if (table_.HasLeft(from)) return;  // what rank 0 tells all, it hears, too
-    deserted = table_.Leave(from);
   }
-  if (!deserted.ok()) engine_->FailEverywhere(deserted);
-  if (from == 0) engine_->SendNoteToAll(EncodeLeave());
+  // Ranks that had asked for a call before they hear of this are not to be waited for.
+  if (!judged.ok() && rank_ == 0) engine_->CloseGpus();
+  Signal();
 }
 
-Status DeviceCommunicator::RootLeft() {
-  return Status(Code::kPeerLost, "rank 0 has left: there are no more collectives on GPUs", 0);
-}
-
-void DeviceCommunicator::OnOverdue(const std::string& key, const Status& status) {
-  std::vector<int> missing;
+// What the ranks have not agreed on by now the one that has left will never come to.
+void DeviceCommunicator::OnLeft() {
+  Status left;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    missing = table_.Missing(key);
+    for (const Lane& lane : lanes_) {
+      if (left.ok() && broken_.ok() && lane.wanted && !lane.agreed) left = engine_->NobodyLeft(lane.setup);
+      for (const auto& [name, tasks] : lane.unagreed)
+        if (left.ok()) left = engine_->NobodyLeft(tasks.front()->operation.Title());
+    }
   }
-  if (missing.empty()) {
-    engine_->FailEverywhere(
-        Status(status.code(), status.message() + ": all ranks have come to it, but it is not complete"));
-  } else {
-    engine_->FailEverywhere(
-        Status(status.code(), status.message() + ": " + RankList(missing) + " did not come to it", missing.front()));
-  }
+  if (!left.ok()) engine_->Fail(left);
 }
 
 // ---- end ----
@@ -600,7 +537,6 @@ bool DeviceCommunicator::Shutdown(double timeout_s) {
   }
   Signal();
   const bool ended = !owner.joinable() || OwnerEnds(end);
-  if (!owner.joinable()) SayGoodBye();
   if (owner.joinable() && ended) owner.join();
   if (opening.passed() && ended) return true;
   if (owner.joinable()) owner.detach();
@@ -633,11 +569,6 @@ void DeviceCommunicator::LeaveBehind() {
   const Status stuck(Code::kPeerLost, text, rank_);
   if (incomplete) engine_->FailEverywhere(stuck);
   for (const Done& done : waiting) done(stuck);
-  SayGoodBye();
-}
-
-void DeviceCommunicator::SayGoodBye() {
-  if (size_ > 1 && !engine_->failure().failed()) engine_->SendNote(EncodeLeave());
 }
 
 }  // namespace tfc

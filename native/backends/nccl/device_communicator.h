@@ -22,11 +22,11 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/negotiation.h"
 #include "backends/nccl/gate.h"
 #include "backends/nccl/gpu.h"
 #include "backends/nccl/launch.h"
 #include "backends/nccl/libraries.h"
-#include "backends/nccl/rounds.h"
 #include "backends/nccl/setup.h"
 #include "base/deadline.h"
 #include "base/log.h"
@@ -63,7 +63,7 @@ class DeviceCommunicator {
   struct Task;  // opaque outside this room
   using TaskPtr = std::shared_ptr<Task>;
 
-  // `engine` must outlive the last call of Shutdown; its notes and its failure are to be passed on here.
+  // `engine` must outlive the last call of Shutdown; what EngineOptions has callbacks for is to be passed on here.
   DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options);
   ~DeviceCommunicator();
   DeviceCommunicator(const DeviceCommunicator&) = delete;
@@ -86,11 +86,10 @@ class DeviceCommunicator {
   Result<void*> Allocate(const void* like, size_t bytes);
   void Free(void* memory);
 
-  void OnNote(int from, const std::string& payload);  // monitor thread
-  // At rank 0, on the monitor thread: ranks wait for an operation of this name in the host's memory.
-  void OnWait(const std::string& name);
-  void OnFailure();  // any thread, never blocks
-  // Says good-bye, waits for what is under way, ends NCCL and the owner. Not on the owner's thread. False: a call of
+  void OnDecision(const Decision& decision);  // monitor thread
+  void OnLeft();                              // monitor thread
+  void OnFailure();                           // any thread, never blocks
+  // Waits for what is under way, ends NCCL and the owner. Not on the owner's thread. False: a call of
   // the driver or of NCCL does not return even then. Whoever sits in it may come back any time: neither this object nor
   // the engine may be destroyed any more.
   bool Shutdown(double timeout_s);
@@ -100,14 +99,13 @@ class DeviceCommunicator {
   // How far the set-up of a lane has come. The owner never waits in it: the other lane's work goes on.
   enum class Stage { kUnused, kAsking, kConnecting, kUsable };
   struct Lane {
-    std::string setup_key;
+    std::string setup;  // what the ranks call it
     bool wanted = false;
-    Status broken;  // why it cannot be set up; final
-    std::optional<std::vector<std::string>> setup;
+    bool agreed = false;  // all ranks can set it up ...
+    std::string id;       // ... with this of NCCL's
     // The owner's, until the map.
     Stage stage = Stage::kUnused;
-    Deadline setup_deadline = Deadline::After(0);
-    bool setup_overdue = false;  // rank 0 has been asked who is missing
+    Deadline connected_by = Deadline::After(0);
     NcclChannel channel;
     std::unique_ptr<PackedBuffer> packed;
     TaskPtr launching;  // on its way to the stream
@@ -127,7 +125,7 @@ class DeviceCommunicator {
   void Signal();
   // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
   Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
-  Status Open(const Operation& operation, const DeviceCall& call, Lane* lane);
+  Status Open(const Operation& operation, const DeviceCall& call, const Lane& lane);
   Status LoadDriver();
   Status OpenGpu(int device);
   Status FindNccl();
@@ -136,7 +134,7 @@ class DeviceCommunicator {
   static Status AnotherOpens();
   bool OwnerEnds(Deadline end);
   void LeaveBehind();
-  Status Unable(const Status& why, Lane* lane);
+  Status Unable(const Status& why, const Lane& lane);
   Status Misplaced(const Status& why);
   Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
   Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t lane);
@@ -146,16 +144,10 @@ class DeviceCommunicator {
   Status AllocateResult(const TaskPtr& task);
   TaskPtr FindOpen(uint64_t ticket) const;
 
-  // Rounds.
-  void Announce(const RoundEntry& entry);
-  void OnEntry(int from, RoundEntry entry);
-  void CloseIfUnusable(const RoundVerdict& verdict);
-  void OnVerdict(RoundVerdict verdict);
-  void NoteDetours(const RoundEntry& entry);
-  void OnLeave(int from);
-  static Status RootLeft();
-  void SayGoodBye();
-  void OnOverdue(const std::string& key, const Status& status);
+  // Agreement.
+  void Ask(Request request);
+  Request SetupRequest(const Lane& lane) const;
+  void OnSetup(const Decision& decision);
   static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
 
   // The owner.
@@ -163,10 +155,10 @@ class DeviceCommunicator {
   bool Step();
   void Rest(bool busy, uint64_t seen);
   void SetUp(Lane* lane);
+  Status Broken() const;
   bool Wanted(const Lane& lane) const;
   void AskForSetup(Lane* lane);
-  Status ConnectWhenAnswered(Lane* lane);
-  Status CheckSetupDeadline(Lane* lane);
+  Status ConnectWhenAgreed(Lane* lane);
   Status Connect(Lane* lane, const std::string& id);
   Status FinishConnecting(Lane* lane);
   std::optional<Status> Settled(const NcclChannel& channel, const std::string& what) const;
@@ -178,10 +170,9 @@ class DeviceCommunicator {
   void BreakLane(Lane* lane, const Status& status);
   void Poll(Lane* lane);
   void CheckDeadlines();
-  Status CheckDeadline(Task* task, std::vector<std::pair<std::string, Status>>* overdue);
+  Status Overdue(const Task& task) const;
   std::string WhereOf(const Task& task) const;
   void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const;
-  void ReportOverdue(const std::string& key, const Status& status);
   void GiveUp(const Status& status);
   void AbortLanes();
   void CloseLanes();
@@ -216,9 +207,7 @@ class DeviceCommunicator {
   std::unique_ptr<HostDetour> detour_;
   uint64_t tickets_ = 0;
   int waiters_ = 0;
-  std::optional<Deadline::Clock::time_point> root_left_;
-  RoundTable table_;                       // rank 0
-  bool detours_ = false;                   // rank 0: calls by name of some rank go through the host's memory
+  Status broken_;                          // why the ranks cannot use GPUs; final
   Deadline::Clock::time_point active_{};   // the owner's: when it last launched something
   std::chrono::microseconds interval_{0};  // the owner's: until it looks again
   std::thread owner_;

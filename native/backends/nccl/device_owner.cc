@@ -87,16 +87,22 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
 
 // As far as it goes now.
 void DeviceCommunicator::SetUp(Lane* lane) {
+  if (const Status broken = Broken(); !broken.ok()) return BreakLane(lane, broken);
   if (lane->stage == Stage::kUnused && Wanted(*lane)) AskForSetup(lane);
   Status status;
-  if (lane->stage == Stage::kAsking) status = ConnectWhenAnswered(lane);
+  if (lane->stage == Stage::kAsking) status = ConnectWhenAgreed(lane);
   if (status.ok() && lane->stage == Stage::kConnecting) status = FinishConnecting(lane);
   if (!status.ok()) GiveUp(status);
 }
 
+Status DeviceCommunicator::Broken() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return broken_;
+}
+
 bool DeviceCommunicator::Wanted(const Lane& lane) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return lane.wanted && lane.broken.ok();
+  return lane.wanted;
 }
 
 void DeviceCommunicator::AskForSetup(Lane* lane) {
@@ -107,37 +113,24 @@ void DeviceCommunicator::AskForSetup(Lane* lane) {
   mine.uuid = gpu_->info().uuid;
   if (rank_ == 0) {
     ncclUniqueId id{};
-    mine.status = NcclStatus(*nccl_, nccl_->ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
+    const Status made = NcclStatus(*nccl_, nccl_->ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
+    if (!made.ok()) return GiveUp(made);
     mine.id.assign(id.internal, sizeof(id.internal));
   }
   lane->stage = Stage::kAsking;
-  lane->setup_deadline = Deadline::After(options_.op_timeout_s);
-  Announce(RoundEntry{lane->setup_key, 0, lane->setup_key, Encode(mine)});
+  Request request = SetupRequest(*lane);
+  request.blob = Encode(mine);
+  Ask(std::move(request));
 }
 
-Status DeviceCommunicator::ConnectWhenAnswered(Lane* lane) {
-  std::vector<std::string> answers;
+Status DeviceCommunicator::ConnectWhenAgreed(Lane* lane) {
+  std::string id;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (lane->setup) answers = *lane->setup;
+    if (!lane->agreed) return Status::Ok();
+    id = lane->id;
   }
-  if (answers.empty()) return CheckSetupDeadline(lane);
-  std::vector<SetupEntry> entries(answers.size());
-  for (size_t rank = 0; rank < entries.size(); ++rank) TFC_RETURN_IF_ERROR(Decode(answers[rank], &entries[rank]));
-  const Status judged = JudgeSetup(entries, engine_->topology(), devices_.share_gpus);
-  if (judged.ok()) return Connect(lane, entries[0].id);
-  lane->stage = Stage::kUnused;
-  BreakLane(lane, judged);
-  return Status::Ok();
-}
-
-// Rank 0 knows who is missing; if it does not say so, it is the culprit.
-Status DeviceCommunicator::CheckSetupDeadline(Lane* lane) {
-  if (!lane->setup_deadline.Passed()) return Status::Ok();
-  const Status late(Code::kDeadlineExceeded, "the " + lane->setup_key + " on GPUs timed out");
-  if (!std::exchange(lane->setup_overdue, true)) ReportOverdue(lane->setup_key, late);
-  const bool answered = Deadline::Clock::now() < lane->setup_deadline.when() + Deadline::Seconds(timing::kRootGrace);
-  return answered ? Status::Ok() : late;
+  return Connect(lane, id);
 }
 
 Status DeviceCommunicator::Connect(Lane* lane, const std::string& id) {
@@ -155,13 +148,14 @@ Status DeviceCommunicator::Connect(Lane* lane, const std::string& id) {
   const ncclResult_t begun = nccl_->ncclCommInitRankConfig(&lane->channel.comm, size_, unique, rank_, &config);
   TFC_RETURN_IF_ERROR(NcclStatus(*nccl_, begun, lane->channel.comm, "ncclCommInitRankConfig"));
   lane->stage = Stage::kConnecting;
+  lane->connected_by = Deadline::After(options_.op_timeout_s);
   return Status::Ok();
 }
 
 Status DeviceCommunicator::FinishConnecting(Lane* lane) {
   const std::string what = "ncclCommInitRankConfig";
   const auto settled = Settled(lane->channel, what);
-  if (!settled && lane->setup_deadline.Passed())
+  if (!settled && lane->connected_by.Passed())
     return Status(Code::kDeadlineExceeded, what + ": NCCL does not come to an end");
   if (!settled || !settled->ok()) return settled.value_or(Status::Ok());
   lane->stage = Stage::kUsable;
@@ -191,13 +185,14 @@ Status DeviceCommunicator::Settle(const NcclChannel& channel, Deadline deadline,
   }
 }
 
-// All ranks have come to the same end: the lane cannot be used, the communicator lives on.
+// All ranks come to the same end: GPUs cannot be used, the communicator lives on. It has not been used before either.
 void DeviceCommunicator::BreakLane(Lane* lane, const Status& status) {
+  lane->stage = Stage::kUnused;
   std::vector<Done> waiting;
   std::vector<TaskPtr> detoured;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    lane->broken = status;
+    if (lane->open.empty()) return;
     for (auto one = lane->open.begin(); one != lane->open.end();) {
       const bool detour = one->second->through_host && status.code() == Code::kUnimplemented;
       if (detour) detoured.push_back(one->second);
@@ -304,58 +299,42 @@ void DeviceCommunicator::GiveUp(const Status& status) {
                                  status.sys_errno()));
 }
 
-void DeviceCommunicator::ReportOverdue(const std::string& key, const Status& status) {
-  if (rank_ == 0) {
-    OnOverdue(key, status);
-  } else {
-    engine_->SendNote(EncodeOverdue(key, status));
-  }
-}
-
 void DeviceCommunicator::CheckDeadlines() {
   const auto now = Deadline::Clock::now();
-  std::vector<std::pair<std::string, Status>> overdue;
   std::vector<std::string> stalled;
-  Status unanswered;
+  Status overdue;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (Lane& lane : lanes_) {
       for (const auto& [ticket, task] : lane.open) {
-        if (root_left_ && !task->agreed &&
-            now >= std::max(*root_left_, task->began) + Deadline::Seconds(timing::kRootGrace))
-          unanswered = RootLeft();
         if (now < task->deadline.when()) {
           WarnOfStall(task.get(), now, &stalled);
-        } else if (const Status given_up = CheckDeadline(task.get(), &overdue); !given_up.ok()) {
-          unanswered = given_up;
+        } else if (overdue.ok()) {
+          overdue = Overdue(*task);
         }
       }
     }
   }
   for (const std::string& text : stalled) options_.log.Warning(text);
-  for (const auto& [key, status] : overdue) ReportOverdue(key, status);
-  if (!unanswered.ok()) engine_->FailEverywhere(unanswered);
+  if (!overdue.ok()) engine_->FailEverywhere(overdue);
 }
 
-// Of a task that has taken too long: asks rank 0 who is missing; an error if it has not said so in time. With the
-// mutex.
-Status DeviceCommunicator::CheckDeadline(Task* task, std::vector<std::pair<std::string, Status>>* overdue) {
-  const Status late(Code::kDeadlineExceeded,
-                    WhereOf(*task) + " timed out after " + std::to_string(task->operation.timeout_s) + " s");
-  if (!std::exchange(task->overdue, true)) overdue->emplace_back(task->key, late);
-  if (Deadline::Clock::now() < task->deadline.when() + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
-  return Status(late.code(), late.message() + "; and rank 0 does not answer", 0);
+// Of a task that has taken too long. Rank 0 knows which ranks have not come to it; if it does not say so, it is the
+// culprit. With the mutex.
+Status DeviceCommunicator::Overdue(const Task& task) const {
+  const std::string late = WhereOf(task) + " timed out after " + std::to_string(task.operation.timeout_s) + " s";
+  if (task.agreed) return Status(Code::kDeadlineExceeded, late + ": all ranks have come to it, but it is not complete");
+  if (Deadline::Clock::now() < task.deadline.when() + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
+  return Status(Code::kDeadlineExceeded, late + "; and rank 0 does not answer", 0);
 }
 
-// With the mutex.
+// What the ranks have not agreed on rank 0 warns of. With the mutex.
 void DeviceCommunicator::WarnOfStall(Task* task, Deadline::Clock::time_point now,
                                      std::vector<std::string>* stalled) const {
-  if (rank_ != 0 || options_.stall_warning_s <= 0 || task->warned) return;
+  if (rank_ != 0 || options_.stall_warning_s <= 0 || task->warned || !task->agreed) return;
   if (now < task->began + Deadline::Seconds(options_.stall_warning_s)) return;
   task->warned = true;
-  const std::vector<int> missing = table_.Missing(task->key);
-  stalled->push_back(WhereOf(*task) + " has waited for " + std::to_string(options_.stall_warning_s) + " s" +
-                     (missing.empty() ? "" : ": " + RankList(missing) + " did not come to it"));
+  stalled->push_back(WhereOf(*task) + " has waited for " + std::to_string(options_.stall_warning_s) + " s");
 }
 
 std::string DeviceCommunicator::WhereOf(const Task& task) const {
@@ -420,9 +399,8 @@ void DeviceCommunicator::FinishFlights() {
 
 void DeviceCommunicator::CloseLanes() {
   for (const Lane& lane : lanes_)  // the others would set NCCL up without this rank
-    if (lane.stage == Stage::kAsking) GiveUp(Status(Code::kPeerLost, "it left during the " + lane.setup_key, rank_));
+    if (lane.stage == Stage::kAsking) GiveUp(Status(Code::kPeerLost, "it left during " + lane.setup, rank_));
   FinishFlights();
-  SayGoodBye();
   const Deadline deadline = Deadline::After(std::min(stop_deadline_.Left(), kCloseSeconds));
   bool complete = true;
   for (Lane& lane : lanes_) {

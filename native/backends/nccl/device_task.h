@@ -34,7 +34,6 @@ struct DeviceCommunicator::Task {
   CUevent before = nullptr;  // the caller's stream has come to the operation
   CUevent after = nullptr;   // the operation is complete
   Operation operation;
-  std::string key;
   uint64_t ticket = 0;
   Deadline::Clock::time_point began{};
   Deadline deadline = Deadline::After(0);
@@ -44,7 +43,6 @@ struct DeviceCommunicator::Task {
   bool agreed = false;
   bool ended = false;
   Status outcome;
-  bool overdue = false;  // rank 0 has been asked who is missing
   bool warned = false;
 };
 

@@ -10,21 +10,6 @@
 namespace tfc {
 namespace {
 
-Status JudgeAbilities(const std::vector<SetupEntry>& entries) {
-  std::string able;
-  for (size_t rank = 0; rank < entries.size(); ++rank)
-    if (entries[rank].status.ok() && able.empty())
-      able = "; rank " + std::to_string(rank) + " can use " + entries[rank].gpu +
-             ": hosts with GPUs and hosts without cannot mix in one collective";
-  for (size_t rank = 0; rank < entries.size(); ++rank) {
-    const Status& status = entries[rank].status;
-    if (!status.ok())
-      return Status(status.code(), "rank " + std::to_string(rank) + " cannot use GPUs: " + status.message() + able,
-                    static_cast<int>(rank), status.sys_errno());
-  }
-  return Status::Ok();
-}
-
 Status JudgeVersions(const std::vector<SetupEntry>& entries) {
   std::map<int, std::string> views;
   bool equal = true;
@@ -58,13 +43,12 @@ Status JudgeSharing(const std::vector<SetupEntry>& entries, const Topology& topo
 
 std::string Encode(const SetupEntry& entry) {
   WireWriter writer;
-  writer.Error(entry.status).Number(static_cast<int32_t>(entry.nccl_version)).Text(entry.nccl_path);
+  writer.Number(static_cast<int32_t>(entry.nccl_version)).Text(entry.nccl_path);
   return writer.Text(entry.gpu).Text(entry.uuid).Text(entry.id).Take();
 }
 
 Status Decode(const std::string& bytes, SetupEntry* entry) {
   WireReader reader(bytes);
-  entry->status = reader.Error();
   entry->nccl_version = reader.Number<int32_t>();
   entry->nccl_path = reader.Text();
   entry->gpu = reader.Text();
@@ -74,7 +58,6 @@ Status Decode(const std::string& bytes, SetupEntry* entry) {
 }
 
 Status JudgeSetup(const std::vector<SetupEntry>& entries, const Topology& topology, bool share_gpus) {
-  TFC_RETURN_IF_ERROR(JudgeAbilities(entries));
   TFC_RETURN_IF_ERROR(JudgeVersions(entries));
   return share_gpus ? Status::Ok() : JudgeSharing(entries, topology);
 }

@@ -11,7 +11,6 @@
 namespace tfc {
 
 struct SetupEntry {
-  Status status;  // why this rank cannot take part; Ok: it can
   int nccl_version = 0;
   std::string nccl_path;
   std::string gpu;  // for people: "GPU 0 (NVIDIA H200, 0000:1b:00.0)"
@@ -22,8 +21,8 @@ struct SetupEntry {
 std::string Encode(const SetupEntry& entry);
 Status Decode(const std::string& bytes, SetupEntry* entry);
 
-// Ok, or the same error on all ranks: UNIMPLEMENTED where a rank cannot use GPUs (hosts with and without cannot mix),
-// MISMATCH where versions of NCCL differ, FAILED_PRECONDITION where ranks share a GPU and must not.
+// Ok, or the same error on all ranks: MISMATCH where versions of NCCL differ, FAILED_PRECONDITION where ranks share a
+// GPU and must not.
 Status JudgeSetup(const std::vector<SetupEntry>& entries, const Topology& topology, bool share_gpus);
 
 }  // namespace tfc

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "agreement/messages.h"
+
 namespace tfc {
 namespace {
 
@@ -24,10 +26,10 @@ TEST(NegotiationTest, DecidesWhenTheLastRankAsks) {
   NegotiationTable table(3, 3, 64);
   EXPECT_FALSE(table.Arrive(2, Ask("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
-  const auto verdict = table.Arrive(1, Ask("a"), At(0));
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->name, "a");
-  EXPECT_TRUE(verdict->refusal.ok());
+  const auto decision = table.Arrive(1, Ask("a"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->name, "a");
+  EXPECT_TRUE(decision->refusal.ok());
   EXPECT_EQ(table.waiting(), 0u);
 }
 
@@ -50,10 +52,10 @@ TEST(NegotiationTest, DisagreementShowsEveryView) {
   NegotiationTable table(3, 3, 64);
   EXPECT_FALSE(table.Arrive(0, Ask("w", 1, "allreduce 'w' float32[3]"), At(0)));
   EXPECT_FALSE(table.Arrive(1, Ask("w", 2, "allreduce 'w' float32[4]"), At(0)));
-  const auto verdict = table.Arrive(2, Ask("w", 1, "allreduce 'w' float32[3]"), At(0));
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->refusal.code(), Code::kMismatch);
-  EXPECT_EQ(verdict->refusal.message(),
+  const auto decision = table.Arrive(2, Ask("w", 1, "allreduce 'w' float32[3]"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->refusal.code(), Code::kMismatch);
+  EXPECT_EQ(decision->refusal.message(),
             "the ranks disagree on 'w': ranks 0 and 2: allreduce 'w' float32[3]; rank 1: allreduce 'w' float32[4]");
 }
 
@@ -67,7 +69,7 @@ TEST(NegotiationTest, LabelsAreShownAndNotCompared) {
 TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
   NegotiationTable table(1, 3, 2);
   Request plan = Ask("p");
-  plan.is_plan = true;
+  plan.subject = Subject::kPlan;
   EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
   plan.name = "q";
   EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 4u);
@@ -83,7 +85,7 @@ TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
 TEST(NegotiationTest, AChannelIsFreeWhenAllRanksHaveForgottenItsPlan) {
   NegotiationTable table(3, 3, 64);
   Request plan = Ask("p");
-  plan.is_plan = true;
+  plan.subject = Subject::kPlan;
   for (int rank = 0; rank < 3; ++rank) table.Arrive(rank, plan, At(0));
   EXPECT_FALSE(table.Forget(0, "p"));
   EXPECT_FALSE(table.Forget(0, "p"));
@@ -97,7 +99,7 @@ TEST(NegotiationTest, AChannelIsFreeWhenAllRanksHaveForgottenItsPlan) {
 TEST(NegotiationTest, ARankThatForgotAPlanTooSoonGetsItBackAlone) {
   NegotiationTable table(2, 3, 64);
   Request plan = Ask("p");
-  plan.is_plan = true;
+  plan.subject = Subject::kPlan;
   table.Arrive(0, plan, At(0));
   table.Arrive(1, plan, At(0));
   EXPECT_FALSE(table.Forget(0, "p"));
@@ -137,21 +139,129 @@ TEST(NegotiationTest, AStallIsReportedOnce) {
   EXPECT_TRUE(table.Stalled(At(3), 2).empty());
 }
 
-TEST(NegotiationTest, SaysWhoWaits) {
+Request AskOnGpus(const std::string& name, uint64_t signature = 1, const std::string& blob = "") {
+  Request request = Ask(name, signature, "view " + std::to_string(signature));
+  request.on_gpus = true;
+  request.blob = blob;
+  return request;
+}
+
+Request AskFor(Subject subject, const std::string& name, uint64_t signature = 1) {
+  Request request = AskOnGpus(name, signature);
+  request.subject = subject;
+  return request;
+}
+
+TEST(NegotiationTest, WhatRanksSayOfThemselvesIsGathered) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(2, AskOnGpus("a", 7, "two"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, AskOnGpus("a", 7, "zero"), At(0)));
+  const auto decision = table.Arrive(1, AskOnGpus("a", 7, "one"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_TRUE(decision->refusal.ok());
+  EXPECT_TRUE(decision->on_gpus);
+  EXPECT_EQ(decision->blobs, (std::vector<std::string>{"zero", "one", "two"}));
+}
+
+TEST(NegotiationTest, ADecisionIsShortWhereNoRankHasSaidAnything) {
+  NegotiationTable table(1000, 3, 64);
+  std::optional<Decision> decision;
+  for (int rank = 0; rank < 1000; ++rank) decision = table.Arrive(rank, AskOnGpus("a"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_LT(Encode(*decision).size(), 100u) << "every rank gets it";
+}
+
+TEST(NegotiationTest, OnlyACallByNameIsRefusedAlone) {
+  for (const Subject subject : {Subject::kOperation, Subject::kPlan, Subject::kDirectCall}) {
+    NegotiationTable table(2, 3, 64);
+    EXPECT_FALSE(table.Arrive(0, AskFor(subject, "1", 1), At(0)));
+    const auto decision = table.Arrive(1, AskFor(subject, "1", 2), At(0));
+    ASSERT_TRUE(decision);
+    EXPECT_EQ(decision->refusal.code(), Code::kMismatch);
+    EXPECT_NE(decision->refusal.message().find("rank 0: view 1; rank 1: view 2"), std::string::npos);
+    EXPECT_EQ(decision->ends_all, subject != Subject::kOperation);
+  }
+}
+
+TEST(NegotiationTest, OneNameOnAGpuAndInTheHostsMemoryEndsAll) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(1, AskOnGpus("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, Ask("a", 1, "view 1"), At(0)));
+  const auto decision = table.Arrive(2, AskOnGpus("a"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_TRUE(decision->ends_all);
+  EXPECT_EQ(
+      decision->refusal.message(),
+      "the ranks disagree on where 'a' lies: rank 0: view 1 in the host's memory; ranks 1 and 2: view 1 on a GPU");
+}
+
+// Each rank has both, in the same order.
+TEST(NegotiationTest, OneNameMayLieOnAGpuAndThenInTheHostsMemory) {
   NegotiationTable table(2, 3, 64);
-  EXPECT_FALSE(table.Waits("a"));
-  EXPECT_FALSE(table.Arrive(1, Ask("a"), At(0)));
-  EXPECT_TRUE(table.Waits("a"));
-  EXPECT_TRUE(table.Waits("a", 1));
-  EXPECT_FALSE(table.Waits("a", 0));
-  EXPECT_TRUE(table.Arrive(0, Ask("a"), At(0)));
-  EXPECT_FALSE(table.Waits("a"));
+  EXPECT_FALSE(table.Arrive(0, AskOnGpus("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
+  EXPECT_TRUE(table.Arrive(1, AskOnGpus("a"), At(0))->on_gpus);
+  EXPECT_FALSE(table.Arrive(1, Ask("a"), At(0))->on_gpus);
+}
+
+TEST(NegotiationTest, AnObjectionDecidesAtOnceAndClosesTheGpus) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kSetup, "set-up"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kDirectCall, "1"), At(0)));
+  Request objection = AskFor(Subject::kSetup, "set-up");
+  objection.objection = Status(Code::kUnimplemented, "rank 1 has no GPU", 1);
+  const auto decision = table.Arrive(1, objection, At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->refusal.message(), "rank 1 has no GPU");
+  EXPECT_FALSE(decision->ends_all);
+  EXPECT_EQ(table.waiting(), 0u);
+  objection.objection = Status(Code::kUnimplemented, "rank 2 has no GPU", 2);
+  EXPECT_FALSE(table.Arrive(2, objection, At(0))) << "it is decided";
+  EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kDirectCall, "2"), At(0)));
+  EXPECT_TRUE(table.Overdue(At(100)).ok());
+}
+
+TEST(NegotiationTest, WhatGoesThroughTheHostTakesThePlaceOfWhatWasAskedForOnGpus) {
+  NegotiationTable table(3, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, AskOnGpus("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(1, AskOnGpus("a"), At(0)));
+  EXPECT_FALSE(table.Arrive(1, AskOnGpus("b"), At(0)));
+  table.CloseGpus();
+  EXPECT_EQ(table.waiting(), 1u);
+  EXPECT_FALSE(table.Arrive(2, Ask("a"), At(0)));
+  const auto decision = table.Arrive(1, Ask("a"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_TRUE(decision->refusal.ok());
+  EXPECT_FALSE(decision->on_gpus);
+}
+
+TEST(NegotiationTest, ASetUpWaitsForJoinedRanks) {
+  NegotiationTable table(2, 3, 64);
+  EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kSetup, "set-up"), At(0)));
+  EXPECT_TRUE(table.Join(1).empty());
+  EXPECT_TRUE(table.Arrive(0, AskOnGpus("a"), At(0))->refusal.code() == Code::kMismatch)
+      << "zeros do not stand in there";
+  EXPECT_EQ(table.Overdue(At(11)).peer(), 1);
+  table.Return();
+  EXPECT_TRUE(table.Arrive(1, AskFor(Subject::kSetup, "set-up"), At(0)));
+}
+
+TEST(NegotiationTest, TheShortestTimeoutEndsTheWaiting) {
+  NegotiationTable table(3, 3, 64);
+  Request patient = Ask("a"), hasty = Ask("a");
+  patient.timeout_s = 100;
+  hasty.timeout_s = 2;
+  EXPECT_FALSE(table.Arrive(0, patient, At(0)));
+  EXPECT_FALSE(table.Arrive(1, hasty, At(1)));
+  EXPECT_TRUE(table.Overdue(At(2.9)).ok());
+  EXPECT_EQ(table.Overdue(At(3)).message(), "view timed out after 2 s: rank 2 did not call it");
 }
 
 TEST(NegotiationTest, ARankMayJoinBetweenItsRounds) {
   NegotiationTable table(3, 3, 64);
   Request request = Ask("a");
-  request.takes_zero_contributions = true;
+  request.takes_zeros = true;
   EXPECT_FALSE(table.Arrive(2, request, At(0)));
   for (int round = 0; round < 2; ++round) EXPECT_FALSE(table.Arrive(0, request, At(0)));
   EXPECT_TRUE(table.Join(2).empty());
@@ -175,7 +285,7 @@ TEST(CompareViewsTest, CutsLongViewsToTheFirstDifference) {
 
 Request AskJoinable(const std::string& name, uint64_t signature = 1) {
   Request request = Ask(name, signature);
-  request.takes_zero_contributions = true;
+  request.takes_zeros = true;
   return request;
 }
 
@@ -183,28 +293,28 @@ TEST(NegotiationTest, DecidesWithoutTheRanksThatHaveJoined) {
   NegotiationTable table(3, 3, 64);
   EXPECT_TRUE(table.Join(2).empty());
   EXPECT_FALSE(table.Arrive(0, AskJoinable("a"), At(0)));
-  const auto verdict = table.Arrive(1, AskJoinable("a"), At(0));
-  ASSERT_TRUE(verdict);
-  EXPECT_TRUE(verdict->refusal.ok());
+  const auto decision = table.Arrive(1, AskJoinable("a"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_TRUE(decision->refusal.ok());
 }
 
 TEST(NegotiationTest, ARankThatJoinsMayHaveBeenTheOnlyOneMissing) {
   NegotiationTable table(3, 3, 64);
   for (int rank : {0, 1}) EXPECT_FALSE(table.Arrive(rank, AskJoinable("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, AskJoinable("b"), At(0)));
-  const auto verdicts = table.Join(2);
-  ASSERT_EQ(verdicts.size(), 1u);
-  EXPECT_EQ(verdicts[0].name, "a");
+  const auto decisions = table.Join(2);
+  ASSERT_EQ(decisions.size(), 1u);
+  EXPECT_EQ(decisions[0].name, "a");
   EXPECT_EQ(table.waiting(), 1u);
 }
 
 TEST(NegotiationTest, RefusesWhatZerosWouldSpoil) {
   NegotiationTable table(2, 3, 64);
   EXPECT_TRUE(table.Join(1).empty());
-  const auto verdict = table.Arrive(0, Ask("a", 1, "allgather 'a' float32[2]"), At(0));
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->refusal.code(), Code::kMismatch);
-  EXPECT_EQ(verdict->refusal.message(),
+  const auto decision = table.Arrive(0, Ask("a", 1, "allgather 'a' float32[2]"), At(0));
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->refusal.code(), Code::kMismatch);
+  EXPECT_EQ(decision->refusal.message(),
             "allgather 'a' float32[2] cannot run: rank 1 has joined, and until all ranks have joined only all-reduce "
             "with Average or Sum works");
 }
@@ -229,7 +339,7 @@ TEST(NegotiationTest, AfterwardsAllRanksAreNeededAgain) {
 TEST(NegotiationTest, ARankThatHadJoinedAgreesOnAPlanLater) {
   NegotiationTable table(2, 3, 64);
   Request plan = AskJoinable("plan");
-  plan.is_plan = true;
+  plan.subject = Subject::kPlan;
   table.Join(1);
   const auto first = table.Arrive(0, plan, At(0));
   ASSERT_TRUE(first);
@@ -244,7 +354,7 @@ TEST(NegotiationTest, ARankThatHadJoinedAgreesOnAPlanLater) {
 TEST(NegotiationTest, ARankThatAgreesOnAPlanLaterMustMeanTheSame) {
   NegotiationTable table(2, 3, 64);
   Request plan = AskJoinable("plan");
-  plan.is_plan = true;
+  plan.subject = Subject::kPlan;
   table.Join(0);
   ASSERT_TRUE(table.Arrive(1, plan, At(0)));
   table.Join(1);

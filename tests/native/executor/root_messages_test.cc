@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "agreement/messages.h"
 #include "backends/cpu/transport/tcp/dialer.h"
 #include "executor/engine.h"
 #include "executor/messages.h"
@@ -128,7 +129,7 @@ TEST_P(RootMessagesTest, AnOperationByNameCostsEachRankOne) {
   request.timeout_s = 60;
   for (const auto& peer : root.peers) peer->Say(Message::kRequest, Encode(request));
   root.Say(Message::kRequest, Encode(request));
-  EXPECT_EQ(root.CountUntil(Message::kVerdict), (std::map<Message, int>{{Message::kVerdict, others()}}));
+  EXPECT_EQ(root.CountUntil(Message::kDecision), (std::map<Message, int>{{Message::kDecision, others()}}));
 }
 
 TEST_P(RootMessagesTest, RanksThatJoinAfterTheSameOperationCostEachRankTwo) {

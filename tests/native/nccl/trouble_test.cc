@@ -178,6 +178,7 @@ TEST_F(GpuTroubleTest, ARankWithoutNcclIsNamedOnAllRanks) {
       EXPECT_EQ(result.code, TFC_UNIMPLEMENTED) << result.message;
       EXPECT_TRUE(Contains(result.message, "rank 1 cannot use GPUs")) << result.message;
       EXPECT_TRUE(Contains(result.message, "/nowhere/libnccl.so.2")) << result.message;
+      EXPECT_TRUE(Contains(result.message, "cannot mix")) << result.message;
     }
     // The processors can still talk.
     std::vector<float> host(3, 1.0f);
@@ -317,7 +318,7 @@ TEST_F(GpuTroubleTest, ARankThatDoesNotComeIsNamed) {
     over = true;
     EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
     EXPECT_EQ(result.peer, 0);
-    EXPECT_TRUE(Contains(result.message, "rank 0 did not come to it")) << result.message;
+    EXPECT_TRUE(Contains(result.message, "rank 0 did not call it")) << result.message;
   });
 }
 
