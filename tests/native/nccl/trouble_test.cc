@@ -228,6 +228,7 @@ TEST_F(GpuTroubleTest, AnErrorInTheBackgroundIsFoundByAsking) {
     uint64_t ticket = 0;
     ASSERT_EQ(self.AllReduce(buffer, 4, TFC_FLOAT32, TFC_SUM, &ticket).code, TFC_OK);
     ASSERT_EQ(self.Wait(ticket).code, TFC_OK);
+    self.Barrier();        // the error is one for all ranks of the process
     if (self.rank == 1) {  // it never comes to the second one ...
       while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
