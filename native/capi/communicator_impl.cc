@@ -161,7 +161,7 @@ void CommunicatorImpl::MakeEngine(const CommunicatorOptions& options, const std:
     devices_->OnFailure();
   };
   engine_options.on_gpu_decision = [this](const Decision& decision) { devices_->OnDecision(decision); };
-  engine_options.on_left = [this] { devices_->OnLeft(); };
+  engine_options.on_left = [this] { return devices_->OnLeft(); };
   engine_ = std::make_unique<Engine>(std::move(engine_options));
   devices_ = std::make_unique<DeviceCommunicator>(engine_.get(), std::move(device_options));
 }

@@ -50,9 +50,10 @@ struct EngineOptions {
   bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
   Log log;
   std::function<void()> on_failure;  // once, at the first failure; must not block
-  // For GPUs, on the monitor thread; must not block: what Ask has asked for is decided, and a rank has left.
+  // For GPUs, on the monitor thread; must not block: what Ask has asked for is decided; a rank has left, PEER_LOST if
+  // something waits for it.
   std::function<void(const Decision& decision)> on_gpu_decision;
-  std::function<void()> on_left;
+  std::function<Status()> on_left;
 };
 
 // A plan as the ranks agree on it; see PlanOptions in the C header.

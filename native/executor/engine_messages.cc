@@ -242,9 +242,9 @@ void Engine::OnLeft(const std::string& payload) {
   if (!decoded.ok()) return Protocol(decoded, 0);
   departures_.Leave(rank);
   if (rank == options_.topology.rank) return;
-  const Status blocked = BlockedBy(rank, progress);
-  if (!blocked.ok()) return Observe({FailureArbiter::Event::kBlocked, blocked});
-  if (options_.on_left) options_.on_left();
+  Status blocked = BlockedBy(rank, progress);
+  if (blocked.ok() && options_.on_left) blocked = options_.on_left();
+  if (!blocked.ok()) Observe({FailureArbiter::Event::kBlocked, blocked});
 }
 
 // PEER_LOST if something that runs or waits here needs `rank`, which has left after `progress`.

@@ -498,17 +498,14 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
 }
 
 // What the ranks have not agreed on by now the one that has left will never come to.
-void DeviceCommunicator::OnLeft() {
-  Status left;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (const Lane& lane : lanes_) {
-      if (left.ok() && broken_.ok() && lane.wanted && !lane.agreed) left = engine_->NobodyLeft(lane.setup);
-      for (const auto& [name, tasks] : lane.unagreed)
-        if (left.ok()) left = engine_->NobodyLeft(tasks.front()->operation.Title());
-    }
+Status DeviceCommunicator::OnLeft() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Lane& lane : lanes_) {
+    if (broken_.ok() && lane.wanted && !lane.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(lane.setup));
+    for (const auto& [name, tasks] : lane.unagreed)
+      TFC_RETURN_IF_ERROR(engine_->NobodyLeft(tasks.front()->operation.Title()));
   }
-  if (!left.ok()) engine_->Fail(left);
+  return Status::Ok();
 }
 
 // ---- end ----

@@ -87,7 +87,7 @@ class DeviceCommunicator {
   void Free(void* memory);
 
   void OnDecision(const Decision& decision);  // monitor thread
-  void OnLeft();                              // monitor thread
+  Status OnLeft();                            // monitor thread; PEER_LOST if something waits for the rank
   void OnFailure();                           // any thread, never blocks
   // Waits for what is under way, ends NCCL and the owner. Not on the owner's thread. False: a call of
   // the driver or of NCCL does not return even then. Whoever sits in it may come back any time: neither this object nor
