@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/negotiation.h"
 #include "backends/cpu/algorithms/pieces.h"
 #include "base/rank_texts.h"
 #include "control/timing.h"

@@ -56,7 +56,7 @@ class FakeOps:
         return tf.cast(tf.cast(tensor, tf.float64) * (factor * float(prescale) * float(postscale)), tensor.dtype)
 
     def tfcollective_allreduce(
-        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         if tensor_name.endswith("/replica_check"):
             return self._compared(tensor, tensor_name)
@@ -70,17 +70,17 @@ class FakeOps:
             return tf.concat([places[:1]] + [others] * (self.size - 1), 0)
 
     def tfcollective_grouped_allreduce(
-        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, world: int = 0
+        self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
         with tf.control_dependencies([self._note(f"grouped_allreduce {tensor_name}", *tensors)]):
             return [self._combine(tensor, op, prescale, postscale) for tensor in tensors]
 
-    def tfcollective_allgather(self, tensor: Any, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_allgather(self, tensor: Any, tensor_name: str, process_set_id: int = 0) -> Any:
         with tf.control_dependencies([self._note(f"allgather {tensor_name}", tensor)]):
             parts = [tensor] * self.size if self.rows_of_others is None else [tensor, self.rows_of_others]
             return tf.concat(parts, 0)
 
-    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, world: int = 0) -> Any:
+    def tfcollective_broadcast(self, tensor: Any, root_rank: int, tensor_name: str, process_set_id: int = 0) -> Any:
         with tf.control_dependencies([self._note(f"broadcast {tensor_name}", tensor)]):
             return tf.identity(tensor)
 

@@ -41,6 +41,6 @@ def _parse_fields(text: str) -> TaskSpec:
         try:
             values[name] = read(value)
         except ValueError as error:
-            raise ConfigError(f"{name}: {needed}, not {value!r}") from error
+            raise ConfigError(f"{name}: expected {needed}, got {value!r}") from error
     processes = values.get("nb_proc_per_worker", 1)
     return TaskSpec(**{"memory": DEFAULT_MEMORY, "vcores": max(DEFAULT_VCORES, processes), **values})

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "backends/cpu/algorithms/arena_algorithms.h"
-#include "backends/cpu/algorithms/arena_worlds.h"
-#include "backends/cpu/algorithms/values.h"
+#include "algorithms/arena_worlds.h"
+#include "algorithms/values.h"
 
 namespace tfc {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "backends/cpu/algorithms/arena_algorithms.h"
-#include "backends/cpu/algorithms/arena_worlds.h"
-#include "backends/cpu/algorithms/values.h"
+#include "algorithms/arena_worlds.h"
+#include "algorithms/values.h"
 
 namespace tfc {
 namespace {

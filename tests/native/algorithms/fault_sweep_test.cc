@@ -13,8 +13,8 @@
 #include "backends/cpu/algorithms/link_probe.h"
 #include "backends/cpu/algorithms/pieces.h"
 #include "backends/cpu/algorithms/transport_algorithms.h"
-#include "backends/cpu/algorithms/values.h"
-#include "backends/cpu/algorithms/worlds.h"
+#include "algorithms/values.h"
+#include "algorithms/worlds.h"
 #include "testing/faulty_transport.h"
 
 namespace tfc {

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <string>
 
-#include "backends/cpu/algorithms/arena_worlds.h"
-#include "backends/cpu/algorithms/values.h"
-#include "backends/cpu/algorithms/worlds.h"
+#include "algorithms/arena_worlds.h"
+#include "algorithms/values.h"
+#include "algorithms/worlds.h"
 
 namespace tfc {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "backends/cpu/algorithms/pieces.h"
-#include "backends/cpu/algorithms/values.h"
-#include "backends/cpu/algorithms/worlds.h"
+#include "algorithms/values.h"
+#include "algorithms/worlds.h"
 
 namespace tfc {
 namespace {

@@ -36,8 +36,6 @@ ELSEWHERE = re.compile(r"memory[_ ]growth|one of ours, ")
 #: Not converted yet. A folder that needs no exception any longer must leave this list.
 EXCEPTIONS = (
     "native",
-    "tests/native/capi",
-    "tests/native/executor",
 )
 # Records of decisions and the history of releases keep the words of their time.
 HISTORY = ("docs/adr", "CHANGELOG.md")
