@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "backends/cpu/algorithms/arena_algorithms.h"
 #include "algorithms/arena_worlds.h"
 #include "algorithms/values.h"
+#include "backends/cpu/algorithms/arena_algorithms.h"
 
 namespace tfc {
 namespace {

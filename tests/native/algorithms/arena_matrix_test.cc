@@ -5,9 +5,9 @@
 #include <random>
 #include <string>
 
-#include "backends/cpu/algorithms/arena_algorithms.h"
 #include "algorithms/arena_worlds.h"
 #include "algorithms/values.h"
+#include "backends/cpu/algorithms/arena_algorithms.h"
 
 namespace tfc {
 namespace {

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/values.h"
+#include "algorithms/worlds.h"
 #include "backends/cpu/algorithms/link_probe.h"
 #include "backends/cpu/algorithms/pieces.h"
 #include "backends/cpu/algorithms/transport_algorithms.h"
-#include "algorithms/values.h"
-#include "algorithms/worlds.h"
 #include "testing/faulty_transport.h"
 
 namespace tfc {

@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "backends/cpu/algorithms/pieces.h"
 #include "algorithms/values.h"
 #include "algorithms/worlds.h"
+#include "backends/cpu/algorithms/pieces.h"
 
 namespace tfc {
 namespace {

@@ -34,9 +34,7 @@ NAMES = {
 # Where a word stands for something else: TensorFlow's memory growth, the benchmarks' runner "ours".
 ELSEWHERE = re.compile(r"memory[_ ]growth|one of ours, ")
 #: Not converted yet. A folder that needs no exception any longer must leave this list.
-EXCEPTIONS = (
-    "native",
-)
+EXCEPTIONS = ("native",)
 # Records of decisions and the history of releases keep the words of their time.
 HISTORY = ("docs/adr", "CHANGELOG.md")
 SUFFIXES = {".py", ".md", ".cc", ".h", ".c", ".sh", ".toml", ".ini", ".txt"}
