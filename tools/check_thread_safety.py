@@ -1,4 +1,4 @@
-"""Checks by clang that fields are touched only under the lock, or on the thread, that their annotation names.
+"""Checks by clang's thread-safety analysis that fields are touched only under the lock or on the thread that they name.
 
     python tools/check_thread_safety.py [FILE.cc ...]
 
