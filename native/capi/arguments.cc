@@ -12,8 +12,6 @@ namespace {
 
 Status AddSpans(const tfc_span* spans, size_t num_spans, size_t element, Operation* operation) {
   if (num_spans != 0 && spans == nullptr) return Status(Code::kInvalidArgument, "the spans are missing");
-  operation->input.clear();
-  operation->output.clear();
   operation->input.reserve(num_spans);
   operation->output.reserve(num_spans);
   for (size_t i = 0; i < num_spans; ++i) {
@@ -96,40 +94,37 @@ Result<PlanSpec> PlanSpecOf(const tfc_plan_options& given) {
   return spec;
 }
 
-Status FillOperation(const tfc_request& given, const Topology& topology, Operation* operation) {
+Result<Operation> OperationOf(const tfc_request& given, const Topology& topology) {
   if (given.collective < TFC_ALLREDUCE || given.collective > TFC_BARRIER)
     return Status(Code::kInvalidArgument, "unknown collective " + std::to_string(given.collective));
   if (!IsDtype(given.dtype)) return Status(Code::kInvalidArgument, "unknown dtype " + std::to_string(given.dtype));
   if (!IsOp(given.op)) return Status(Code::kInvalidArgument, "unknown operation " + std::to_string(given.op));
-  operation->collective = static_cast<Collective>(given.collective);
-  operation->dtype = static_cast<Dtype>(given.dtype);
-  operation->op = static_cast<Op>(given.op);
-  operation->root = given.root;
-  operation->prescale = given.prescale;
-  operation->postscale = given.postscale;
-  operation->timeout_s = given.timeout_s;
-  operation->submitted_ns = 0;
-  operation->name.assign(given.name == nullptr ? "" : given.name);
-  operation->label.clear();
-  if (const size_t tab = operation->name.find('\t'); tab != std::string::npos) {
-    operation->label = operation->name.substr(tab + 1);
-    operation->name.resize(tab);
+  Operation operation;
+  operation.collective = static_cast<Collective>(given.collective);
+  operation.dtype = static_cast<Dtype>(given.dtype);
+  operation.op = static_cast<Op>(given.op);
+  operation.root = given.root;
+  operation.prescale = given.prescale;
+  operation.postscale = given.postscale;
+  operation.timeout_s = given.timeout_s;
+  operation.name = Text(given.name);
+  if (const size_t tab = operation.name.find('\t'); tab != std::string::npos) {
+    operation.label = operation.name.substr(tab + 1);
+    operation.name.resize(tab);
   }
   if (given.ndim < 0) return Status(Code::kInvalidArgument, "the number of dimensions is negative");
   if (given.ndim > 0 && given.shape == nullptr) return Status(Code::kInvalidArgument, "the shape is missing");
-  operation->shape.clear();
-  if (given.shape != nullptr) operation->shape.assign(given.shape, given.shape + given.ndim);
-  operation->splits.clear();
-  if (given.splits != nullptr) operation->splits.assign(given.splits, given.splits + topology.size);
-  operation->allocate = nullptr;
+  if (given.shape != nullptr) operation.shape.assign(given.shape, given.shape + given.ndim);
+  if (given.splits != nullptr) operation.splits.assign(given.splits, given.splits + topology.size);
   if (given.allocate != nullptr) {
-    operation->allocate = [allocate = given.allocate, user = given.allocate_user](const std::vector<int64_t>& rows) {
+    operation.allocate = [allocate = given.allocate, user = given.allocate_user](const std::vector<int64_t>& rows) {
       return static_cast<std::byte*>(allocate(user, rows.data(), static_cast<int32_t>(rows.size())));
     };
   }
-  TFC_RETURN_IF_ERROR(AddSpans(given.spans, given.num_spans, DtypeSize(operation->dtype), operation));
-  FitOutput(topology.rank, topology.size, operation);
-  return CheckOutput(*operation);
+  TFC_RETURN_IF_ERROR(AddSpans(given.spans, given.num_spans, DtypeSize(operation.dtype), &operation));
+  FitOutput(topology.rank, topology.size, &operation);
+  TFC_RETURN_IF_ERROR(CheckOutput(operation));
+  return operation;
 }
 
 Result<Operation> BucketOf(int32_t dtype, const tfc_span* spans, size_t num_spans) {

@@ -31,8 +31,8 @@ inline std::string Text(const char* text) { return text == nullptr ? "" : text; 
 
 Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given);
 Result<PlanSpec> PlanSpecOf(const tfc_plan_options& given);
-// For one rank of the world; all spans are borrowed. Overwrites `operation`, whose memory is used again.
-Status FillOperation(const tfc_request& given, const Topology& topology, Operation* operation);
+// For one rank of the world; all spans are borrowed.
+Result<Operation> OperationOf(const tfc_request& given, const Topology& topology);
 // As OperationOf, of a plan's bucket: memory and type only, the rest comes from the plan.
 Result<Operation> BucketOf(int32_t dtype, const tfc_span* spans, size_t num_spans);
 Done DoneOf(tfc_done_fn done, void* user, const WorldRanks& world_ranks);

@@ -9,9 +9,7 @@
 #include "capi/arguments.h"
 #include "capi/communicator_impl.h"
 #include "capi/errors.h"
-#include "capi/handles.h"
 #include "capi/process_sets.h"
-#include "capi/repeated_calls.h"
 #include "executor/plan.h"
 #include "tfcollective/tfcollective.h"
 
@@ -26,6 +24,13 @@ struct tfc_listener {
 struct tfc_plan {
   std::shared_ptr<tfc::CommunicatorImpl> impl;
   std::shared_ptr<tfc::Plan> plan;
+};
+
+// What can be known of an operation before it has memory: `prepared` where direct calls run on the caller's thread.
+struct tfc_call {
+  std::weak_ptr<tfc::CommunicatorImpl> impl;
+  tfc::Operation operation;
+  std::unique_ptr<tfc::Prepared> prepared;
 };
 
 namespace {
@@ -140,29 +145,56 @@ tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
     const auto impl = communicator->impl;  // a concurrent release must not take it away
-    tfc::RepeatedCalls& calls = tfc::RepeatedCalls::OfThisThread();
-    if (request != nullptr && request->struct_size == sizeof(tfc_request)) {
-      if (const tfc::Prepared* prepared = calls.Find(impl, *request)) {
-        Status status = impl->engine().RunPrepared(*prepared);
-        if (!status.ok()) status = impl->world_ranks().Translate(status);
-        return status;
-      }
-    }
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
-    // This thread's last operation is used again: a small one would spend much of its time on new vectors.
-    thread_local std::unique_ptr<tfc::Operation> last;
-    std::unique_ptr<tfc::Operation> operation = std::move(last);
-    if (operation == nullptr) operation = std::make_unique<tfc::Operation>();
-    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), impl->engine().topology(), operation.get()));
-    if (tfc::RepeatedCalls::CanRepeat(given.value())) {
-      if (auto prepared = impl->engine().Prepare(*operation)) calls.Remember(impl, given.value(), std::move(prepared));
+    auto operation = tfc::OperationOf(given.value(), impl->engine().topology());
+    if (!operation.ok()) return operation.status();
+    return impl->world_ranks().Translate(impl->engine().Run(&operation.value()));
+  });
+}
+
+tfc_code tfc_call_prepare(tfc_communicator* communicator, const tfc_request* request, tfc_call** call,
+                          tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (communicator == nullptr || call == nullptr)
+      return Status(Code::kInvalidArgument, "the communicator or the place for the call is missing");
+    auto given = Read(request, "tfc_request");
+    if (!given.ok()) return given.status();
+    tfc::Engine& engine = communicator->impl->engine();
+    auto checked = tfc::OperationOf(given.value(), engine.topology());
+    if (!checked.ok()) return checked.status();
+    const tfc::Operation& operation = checked.value();
+    const bool barrier = operation.collective == tfc::Collective::kBarrier && operation.input.empty();
+    const bool all_reduce = operation.collective == tfc::Collective::kAllReduce && operation.input.size() == 1;
+    if (!barrier && !all_reduce)
+      return Status(Code::kInvalidArgument,
+                    operation.Title() + ": only an all-reduce of one span and a barrier without any can be prepared");
+    TFC_RETURN_IF_ERROR(operation.Check(engine.topology().size));
+    auto prepared = engine.Prepare(operation);
+    *call = new tfc_call{communicator->impl, checked.Take(), std::move(prepared)};
+    return Status::Ok();
+  });
+}
+
+tfc_code tfc_call_run(tfc_call* call, const void* input, void* output, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (call == nullptr) return Status(Code::kInvalidArgument, "the call is missing");
+    const auto impl = call->impl.lock();  // a concurrent release must not take it away
+    if (impl == nullptr) return Status(Code::kFailedPrecondition, "the call's communicator has been released");
+    tfc::Operation& operation = call->prepared != nullptr ? call->prepared->operation : call->operation;
+    if (!operation.input.empty()) {
+      if (operation.input[0].size > 0 && (input == nullptr || output == nullptr))
+        return Status(Code::kInvalidArgument, operation.Title() + ": the input or the output is missing");
+      operation.input[0].data = static_cast<const std::byte*>(input);
+      operation.output[0].data = static_cast<std::byte*>(output);
     }
-    const Status status = impl->engine().Run(operation.get());
-    last = std::move(operation);
+    tfc::Engine& engine = impl->engine();
+    const Status status = call->prepared != nullptr ? engine.RunPrepared(*call->prepared) : engine.Run(&operation);
     return status.ok() ? status : impl->world_ranks().Translate(status);
   });
 }
+
+void tfc_call_release(tfc_call* call) { delete call; }
 
 tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, tfc_done_fn done, void* user,
                     tfc_error* error) {
@@ -172,10 +204,10 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
     auto given = Read(request, "tfc_request");
     if (!given.ok()) return given.status();
     const auto impl = communicator->impl;  // `done` may drop the caller's reference meanwhile
-    tfc::Operation operation;
-    TFC_RETURN_IF_ERROR(tfc::FillOperation(given.value(), impl->engine().topology(), &operation));
+    auto operation = tfc::OperationOf(given.value(), impl->engine().topology());
+    if (!operation.ok()) return operation.status();
     return impl->world_ranks().Translate(
-        impl->engine().Submit(std::move(operation), tfc::DoneOf(done, user, impl->world_ranks())));
+        impl->engine().Submit(operation.Take(), tfc::DoneOf(done, user, impl->world_ranks())));
   });
 }
 

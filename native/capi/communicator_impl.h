@@ -20,6 +20,7 @@
 #include "capi/world_ranks.h"
 #include "control/control_connections.h"
 #include "executor/engine.h"
+#include "tfcollective/tfcollective.h"
 
 namespace tfc {
 
@@ -108,5 +109,9 @@ class CommunicatorImpl {
 };
 
 }  // namespace tfc
+
+struct tfc_communicator {
+  std::shared_ptr<tfc::CommunicatorImpl> impl;
+};
 
 #endif  // TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_

@@ -10,7 +10,6 @@
 #include "backends/nccl/libraries.h"
 #include "capi/arguments.h"
 #include "capi/errors.h"
-#include "capi/handles.h"
 #include "tfcollective/tfcollective.h"
 
 namespace {
@@ -100,8 +99,8 @@ Status Describe(const tfc::DeviceOptions& options, int32_t ordinal, tfc_device_i
 }
 
 Status Run(tfc::CommunicatorImpl* impl, const tfc_request& request, const tfc_device_call& call, uint64_t* ticket) {
-  tfc::Operation operation;
-  TFC_RETURN_IF_ERROR(tfc::FillOperation(request, impl->engine().topology(), &operation));
+  auto operation = tfc::OperationOf(request, impl->engine().topology());
+  if (!operation.ok()) return operation.status();
   tfc::DeviceCall where;
   where.device = call.device;
   where.stream = static_cast<tfc::CUstream>(call.stream);
@@ -112,8 +111,8 @@ Status Run(tfc::CommunicatorImpl* impl, const tfc_request& request, const tfc_de
   if (where.by_name && call.launched == nullptr)
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a callback");
   if (where.by_name) where.launched = tfc::DoneOf(call.launched, call.user, impl->world_ranks());
-  auto given = where.by_name ? impl->devices().Submit(std::move(operation), where)
-                             : impl->devices().Run(std::move(operation), where);
+  auto given =
+      where.by_name ? impl->devices().Submit(operation.Take(), where) : impl->devices().Run(operation.Take(), where);
   if (!given.ok()) return impl->world_ranks().Translate(given.status());
   if (ticket != nullptr) *ticket = given.value();
   return Status::Ok();

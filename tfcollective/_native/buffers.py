@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfcollective._native import abi
+from tfcollective._native.calls import PreparedCalls
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
 Array = npt.NDArray[Any]
@@ -131,6 +132,43 @@ def as_splits(splits: npt.ArrayLike | None, size: int, rows: int) -> list[int] |
             f"splits: expected {size} counts that are not negative and sum to {rows} rows, got {values}"
         )
     return values
+
+
+class RepeatedAllReduces:
+    """The all-reduces of a communicator that were made before, on other arrays."""
+
+    def __init__(self, calls: PreparedCalls) -> None:
+        self._take = calls.take
+        self._keep = calls.keep
+
+    def repeat(self, array: object, out: object, settings: tuple[object, ...]) -> Array | None:
+        """Runs a call that was made before with these `settings` and arrays of this dtype and shape.
+
+        Returns:
+            The result; None, and nothing has happened, if there was no such call or the arrays need a closer look.
+        """
+        if type(array) is not np.ndarray or not array.flags.c_contiguous:
+            return None
+        dtype, shape = array.dtype, array.shape
+        if out is None:
+            result = np.empty(shape, dtype)
+        elif type(out) is np.ndarray and out.dtype == dtype and out.shape == shape and out.flags.carray:
+            result = out
+        else:
+            return None
+        key = (dtype, shape, settings)
+        try:
+            call = self._take(key, None)
+        except TypeError:  # something that has no hash
+            return None
+        if call is None:
+            return None
+        source, target = address(array), address(result)
+        if source != target and abs(source - target) < array.nbytes:
+            return None  # they overlap
+        call.run(source, target)
+        self._keep(key, call)
+        return result
 
 
 class ResultBuffer:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfcollective._native import Library, abi, load
+from tfcollective._native.calls import PreparedCalls
 from tfcollective._native.device_buffers import is_device
 from tfcollective._native.library import log_callback
 from tfcollective.communicator.api import Communicator
@@ -33,8 +34,7 @@ from tfcollective.topology import Placement
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tfcollective._native.buffers import Array
-    from tfcollective._native.calls import AllReduceCalls
+    from tfcollective._native.buffers import Array, RepeatedAllReduces
     from tfcollective._native.device_calls import DeviceCalls, Ticket
 
 _LOG = logging.getLogger("tfcollective.native")
@@ -56,7 +56,8 @@ class NativeCommunicator(Communicator):
         self._closed = False
         self._options = options or CommunicatorOptions()
         self._device_calls: DeviceCalls | None = None
-        self._allreduces: AllReduceCalls | None = None
+        self._calls = PreparedCalls(library, handle)
+        self._allreduces: RepeatedAllReduces | None = None
         self._info = self._read_info()
         self._finalizer = weakref.finalize(self, _release, library, handle, self._pid, keep_alive)
         self._finalizer.atexit = False
@@ -139,38 +140,40 @@ class NativeCommunicator(Communicator):
         timeout: float | None = None,
         stream: Any = None,
     ) -> Array:
-        repeated = self._repeated()
         settings = (op, prescale, postscale, name, timeout)
-        usable = not self._closed and os.getpid() == self._pid and stream is None
-        result = repeated.repeat(array, out, settings) if usable else None
-        if result is not None:
-            return result
+        if self._allreduces is not None and not self._closed and os.getpid() == self._pid and stream is None:
+            result = self._allreduces.repeat(array, out, settings)
+            if result is not None:
+                return result
         call = Call(Collective.ALLREDUCE, name, timeout, stream, op, prescale, postscale)
         if gpu := self._gpu_of(array, stream):
             reduced: Array = gpu.like_input(self._request(call), array, out, stream)
             return reduced
-        source, result, request, span = self._like_input(array, out, call)
-        repeated.remember(source, settings, request, span)
+        from tfcollective._native import buffers
+
+        source = buffers.as_input(array, "array")
+        result = buffers.result_like(source, out)
+        source = buffers.apart(source, result)
+        self._check_usable()
+        span = buffers.span(source, result, source.size)
+        prepared = self._calls.prepare(_with_span(self._request(call, source), span))
+        prepared.run(buffers.address(source), buffers.address(result))
+        if self._allreduces is None:
+            self._allreduces = buffers.RepeatedAllReduces(self._calls)
+        self._calls.keep((source.dtype, source.shape, settings), prepared)
         return result
 
     def _broadcast(self, array: npt.ArrayLike, out: Array | None, call: Call) -> Array:
         if gpu := self._gpu_of(array, call.stream):
             value: Array = gpu.like_input(self._request(call), array, out, call.stream)
             return value
-        return self._like_input(array, out, call)[1]
-
-    def _like_input(
-        self, array: npt.ArrayLike, out: Array | None, call: Call
-    ) -> tuple[Array, Array, abi.Request, abi.Span]:
-        """Runs what gives a result of the input's shape: the input, the result, and what was run."""
         from tfcollective._native import buffers
 
         source = buffers.as_input(array, "array")
         result = buffers.result_like(source, out)
         source = buffers.apart(source, result)
-        request, span = self._request(call, source), buffers.span(source, result, source.size)
-        self._run(request, span)
-        return source, result, request, span
+        self._run(self._request(call, source), buffers.span(source, result, source.size))
+        return result
 
     def _reducescatter(self, array: npt.ArrayLike, call: Call) -> Array:
         if gpu := self._gpu_of(array, call.stream):
@@ -213,7 +216,13 @@ class NativeCommunicator(Communicator):
         return result.result(), result.rows
 
     def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
-        self._run(self._request(Call(Collective.BARRIER, name, timeout)), None)
+        self._check_usable()
+        key = (name, timeout)
+        call = self._calls.take(key, None)
+        if call is None:
+            call = self._calls.prepare(self._request(Call(Collective.BARRIER, name, timeout)))
+        call.run()
+        self._calls.keep(key, call)
 
     def join(self, *, timeout: float | None = None) -> int:
         self._check_usable()
@@ -374,19 +383,15 @@ class NativeCommunicator(Communicator):
             request.ndim = array.ndim
         return request
 
-    def _repeated(self) -> AllReduceCalls:
-        if self._allreduces is None:
-            from tfcollective._native.calls import AllReduceCalls
-
-            self._allreduces = AllReduceCalls(self._library, self._handle)
-        return self._allreduces
-
-    def _run(self, request: abi.Request, span: abi.Span | None) -> None:
+    def _run(self, request: abi.Request, span: abi.Span) -> None:
         self._check_usable()
-        if span is not None:
-            request.spans = ctypes.pointer(span)
-            request.num_spans = 1
-        self._library.call("tfc_run", self._handle, ctypes.byref(request))
+        self._library.call("tfc_run", self._handle, ctypes.byref(_with_span(request, span)))
+
+
+def _with_span(request: abi.Request, span: abi.Span) -> abi.Request:
+    request.spans = ctypes.pointer(span)
+    request.num_spans = 1
+    return request
 
 
 def _interval(event: abi.TimelineEvent) -> Interval:

@@ -207,7 +207,8 @@ struct Library {
   decltype(&tfc_communicator_create) communicator_create;
   decltype(&tfc_communicator_get_info) get_info;
   decltype(&tfc_communicator_shutdown) shutdown;
-  decltype(&tfc_run) run;
+  decltype(&tfc_call_prepare) call_prepare;
+  decltype(&tfc_call_run) call_run;
 };
 
 Library Load(const std::string& path) {
@@ -223,7 +224,8 @@ Library Load(const std::string& path) {
   find(&library.communicator_create, "tfc_communicator_create");
   find(&library.get_info, "tfc_communicator_get_info");
   find(&library.shutdown, "tfc_communicator_shutdown");
-  find(&library.run, "tfc_run");
+  find(&library.call_prepare, "tfc_call_prepare");
+  find(&library.call_run, "tfc_call_run");
   return library;
 }
 
@@ -234,16 +236,7 @@ class World {
       : library_(Load(options.library)), rank_(rank), size_(options.ranks) {
     error_.struct_size = sizeof(error_);
     Connect(options, rendezvous);
-    for (tfc_request* request : {&request_, &barrier_}) {
-      request->struct_size = sizeof(*request);
-      request->op = TFC_SUM;
-      request->prescale = request->postscale = 1;
-      request->name = "";
-    }
-    request_.collective = TFC_ALLREDUCE;
-    request_.spans = &span_;
-    request_.num_spans = 1;
-    barrier_.collective = TFC_BARRIER;
+    barrier_ = Prepare(TFC_BARRIER, TFC_FLOAT32, nullptr);
   }
   ~World() { library_.shutdown(communicator_, 10, nullptr); }
   World(const World&) = delete;
@@ -251,17 +244,33 @@ class World {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  void Barrier() { Check(library_.run(communicator_, &barrier_, &error_)); }
+  void Barrier() { Check(library_.call_run(barrier_, nullptr, nullptr, &error_)); }
   template <typename T>
   void Prepare(const std::vector<T>& input, std::vector<T>* output) {
     span_ = {input.data(), output->data(), static_cast<int64_t>(input.size())};
-    request_.dtype = TfcType<T>();
+    allreduce_ = Prepare(TFC_ALLREDUCE, TfcType<T>(), &span_);
   }
-  void AllReduce() { Check(library_.run(communicator_, &request_, &error_)); }
+  void AllReduce() { Check(library_.call_run(allreduce_, span_.input, span_.output, &error_)); }
 
  private:
   void Check(tfc_code code) {
     if (code != TFC_OK) Die(error_.message);
+  }
+
+  // Lives as long as the process: there are a few.
+  tfc_call* Prepare(int32_t collective, int32_t dtype, const tfc_span* span) {
+    tfc_request request{};
+    request.struct_size = sizeof(request);
+    request.collective = collective;
+    request.dtype = dtype;
+    request.op = TFC_SUM;
+    request.prescale = request.postscale = 1;
+    request.name = "";
+    request.spans = span;
+    request.num_spans = span == nullptr ? 0 : 1;
+    tfc_call* call = nullptr;
+    Check(library_.call_prepare(communicator_, &request, &call, &error_));
+    return call;
   }
 
   void Connect(const Options& options, Rendezvous* rendezvous) {
@@ -297,7 +306,8 @@ class World {
   tfc_communicator* communicator_ = nullptr;
   tfc_error error_{};
   tfc_span span_{};
-  tfc_request request_{}, barrier_{};
+  tfc_call* barrier_ = nullptr;
+  tfc_call* allreduce_ = nullptr;
 };
 
 #endif

@@ -8,7 +8,7 @@
  *  - Times are seconds as double. A timeout of 0 means "the communicator's default".
  *  - Counts are elements, sizes are bytes; both 64 bit.
  *  - Callbacks run on the stack of a thread of the library (in a world of one: of the caller), never
- *    under a lock. They must not block: what would wait for the library there (tfc_run, tfc_join,
+ *    under a lock. They must not block: what would wait for the library there (tfc_run, tfc_call_run, tfc_join,
  *    tfc_device_run by order, tfc_device_wait, tfc_communicator_shutdown) is refused with
  *    TFC_FAILED_PRECONDITION. They may call tfc_submit and tfc_plan_start, and must not call
  *    tfc_communicator_release.
@@ -97,6 +97,7 @@ typedef struct tfc_error {
 typedef struct tfc_listener tfc_listener;
 typedef struct tfc_communicator tfc_communicator;
 typedef struct tfc_plan tfc_plan;
+typedef struct tfc_call tfc_call;
 
 typedef void (*tfc_log_fn)(void* user, int32_t level, const char* message);
 typedef void (*tfc_done_fn)(void* user, const tfc_error* error); /* error is NULL on success */
@@ -218,6 +219,16 @@ typedef struct tfc_request {
  * that calls something else ends the communicator with TFC_MISMATCH on all ranks. Calls of several
  * threads run one after the other. */
 TFC_EXPORT tfc_code tfc_run(tfc_communicator* communicator, const tfc_request* request, tfc_error* error);
+
+/* A collective that is run again and again, on other memory each time: an all-reduce of one span, or a barrier. Checks
+ * the request as tfc_run does, once: a small operation would spend much of its time on that. Local. The call does not
+ * keep the communicator alive; the caller releases the call. */
+TFC_EXPORT tfc_code tfc_call_prepare(tfc_communicator* communicator, const tfc_request* request, tfc_call** call,
+                                     tfc_error* error);
+/* As tfc_run, from `input` to `output`, which may be the same memory; a barrier has none. A call may be run by several
+ * threads, but by one at a time. */
+TFC_EXPORT tfc_code tfc_call_run(tfc_call* call, const void* input, void* output, tfc_error* error);
+TFC_EXPORT void tfc_call_release(tfc_call* call); /* NULL is fine */
 
 /* Hands one collective over and returns at once. Ranks may submit in different orders: operations
  * are matched by name. The memory behind the spans must live until `done` is called, which happens

@@ -106,8 +106,8 @@ def _ctype(argument: str) -> object:
         "tfc_done_fn": abi.DoneFn,
         "tfc_timeline_fn": abi.TimelineFn,
         "tfc_step_fn": abi.StepFn,
-        **{f"tfc_{h}*": ctypes.c_void_p for h in ("listener", "communicator", "plan")},
-        **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in ("listener", "communicator", "plan")},
+        **{f"tfc_{h}*": ctypes.c_void_p for h in ("listener", "communicator", "plan", "call")},
+        **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in ("listener", "communicator", "plan", "call")},
         **{f"{name}*": ctypes.POINTER(struct) for name, struct in STRUCTS.items()},
     }
     return table[kind]

@@ -41,13 +41,13 @@ class _NumpyOperation:
 
 
 class _CtypesOperation(_NumpyOperation):
-    """``tfc_run`` with a request made once."""
+    """``tfc_call_run`` of a call that was prepared once."""
 
     def __init__(self, world: Any, count: int, dtype: str) -> None:
         super().__init__(world, count, dtype)
-        self._span = abi.Span(self.input.ctypes.data, self.output.ctypes.data, count)
-        self._shape = (ctypes.c_int64 * 1)(count)
-        self._request = abi.Request(
+        span = abi.Span(self.input.ctypes.data, self.output.ctypes.data, count)
+        shape = (ctypes.c_int64 * 1)(count)
+        request = abi.Request(
             struct_size=ctypes.sizeof(abi.Request),
             collective=abi.Collective.ALLREDUCE,
             dtype=abi.DType[dtype.upper()],
@@ -55,14 +55,16 @@ class _CtypesOperation(_NumpyOperation):
             prescale=1.0,
             postscale=1.0,
             name=b"",
-            spans=ctypes.pointer(self._span),
+            spans=ctypes.pointer(span),
             num_spans=1,
-            shape=self._shape,
+            shape=shape,
             ndim=1,
         )
         self._error = abi.Error(struct_size=ctypes.sizeof(abi.Error))
-        self._function = load().function("tfc_run")
-        self._arguments = (world._handle, ctypes.byref(self._request), ctypes.byref(self._error))
+        self._call = ctypes.c_void_p()
+        load().call("tfc_call_prepare", world._handle, ctypes.byref(request), ctypes.byref(self._call))
+        self._function = load().function("tfc_call_run")
+        self._arguments = (self._call, span.input, span.output, ctypes.byref(self._error))
 
     def run(self) -> None:
         """See Operation."""
