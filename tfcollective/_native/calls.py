@@ -7,8 +7,6 @@ import ctypes
 from tfcollective._native import abi
 from tfcollective._native.library import Library
 
-__all__ = ["PreparedCall", "PreparedCalls"]
-
 _KEPT = 64  # kinds of calls; a program with more of them starts anew
 
 

@@ -70,7 +70,7 @@ TEST(JoinTrackerTest, OrdersOnceAllRanksKnowWhoHasJoined) {
   EXPECT_EQ(RanksOf(tracker.Ask(Running(0, 6))), std::vector<int>{1});
 }
 
-TEST(JoinTrackerTest, OrdersEachStandInOnceARank) {
+TEST(JoinTrackerTest, OrdersEachZeroContributionOnceARank) {
   JoinTracker tracker(3);
   tracker.Join(1, {{0, 5}});
   EXPECT_EQ(Announced(&tracker), std::vector<int>{1});
