@@ -73,7 +73,7 @@ EngineOptions EngineOptionsOf(const CommunicatorOptions& options, const std::vec
   engine.stall_warning_s = options.stall_warning_s;
   engine.log = options.log;
   engine.probe_link = options.probe_link;
-  // Whoever spins while a peer has no core keeps that peer from answering.
+  // A thread that spins while a peer has no core keeps that peer from answering.
   const bool crowded = Crowded(engine.topology, peers);
   engine.caller_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kCallerSpinMicros);
   engine.progress_spin_us = options.spin_us >= 0 ? options.spin_us : (crowded ? 0 : kProgressSpinMicros);
@@ -166,7 +166,7 @@ void CommunicatorImpl::MakeEngine(const CommunicatorOptions& options, const std:
   devices_ = std::make_unique<DeviceCommunicator>(engine_.get(), std::move(device_options));
 }
 
-// The peers wait for this rank, so they are told; unless one of them has told us.
+// The peers wait for this rank, so they must hear of it, unless one of them reported it.
 Status CommunicatorImpl::GiveUp(const Status& why) {
   if (engine_ == nullptr) return why;
   // Who gives up closes its sockets; that may be seen before the reason has come.

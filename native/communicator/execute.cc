@@ -115,11 +115,11 @@ struct AllReduceOf {
 };
 
 Status Hierarchical(const Run& run, const AllReduceOf& what) {
-  const int lanes = SelectLanes(TotalSize(what.input), LayoutOf(run.topology, run.resources));
-  Members members;  // the ranks with this local rank, one a node; not looked at beyond the lanes
+  const int shards = SelectShards(TotalSize(what.input), LayoutOf(run.topology, run.resources));
+  Members members;  // the ranks with this local rank, one a node; not looked at beyond the shards
   members.ranks = run.topology.cross_ranks;
   members.index = run.topology.cross_rank;
-  return HierarchicalAllReduce(OverArena(run), OverTransport(run, members, what.first_step), lanes, what.reduction,
+  return HierarchicalAllReduce(OverArena(run), OverTransport(run, members, what.first_step), shards, what.reduction,
                                what.input, what.output);
 }
 
@@ -304,20 +304,20 @@ inline Status Explain(const Run& run, Status status) { return status.ok() ? stat
 
 }  // namespace
 
-// The lanes of a hierarchical all-reduce are measured at the same time, as they run. Local ranks that some node does
-// not have are in no lane.
+// The shards of a hierarchical all-reduce are measured at the same time, as they run. Local ranks that some node does
+// not have are in no shard.
 Result<Link> ProbeLink(const Topology& topology, const Resources& resources, Deadline deadline, Channel* channel) {
   const uint64_t sequence = channel->sequence++;
   const Layout layout = LayoutOf(topology, resources);
-  const bool lanes = SelectAllReduce(layout) == Algorithm::kHierarchical;
+  const bool shards = SelectAllReduce(layout) == Algorithm::kHierarchical;
   const Members world = WorldMembers(topology);
-  const Members lane{topology.cross_ranks, topology.cross_rank};
+  const Members shard{topology.cross_ranks, topology.cross_rank};
   const auto context = [&](const Members& members, uint32_t first_step) {
     return TransportContext{*resources.transport, members, deadline, channel->index, sequence, 0, first_step};
   };
   Link mine{0, 0, true};
-  if (!lanes || topology.local_rank < layout.min_local_size) {
-    auto measured = MeasureLink(context(lanes ? lane : world, 0));
+  if (!shards || topology.local_rank < layout.min_local_size) {
+    auto measured = MeasureLink(context(shards ? shard : world, 0));
     if (!measured.ok()) return measured.status();
     mine = measured.value();
   }

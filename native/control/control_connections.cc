@@ -220,7 +220,7 @@ struct ControlConnections::Impl {
     return Status::Ok();
   }
 
-  // Sends what is queued, and asks to be told when the kernel takes more. Monitor thread only.
+  // Sends what is queued, and asks epoll to report when the kernel takes more. Monitor thread only.
   void Flush(int rank) {
     const auto found = links.find(rank);
     if (found == links.end()) return;

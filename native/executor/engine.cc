@@ -44,7 +44,7 @@ class Engine::CallerWaiter final : public Waiter {
     watched_ = true;
     deadline_ = Deadline::After(operation_.timeout_s);
     TFC_RETURN_IF_ERROR(engine_.BeginWatched(operation_, kInlineChannel, sequence_));
-    // Whoever has joined since it began was not told that this operation needs a contribution of zeros.
+    // A rank that has joined since it began does not know that this operation needs a contribution of zeros.
     return engine_.Is(kSomeJoined) ? engine_.joining_.Call(operation_, kInlineChannel, sequence_) : Status::Ok();
   }
 
@@ -305,7 +305,7 @@ Status Engine::DoOnProgress(const Operation& title, uint32_t channel_index,
   std::optional<Status> result;
   bool taken = false;
   {
-    std::lock_guard<std::mutex> admission(mutex_);  // whoever joins next finds this call on the channel
+    std::lock_guard<std::mutex> admission(mutex_);  // the rank that joins next finds this call on the channel
     TFC_RETURN_IF_ERROR(Admit());
     taken = scheduler_->Submit(channel_index, [&](const Resources& resources, Channel* channel) {
       const Status status = task(resources, channel);
@@ -351,7 +351,7 @@ Status Engine::ProbeWatched(const Operation& title, const Resources& resources, 
   return settled;
 }
 
-// Whoever asks may now see that the operation runs. The failure, if there is one already or it cannot end well.
+// A rank that asks may now see that the operation runs. The failure, if there is one already or it cannot end well.
 Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (failure_.failed()) return failure_.Get();
   bool view_owed = false;
@@ -500,7 +500,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
     // It may have been forgotten since it was acquired, and another one of its name may be in its place.
     plan = plans_.emplace(spec.name, plan).first->second;
     TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
-    // Once the ranks have agreed, the run itself finds out whether it needs somebody who has left.
+    // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
     if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
       TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
     plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});

@@ -77,7 +77,7 @@ struct EngineCounters {
 class Engine final : public ControlHandler, private JoinProtocol::Host {
  public:
   explicit Engine(EngineOptions options);
-  ~Engine() override;  // shuts down if nobody has
+  ~Engine() override;  // shuts down unless Shutdown was called
 
   // Before the control connections are started: where to send. Not called in a world of one.
   void Attach(ControlConnections* control) {
@@ -102,7 +102,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
 
   // This rank has no more data: takes part with zeros in what the others all-reduce until they have
   // joined too. Gives the rank that joined last. DEADLINE_EXCEEDED when for `timeout_s` (0: the
-  // default) nothing was asked of this rank and somebody has not joined.
+  // default) nothing was asked of this rank and not all have joined.
   Result<int> Join(double timeout_s);
 
   // Ends everything here with CANCELLED and at the peers with ABORTED.

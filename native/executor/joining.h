@@ -3,7 +3,7 @@
 //
 // An operation that a joined rank is missing from cannot end without it. A rank that runs one tells
 // rank 0, and rank 0 tells the joined ranks to take part with zeros, but only once every rank has
-// acknowledged who has joined: whoever completes such an operation therefore knows how many ranks
+// acknowledged who has joined: a rank that completes such an operation therefore knows how many ranks
 // have contributed to it.
 #ifndef TFCOLLECTIVE_EXECUTOR_JOINING_H_
 #define TFCOLLECTIVE_EXECUTOR_JOINING_H_
@@ -58,7 +58,7 @@ class JoinedRanks final : public Contributors {
   bool Needs(uint32_t channel, uint64_t sequence) const;
   std::vector<int> ranks() const;
 
-  // How many ranks contribute to an operation, and how many would if nobody had joined just before it. All
+  // How many ranks contribute to an operation, and how many would if no rank had joined just before it. All
   // ranks know the second number when the operation begins, the first one only when it has ended.
   struct Numbers {
     int now = 0;
@@ -101,7 +101,7 @@ class JoinTracker {
   bool joined(int rank) const { return known_.count(rank) + unannounced_.count(rank) != 0; }
   // When there is something to announce; nothing: perhaps after other calls.
   std::optional<Time> due() const;
-  // What all ranks must be told now, each of which then acknowledges it once. Empty: nothing yet.
+  // What must be sent to all ranks now, each of which then acknowledges it once. Empty: nothing yet.
   Joins TakeAnnouncement(Time now);
   // A rank knows what was announced. What may be ordered now.
   std::vector<Order> Acknowledge();
@@ -125,8 +125,8 @@ class JoinTracker {
   std::vector<ZeroContribution> held_;  // until all ranks have acknowledged, each once
   std::set<Place> held_places_;
   Progress asked_;    // of each channel: the first operation that no rank has asked for
-  Progress ordered_;  // the same, of what all announced ranks have been told
-  Joins known_;       // announced: of each rank the first operation of each channel that it was not told of
+  Progress ordered_;  // the same, of what all announced ranks were sent
+  Joins known_;       // announced: of each rank the first operation of each channel that it was not sent
 };
 
 }  // namespace tfc

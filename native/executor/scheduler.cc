@@ -24,7 +24,7 @@ constexpr double kStackSeconds = 1.0;   // and for how long it is tried, before 
 enum class Wait { kNothing, kTask, kTransport, kArena };
 
 // One channel: its tasks and the fiber that runs them.
-struct Lane {
+struct Stream {
   Channel channel;
   std::deque<Scheduler::Task> tasks;
   std::unique_ptr<Fiber> fiber;
@@ -51,7 +51,7 @@ struct Lane {
 
 class FiberTransport final : public Transport {
  public:
-  FiberTransport(Transport* inner, Lane* lane) : inner_(inner), lane_(lane) {}
+  FiberTransport(Transport* inner, Stream* stream) : inner_(inner), stream_(stream) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -70,36 +70,36 @@ class FiberTransport final : public Transport {
       if (!done.ok()) return done.status();
       // Done: releases the ticket. Too late: words the timeout.
       if (done.value() || deadline.Passed()) return inner_->Wait(ticket, deadline);
-      if (lane_->fiber == nullptr) {
-        inner_->Interrupt(lane_->no_fiber);  // the task's memory must not be used any longer
+      if (stream_->fiber == nullptr) {
+        inner_->Interrupt(stream_->no_fiber);  // the task's memory must not be used any longer
         return inner_->Wait(ticket, deadline);
       }
-      lane_->Block(tfc::Wait::kTransport, nullptr, deadline);
+      stream_->Block(tfc::Wait::kTransport, nullptr, deadline);
     }
   }
 
  private:
   Transport* inner_;
-  Lane* lane_;
+  Stream* stream_;
 };
 
 class FiberWaiter final : public Waiter {
  public:
-  FiberWaiter(Arena* arena, Lane* lane) : arena_(arena), lane_(lane) {}
+  FiberWaiter(Arena* arena, Stream* stream) : arena_(arena), stream_(stream) {}
 
   Status WaitFor(const Condition& condition, Deadline deadline) override {
     while (true) {
       if (condition.Holds()) return Status::Ok();
       TFC_RETURN_IF_ERROR(arena_->interrupted());
       if (deadline.Passed()) return Status(Code::kDeadlineExceeded, "");
-      if (lane_->fiber == nullptr) return lane_->no_fiber;
-      lane_->Block(Wait::kArena, &condition, deadline);
+      if (stream_->fiber == nullptr) return stream_->no_fiber;
+      stream_->Block(Wait::kArena, &condition, deadline);
     }
   }
 
  private:
   Arena* arena_;
-  Lane* lane_;
+  Stream* stream_;
 };
 
 }  // namespace
@@ -119,8 +119,8 @@ struct Scheduler::Impl {
   std::atomic<bool> news{false};  // the inbox is not empty, or stopping has begun
 
   // Progress thread only.
-  std::map<uint32_t, std::unique_ptr<Lane>> lanes;
-  Lane* running = nullptr;  // whose fiber has the thread
+  std::map<uint32_t, std::unique_ptr<Stream>> streams;
+  Stream* running = nullptr;  // whose fiber has the thread
   Link link;
 
   void TakeInbox() {
@@ -134,106 +134,106 @@ struct Scheduler::Impl {
     }
     for (const auto& call : called) call();
     for (auto& [index, task] : taken) {
-      auto& lane = lanes[index];
-      if (lane == nullptr) {
-        lane = std::make_unique<Lane>();
-        lane->channel.index = index;
+      auto& stream = streams[index];
+      if (stream == nullptr) {
+        stream = std::make_unique<Stream>();
+        stream->channel.index = index;
       }
-      lane->tasks.push_back(std::move(task));
+      stream->tasks.push_back(std::move(task));
     }
   }
 
   // The fiber's body.
-  void RunTasks(Lane* lane) {
-    while (!lane->ending) {
-      RunQueued(lane);
-      lane->Block(Wait::kTask, nullptr, Deadline::After(kForever));
+  void RunTasks(Stream* stream) {
+    while (!stream->ending) {
+      RunQueued(stream);
+      stream->Block(Wait::kTask, nullptr, Deadline::After(kForever));
     }
   }
 
-  void RunQueued(Lane* lane) {
-    FiberTransport fiber_transport(transport.transport, lane);
-    FiberWaiter fiber_waiter(arena, lane);
+  void RunQueued(Stream* stream) {
+    FiberTransport fiber_transport(transport.transport, stream);
+    FiberWaiter fiber_waiter(arena, stream);
     Resources resources;
     resources.transport = transport.transport == nullptr ? nullptr : &fiber_transport;
     resources.arena = arena;
     resources.waiter = arena == nullptr ? nullptr : &fiber_waiter;
-    while (!lane->tasks.empty()) {
-      Task task = std::move(lane->tasks.front());
-      lane->tasks.pop_front();
+    while (!stream->tasks.empty()) {
+      Task task = std::move(stream->tasks.front());
+      stream->tasks.pop_front();
       resources.link = link;
-      task(resources, &lane->channel);
+      task(resources, &stream->channel);
     }
   }
 
-  bool MayGoOn(const Lane& lane) const {
-    if (lane.wait == Wait::kTask) return !lane.tasks.empty();
-    if (lane.wait != Wait::kArena) return true;
-    return lane.condition->Holds() || lane.deadline.Passed() || arena->is_interrupted();
+  bool MayGoOn(const Stream& stream) const {
+    if (stream.wait == Wait::kTask) return !stream.tasks.empty();
+    if (stream.wait != Wait::kArena) return true;
+    return stream.condition->Holds() || stream.deadline.Passed() || arena->is_interrupted();
   }
 
-  // One turn for every lane that has work and may go on.
+  // One turn for every stream that has work and may go on.
   bool ResumeAll() {
     bool resumed = false;
-    for (auto& [index, lane] : lanes) {
-      if (!lane->busy() || !MayGoOn(*lane)) continue;
-      if (!HasFiber(lane.get())) {
-        if (!lane->give_up_at->Passed()) continue;
-        RunQueued(lane.get());
+    for (auto& [index, stream] : streams) {
+      if (!stream->busy() || !MayGoOn(*stream)) continue;
+      if (!HasFiber(stream.get())) {
+        if (!stream->give_up_at->Passed()) continue;
+        RunQueued(stream.get());
         resumed = true;
         continue;
       }
       // A wait in the transport is looked at again after each poll only: that is no progress.
-      const bool looks_again = lane->wait == Wait::kTransport;
-      Resume(lane.get());
-      resumed = resumed || !looks_again || lane->wait != Wait::kTransport;
+      const bool looks_again = stream->wait == Wait::kTransport;
+      Resume(stream.get());
+      resumed = resumed || !looks_again || stream->wait != Wait::kTransport;
     }
     return resumed;
   }
 
-  // Gives the lane its turn.
-  void Resume(Lane* lane) {
+  // Gives the stream its turn.
+  void Resume(Stream* stream) {
     do {
-      if (lane->outside != nullptr) (*std::exchange(lane->outside, nullptr))();
-      running = lane;
-      lane->fiber->Resume();
+      if (stream->outside != nullptr) (*std::exchange(stream->outside, nullptr))();
+      running = stream;
+      stream->fiber->Resume();
       running = nullptr;
-    } while (lane->outside != nullptr);
+    } while (stream->outside != nullptr);
   }
 
-  // Makes the lane's fiber if it has none. Without memory for a stack the tasks stay queued for a moment.
-  bool HasFiber(Lane* lane) {
-    if (lane->fiber != nullptr) return true;
-    auto fiber = Fiber::Create([this, lane] { RunTasks(lane); });
+  // Makes the stream's fiber if it has none. Without memory for a stack the tasks stay queued for a moment.
+  bool HasFiber(Stream* stream) {
+    if (stream->fiber != nullptr) return true;
+    auto fiber = Fiber::Create([this, stream] { RunTasks(stream); });
     if (fiber.ok()) {
-      lane->fiber = fiber.Take();
+      stream->fiber = fiber.Take();
       return true;
     }
-    lane->no_fiber = fiber.status();
-    if (!lane->give_up_at) lane->give_up_at = Deadline::After(kStackSeconds);
+    stream->no_fiber = fiber.status();
+    if (!stream->give_up_at) stream->give_up_at = Deadline::After(kStackSeconds);
     return false;
   }
 
   bool HasWork() const {
-    return std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.second->busy(); });
+    return std::any_of(streams.begin(), streams.end(), [](const auto& stream) { return stream.second->busy(); });
   }
 
   void EndFibers() {
-    for (auto& [index, lane] : lanes) {
-      lane->ending = true;
-      if (lane->fiber != nullptr) Resume(lane.get());
+    for (auto& [index, stream] : streams) {
+      stream->ending = true;
+      if (stream->fiber != nullptr) Resume(stream.get());
     }
-    lanes.clear();
+    streams.clear();
   }
 
-  // True when a lane that waits in the arena may go on, or there is news.
+  // True when a stream that waits in the arena may go on, or there is news.
   class Something final : public Condition {
    public:
     explicit Something(const Impl* impl) : impl_(impl) {}
     bool Holds() const override {
       if (impl_->news.load(std::memory_order_acquire)) return true;
-      return std::any_of(impl_->lanes.begin(), impl_->lanes.end(), [this](const auto& lane) {
-        return lane.second->wait == Wait::kArena && impl_->MayGoOn(*lane.second);
+      return std::any_of(impl_->streams.begin(), impl_->streams.end(), [this](const auto& stream) {
+        return stream.second->wait == Wait::kArena && impl_->MayGoOn(*stream.second);
       });
     }
 
@@ -245,12 +245,12 @@ struct Scheduler::Impl {
     bool in_transport = false;
     bool in_arena = false;
     Deadline deadline = Deadline::After(kForever);
-    for (const auto& [index, lane] : lanes) {
-      if (lane->fiber == nullptr && lane->busy()) deadline = deadline.Earlier(Deadline::After(kRetrySeconds));
-      if (lane->fiber == nullptr || !lane->busy()) continue;
-      in_transport = in_transport || lane->wait == Wait::kTransport;
-      in_arena = in_arena || lane->wait == Wait::kArena;
-      deadline = deadline.Earlier(lane->deadline);
+    for (const auto& [index, stream] : streams) {
+      if (stream->fiber == nullptr && stream->busy()) deadline = deadline.Earlier(Deadline::After(kRetrySeconds));
+      if (stream->fiber == nullptr || !stream->busy()) continue;
+      in_transport = in_transport || stream->wait == Wait::kTransport;
+      in_arena = in_arena || stream->wait == Wait::kArena;
+      deadline = deadline.Earlier(stream->deadline);
     }
     const Something something(this);
     if (in_arena && !in_transport && Spin(something)) return;
@@ -361,8 +361,8 @@ bool Scheduler::Call(std::function<void()> call) {
 }
 
 void Scheduler::CallOutside(const std::function<void()>& call) {
-  Lane* const lane = IsProgress() ? impl_->running : nullptr;
-  if (lane == nullptr) return call();
+  Stream* const stream = IsProgress() ? impl_->running : nullptr;
+  if (stream == nullptr) return call();
   std::exception_ptr thrown;  // goes on where the call was made
   const std::function<void()> caught = [&] {
     try {
@@ -371,8 +371,8 @@ void Scheduler::CallOutside(const std::function<void()>& call) {
       thrown = std::current_exception();
     }
   };
-  lane->outside = &caught;
-  lane->fiber->Yield();
+  stream->outside = &caught;
+  stream->fiber->Yield();
   if (thrown) std::rethrow_exception(thrown);
 }
 

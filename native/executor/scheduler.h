@@ -52,9 +52,9 @@ class Scheduler {
   // From a task: runs `call` on the progress thread's own stack instead of the fiber's, which is small, and returns
   // when it is over. On every other thread: runs it as any function.
   void CallOutside(const std::function<void()>& call);
-  // What tasks are told of the transport from now on. Progress thread only.
+  // What tasks know of the transport from now on. Progress thread only.
   void SetLink(const Link& link);
-  // Runs what has been submitted to its end and ends the thread. Whoever calls it has made sure that
+  // Runs what has been submitted to its end and ends the thread. The caller has made sure that
   // no task waits for ever (interrupted the transport and the arena).
   void Stop();
   // Whether the calling thread is the progress thread, which cannot Stop.

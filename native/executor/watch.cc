@@ -5,7 +5,7 @@
 namespace tfc {
 namespace {
 
-// The probe counts on its channel only: nobody has asked for it.
+// The probe counts on its channel only: the caller has not asked for it.
 uint64_t Total(const Progress& progress) {
   uint64_t total = 0;
   for (const auto& [channel, count] : progress) total += channel == kProbeChannel ? 0 : count;

@@ -1,5 +1,5 @@
 // What runs now on every channel of this rank, what has ended there, and how far ranks that left had
-// come. Answers "would this operation wait for somebody who has gone?" and "what is this rank doing?".
+// come. Answers "would this operation wait for a rank that has gone?" and "what is this rank doing?".
 #ifndef TFCOLLECTIVE_EXECUTOR_WATCH_H_
 #define TFCOLLECTIVE_EXECUTOR_WATCH_H_
 
@@ -28,17 +28,17 @@ class WatchList {
   };
 
   // Notes that `operation` runs as number `sequence` of `channel`. It must live until End. Gives
-  // PEER_LOST if a rank that has left will never take part in it. `*view_owed` says that somebody
+  // PEER_LOST if a rank that has left will never take part in it. `*view_owed` says that a rank
   // has asked for this operation's view before it began.
   Status Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed);
   void End(uint32_t channel, bool completed);
-  // An operation of kInlineChannel has completed without Begin and End: nobody had to wait for it. Calls of
+  // An operation of kInlineChannel has completed without Begin and End: no rank had to wait for it. Calls of
   // this one come one after the other; it takes no lock.
   void CompletedUnseen() { unseen_.store(unseen_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
   // `rank` has left after `progress`: PEER_LOST if an operation that runs here needs more of it.
   Status Depart(int rank, const Progress& progress);
-  // PEER_LOST if anybody has left: for operations that nobody has begun yet.
+  // PEER_LOST if any rank has left: for operations that no rank has begun yet.
   Status NobodyLeft(const std::string& title) const;
 
   // What this rank does as operation `sequence` of `channel`. Nothing if it has not come to it: then

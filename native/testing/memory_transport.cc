@@ -31,7 +31,7 @@ struct MemoryRequest {
 using RequestPtr = std::shared_ptr<MemoryRequest>;
 
 // Messages and receives of one direction of one pair that have not met yet.
-struct Mailbox {
+struct Inbox {
   std::map<Key, RequestPtr> sent;
   std::map<Key, RequestPtr> awaited;
 };
@@ -67,13 +67,13 @@ struct Member {
 struct MemoryHub::State {
   explicit State(const MemoryHubOptions& given) : options(given), members(static_cast<size_t>(given.size)) {}
 
-  Mailbox& BoxOf(int from, int to) TFC_REQUIRES(mutex) { return boxes[{from, to}]; }
+  Inbox& BoxOf(int from, int to) TFC_REQUIRES(mutex) { return boxes[{from, to}]; }
   Member& MemberOf(int rank) TFC_REQUIRES(mutex) { return members[static_cast<size_t>(rank)]; }
 
   const MemoryHubOptions options;
   Mutex mutex;
   std::vector<Member> members TFC_GUARDED_BY(mutex);
-  std::map<std::pair<int, int>, Mailbox> boxes TFC_GUARDED_BY(mutex);
+  std::map<std::pair<int, int>, Inbox> boxes TFC_GUARDED_BY(mutex);
 };
 
 namespace {
@@ -104,7 +104,7 @@ class MemoryTransport final : public Transport {
   Result<Ticket> PostReceive(int peer, const Tag& tag, const MutableSpans& spans) override {
     const MutexLock lock(state_->mutex);
     TFC_RETURN_IF_ERROR(CheckPost(peer));
-    Mailbox& box = state_->BoxOf(peer, rank_);
+    Inbox& box = state_->BoxOf(peer, rank_);
     if (state_->MemberOf(peer).closed && box.sent.count(KeyOf(tag)) == 0) return Fail(Lost(peer));
     if (box.awaited.count(KeyOf(tag)) != 0) {
       return Status(Code::kInvalidArgument, "a receive with the same tag is posted already");
@@ -150,7 +150,7 @@ class MemoryTransport final : public Transport {
     const MutexLock lock(state_->mutex);
     Member& self = state_->MemberOf(rank_);
     if (self.interrupted.ok()) self.interrupted = status;
-    (void)Fail(self.interrupted);  // at once: whoever was told of the error elsewhere may free the memory
+    (void)Fail(self.interrupted);  // at once: a thread that saw the error elsewhere may free the memory
     self.changed.NotifyAll();
   }
 
@@ -212,7 +212,7 @@ class MemoryTransport final : public Transport {
     for (Member& member : state_->members) member.changed.NotifyAll();
   }
 
-  Result<Ticket> Post(const RequestPtr& request, Mailbox* box) TFC_REQUIRES(state_->mutex) {
+  Result<Ticket> Post(const RequestPtr& request, Inbox* box) TFC_REQUIRES(state_->mutex) {
     if (request->is_send) KeepIfSmall(request.get());
     auto& others = request->is_send ? box->awaited : box->sent;
     const auto other = others.find(KeyOf(request->tag));

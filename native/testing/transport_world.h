@@ -18,7 +18,7 @@ class TransportWorld {
   virtual ~TransportWorld() = default;
   virtual int size() const = 0;
   virtual Transport& At(int rank) = 0;
-  // As if the rank's process had ended. Nobody may be using its transport.
+  // As if the rank's process had ended. No thread may be using its transport.
   virtual void Kill(int rank) = 0;
 
   // Runs `body(transport)` for every rank on a thread of its own and waits for all.

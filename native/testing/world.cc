@@ -40,7 +40,7 @@ class Waiting {
   std::optional<CallResult> result_ TFC_GUARDED_BY(mutex_);
 };
 
-// Lets nobody through until all have come. Connecting has a deadline, so all come.
+// Lets no rank through until all have come. Connecting has a deadline, so all come.
 class Latch {
  public:
   explicit Latch(size_t missing) : missing_(missing) {}

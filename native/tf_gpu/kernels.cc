@@ -85,7 +85,7 @@ class CollectiveKernel : public AsyncOpKernel {
 
  protected:
   virtual absl::Status GetPair(OpKernelContext* context, int index, TensorPair* pair) {
-    // No reference of ours yet: TensorFlow lends the input's memory only where nobody else looks at it.
+    // No reference is held here yet: TensorFlow lends the input's memory only where it is the only user.
     Tensor* output = nullptr;
     int lent = -1;
     const absl::Status status =

@@ -12,7 +12,7 @@
 
 namespace tfc_tf::ops {
 
-// Lives from compute until it has told TensorFlow the end; everything that the request points to
+// Lives from compute until it has reported the end to TensorFlow; everything that the request points to
 // lives in it. Never blocks.
 class Call {
  public:

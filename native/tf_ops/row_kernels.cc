@@ -49,7 +49,7 @@ class RowsCall : public Call {
   TF_DataType type_ = TF_FLOAT;
 };
 
-// The result's size is known once all ranks have told theirs: the engine asks for the memory then.
+// The result's size is known once all ranks have sent theirs: the engine asks for the memory then.
 class GatheringCall : public RowsCall {
  public:
   using RowsCall::RowsCall;

@@ -40,7 +40,7 @@ OpError AllocateOutput(TF_OpKernelContext* context, int index, TF_DataType type,
 // Memory that no output is bound to yet.
 OpError AllocateTemp(TF_OpKernelContext* context, TF_DataType type, const std::vector<int64_t>& shape, Tensor* tensor);
 // Output `index` with the shape of input `index`. TensorFlow lends the input's own buffer where
-// nobody else looks at it; then `input` stays empty and the output holds the data.
+// nothing else reads it; then `input` stays empty and the output holds the data.
 OpError GetInputAndLikeOutput(TF_OpKernelContext* context, int index, TensorPair* pair);
 
 tfc_span SpanOf(const TensorPair& pair);

@@ -1,4 +1,4 @@
-// The half that callers and peers see; what the owner does is in device_owner.cc.
+// The half that callers and peers see; what the NCCL thread does is in nccl_thread.cc.
 #include "backends/nccl/device_communicator.h"
 
 #include <algorithm>
@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "backends/nccl/device_task.h"
-#include "backends/nccl/host_detour.h"
+#include "backends/nccl/host_staging.h"
 #include "base/thread.h"
 
 namespace tfc {
 namespace {
 
-// The owner ends what has taken too long; who waits for it does not give up before.
-constexpr double kOwnerGraceSeconds = 10.0;
-// In which the owner ends, after the deadline of a shutdown, unless it is stuck.
+// The NCCL thread ends what has taken too long; who waits for it does not give up before.
+constexpr double kThreadGraceSeconds = 10.0;
+// In which the NCCL thread ends, after the deadline of a shutdown, unless it is stuck.
 constexpr double kEndSeconds = 5.0;
 
 bool IsRagged(const Operation& operation) {
@@ -38,7 +38,7 @@ DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions
     : engine_(engine), options_(std::move(options)), rank_(engine->topology().rank), size_(engine->topology().size) {
   lanes_[kDirect].setup = "the set-up of direct calls";
   lanes_[kByName].setup = "the set-up of calls by name";
-  detour_ = std::make_unique<HostDetour>(engine_, options_.log, [this] { Signal(); });
+  host_staging_ = std::make_unique<HostStagingBackend>(engine_, options_.log, [this] { Signal(); });
 }
 
 DeviceCommunicator::~DeviceCommunicator() { Shutdown(0); }
@@ -67,7 +67,7 @@ Status DeviceCommunicator::HasLeft() {
 
 void DeviceCommunicator::Signal() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);  // nobody is between looking and sleeping
+    std::lock_guard<std::mutex> lock(mutex_);  // no thread is between looking and sleeping
     signals_.fetch_add(1, std::memory_order_release);
   }
   changed_.notify_all();
@@ -160,7 +160,7 @@ Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& ca
   const bool first = gpu_ == nullptr;
   const Status opened = OpenGpu(device.value());
   if (!opened.ok()) return first ? Unable(opened, lane) : Misplaced(opened.WithContext(operation.Title()));
-  return StartOwner();
+  return StartNcclThread();
 }
 
 // The other ranks have launched the operation, or wait for this one: nothing but the end gets them out of it.
@@ -171,16 +171,16 @@ Status DeviceCommunicator::Misplaced(const Status& why) {
   return status;
 }
 
-Status DeviceCommunicator::StartOwner() {
+Status DeviceCommunicator::StartNcclThread() {
   if (engine_->failure().failed()) return engine_->failure().Get();
   Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);  // Shutdown finds it here, or it is not started
-    if (owner_.joinable()) return Status::Ok();
+    if (nccl_thread_.joinable()) return Status::Ok();
     if (leaving_) return HasLeft();
-    auto thread = StartThread("tfc-nccl", [this] { Own(); });
+    auto thread = StartThread("tfc-nccl", [this] { RunNcclThread(); });
     status = thread.status();
-    if (thread.ok()) owner_ = thread.Take();
+    if (thread.ok()) nccl_thread_ = thread.Take();
   }
   if (!status.ok()) engine_->FailEverywhere(status);
   return status;
@@ -190,7 +190,7 @@ Status DeviceCommunicator::AnotherOpens() {
   return Status(Code::kDeadlineExceeded, "another call has not come back from opening the GPU: the CUDA driver hangs");
 }
 
-// The other ranks would wait for this one. They are told once.
+// The other ranks would wait for this one. They hear of it once.
 Status DeviceCommunicator::Unable(const Status& why, const Lane& lane) {
   Request request = SetupRequest(lane);
   request.objection = Status(why.code(),
@@ -261,7 +261,7 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operati
 }
 
 Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
-  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kOwnerGraceSeconds),
+  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kThreadGraceSeconds),
                                 task->operation.Title() + ": the ranks have not come to it",
                                 [&] { return task->agreed; }));
   Operation& operation = task->operation;
@@ -292,7 +292,7 @@ Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& 
     lanes_[kDirect].to_launch.push_back(task);
   }
   Signal();
-  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kOwnerGraceSeconds),
+  TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kThreadGraceSeconds),
                                 task->operation.Title() + " was not launched", [&] { return task->ended; }));
   if (!task->outcome.ok()) return task->outcome;
   const Gpu::Current current(*gpu_);
@@ -310,7 +310,7 @@ Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCal
     Signal();
     return begun.value()->ticket;
   }
-  if (call.through_host && WithoutNccl()) return Detour(std::move(operation), call, begun.status());
+  if (call.through_host && WithoutNccl()) return StageThroughHost(std::move(operation), call, begun.status());
   return begun.status();
 }
 
@@ -320,7 +320,7 @@ bool DeviceCommunicator::WithoutNccl() const {
   return broken_.code() == Code::kUnimplemented;
 }
 
-Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCall& call, const Status& why) {
+Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const DeviceCall& call, const Status& why) {
   {
     const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
     if (!opening.passed()) return AnotherOpens();
@@ -329,7 +329,7 @@ Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCal
     if (!device.ok()) return Misplaced(device.status());
     const Status opened = OpenGpu(device.value());
     if (!opened.ok()) return Misplaced(opened.WithContext(operation.Title()));
-    TFC_RETURN_IF_ERROR(StartOwner());
+    TFC_RETURN_IF_ERROR(StartNcclThread());
   }
   if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
   auto made = MakeTask(operation, call);
@@ -340,7 +340,7 @@ Result<uint64_t> DeviceCommunicator::Detour(Operation operation, const DeviceCal
     std::lock_guard<std::mutex> lock(mutex_);
     task->ticket = ++tickets_ << 1 | kByName;
   }
-  detour_->Start(task, why);
+  host_staging_->Start(task, why);
   return task->ticket;
 }
 
@@ -352,7 +352,7 @@ DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const 
 }
 
 Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
-  if (const auto joined = detour_->Join(ticket, stream)) return *joined;
+  if (const auto joined = host_staging_->Join(ticket, stream)) return *joined;
   const TaskPtr task = FindOpen(ticket);
   if (task == nullptr) {  // complete, or lost
     std::lock_guard<std::mutex> lock(mutex_);
@@ -376,10 +376,10 @@ Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
     std::lock_guard<std::mutex> lock(mutex_);
     ++waiters_;
   }
-  Signal();  // the owner looks more often while somebody waits
+  Signal();  // the NCCL thread looks more often while a thread waits
   const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete", [&] {
     const bool open = !lane.open.empty() && lane.open.begin()->first <= ticket;
-    return !open && detour_->Complete(ticket);
+    return !open && host_staging_->Complete(ticket);
   });
   std::lock_guard<std::mutex> lock(mutex_);
   --waiters_;
@@ -464,7 +464,7 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
     if (found->second.empty()) lane.unagreed.erase(found);
     if (decision.refusal.ok()) {
       task->agreed = true;
-      // The others may be with the owner already, who reads this without the mutex.
+      // The others may be with the NCCL thread already, which reads this without the mutex.
       if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, decision.blobs);
       if (number == kByName) lane.to_launch.push_back(task);
     } else {
@@ -513,7 +513,7 @@ Status DeviceCommunicator::OnLeft() {
 void DeviceCommunicator::OnFailure() { Signal(); }
 
 bool DeviceCommunicator::OnOwnThread() const {
-  return owner_id_.load() == std::this_thread::get_id() || direct_mutex_.HeldByThisThread();
+  return nccl_thread_id_.load() == std::this_thread::get_id() || direct_mutex_.HeldByThisThread();
 }
 
 bool DeviceCommunicator::Shutdown(double timeout_s) {
@@ -525,28 +525,28 @@ bool DeviceCommunicator::Shutdown(double timeout_s) {
   }
   // Who is opening the GPU now may still want to use it.
   const Gate::Passage opening(&open_gate_, end);
-  std::thread owner;
+  std::thread thread;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
     stop_deadline_ = Deadline::After(timeout_s);
-    owner = std::move(owner_);
+    thread = std::move(nccl_thread_);
   }
   Signal();
-  const bool ended = !owner.joinable() || OwnerEnds(end);
-  if (owner.joinable() && ended) owner.join();
+  const bool ended = !thread.joinable() || NcclThreadEnds(end);
+  if (thread.joinable() && ended) thread.join();
   if (opening.passed() && ended) return true;
-  if (owner.joinable()) owner.detach();
+  if (thread.joinable()) thread.detach();
   LeaveBehind();
   return false;
 }
 
-bool DeviceCommunicator::OwnerEnds(Deadline end) {
+bool DeviceCommunicator::NcclThreadEnds(Deadline end) {
   std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_until(lock, end.when(), [this] { return owner_ended_; });
+  return changed_.wait_until(lock, end.when(), [this] { return nccl_thread_ended_; });
 }
 
-// A thread sits in a call that does not return. Nothing can end it, and nobody can tell when it comes back.
+// A thread is in a call that does not return. Nothing can end it, and when it returns is unknown.
 void DeviceCommunicator::LeaveBehind() {
   std::vector<Done> waiting;
   bool incomplete = false;
@@ -558,7 +558,7 @@ void DeviceCommunicator::LeaveBehind() {
     text += " does not return; its thread is left behind";
     for (const Lane& lane : lanes_) {
       incomplete = incomplete || !lane.open.empty();
-      for (const auto& [ticket, task] : lane.open)  // the lists are the owner's, who may come back
+      for (const auto& [ticket, task] : lane.open)  // the lists are the NCCL thread's, which may come back
         if (Done done = task->End(Status(Code::kPeerLost, text, rank_))) waiting.push_back(std::move(done));
     }
   }

@@ -1,8 +1,8 @@
 // Collectives on GPUs beside a connected communicator: what is called when, and what happens when it fails.
 //
 // Two lanes, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
-// order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the owner, makes
-// all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0013.
+// order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the NCCL thread,
+// makes all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0013.
 #ifndef TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
 #define TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
 
@@ -40,7 +40,7 @@ namespace tfc {
 struct DeviceCommunicatorOptions {
   double op_timeout_s = 300;
   double stall_warning_s = 60;
-  int spin_us = 0;  // how long the owner and its callers look before they sleep
+  int spin_us = 0;  // how long the NCCL thread and its callers look before they sleep
   Log log;
 };
 
@@ -56,7 +56,7 @@ struct DeviceCall {
   std::string agreement_text;  // the same for people
 };
 
-class HostDetour;
+class HostStagingBackend;
 
 class DeviceCommunicator {
  public:
@@ -89,21 +89,21 @@ class DeviceCommunicator {
   void OnDecision(const Decision& decision);  // monitor thread
   Status OnLeft();                            // monitor thread; PEER_LOST if something waits for the rank
   void OnFailure();                           // any thread, never blocks
-  // Waits for what is under way, ends NCCL and the owner. Not on the owner's thread. False: a call of
-  // the driver or of NCCL does not return even then. Whoever sits in it may come back any time: neither this object nor
+  // Waits for what is under way, ends NCCL and the NCCL thread. Not on the NCCL thread. False: a call of
+  // the driver or of NCCL does not return even then. The thread in it may return at any time: neither this object nor
   // the engine may be destroyed any more.
   bool Shutdown(double timeout_s);
   bool OnOwnThread() const;
 
  private:
-  // How far the set-up of a lane has come. The owner never waits in it: the other lane's work goes on.
+  // How far the set-up of a lane has come. The NCCL thread never waits in it: the other lane's work goes on.
   enum class Stage { kUnused, kAsking, kConnecting, kUsable };
   struct Lane {
     std::string setup;  // what the ranks call it
     bool wanted = false;
     bool agreed = false;  // all ranks can set it up ...
     std::string id;       // ... with this of NCCL's
-    // The owner's, until the map.
+    // The NCCL thread's, until the map.
     Stage stage = Stage::kUnused;
     Deadline connected_by = Deadline::After(0);
     NcclChannel channel;
@@ -129,10 +129,10 @@ class DeviceCommunicator {
   Status LoadDriver();
   Status OpenGpu(int device);
   Status FindNccl();
-  Status StartOwner();
+  Status StartNcclThread();
   static Status HasLeft();
   static Status AnotherOpens();
-  bool OwnerEnds(Deadline end);
+  bool NcclThreadEnds(Deadline end);
   void LeaveBehind();
   Status Unable(const Status& why, const Lane& lane);
   Status Misplaced(const Status& why);
@@ -140,7 +140,7 @@ class DeviceCommunicator {
   Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t lane);
   Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
   bool WithoutNccl() const;
-  Result<uint64_t> Detour(Operation operation, const DeviceCall& call, const Status& why);
+  Result<uint64_t> StageThroughHost(Operation operation, const DeviceCall& call, const Status& why);
   Status AllocateResult(const TaskPtr& task);
   TaskPtr FindOpen(uint64_t ticket) const;
 
@@ -150,8 +150,8 @@ class DeviceCommunicator {
   void OnSetup(const Decision& decision);
   static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
 
-  // The owner.
-  void Own();
+  // The NCCL thread.
+  void RunNcclThread();
   bool Step();
   void Rest(bool busy, uint64_t seen);
   void SetUp(Lane* lane);
@@ -195,23 +195,23 @@ class DeviceCommunicator {
   bool used_ = false;
   bool leaving_ = false;
   bool stop_ = false;
-  bool owner_ended_ = false;
+  bool nccl_thread_ended_ = false;
   bool stuck_ = false;
   Deadline stop_deadline_ = Deadline::After(0);
-  std::atomic<uint64_t> signals_{0};  // counts what might interest somebody who spins
+  std::atomic<uint64_t> signals_{0};  // counts what a spinning thread might wait for
   std::shared_ptr<const CudaApi> cuda_;
   std::shared_ptr<const NcclApi> nccl_;
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<Gpu> memory_gpu_;  // needs no NCCL
   std::array<Lane, 2> lanes_;
-  std::unique_ptr<HostDetour> detour_;
+  std::unique_ptr<HostStagingBackend> host_staging_;
   uint64_t tickets_ = 0;
   int waiters_ = 0;
   Status broken_;                          // why the ranks cannot use GPUs; final
-  Deadline::Clock::time_point active_{};   // the owner's: when it last launched something
-  std::chrono::microseconds interval_{0};  // the owner's: until it looks again
-  std::thread owner_;
-  std::atomic<std::thread::id> owner_id_{};
+  Deadline::Clock::time_point active_{};   // the NCCL thread's: when it last launched something
+  std::chrono::microseconds interval_{0};  // the NCCL thread's: until it looks again
+  std::thread nccl_thread_;
+  std::atomic<std::thread::id> nccl_thread_id_{};
 };
 
 }  // namespace tfc

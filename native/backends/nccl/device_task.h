@@ -14,7 +14,7 @@ namespace tfc {
 // Guarded by the communicator's mutex, but for what is set before others see it.
 struct DeviceCommunicator::Task {
   explicit Task(std::shared_ptr<Gpu> on) : gpu(std::move(on)) {}
-  // Whoever may still let a stream wait for the events holds the task.
+  // A thread that may still let a stream wait for the events holds the task.
   ~Task() {
     for (CUevent event : {before, after})
       if (event != nullptr) gpu->GiveBack(event);

@@ -1,4 +1,4 @@
-// Where one passes at a time, and nobody waits for ever: what is done inside may hang in the driver.
+// Lets one thread pass at a time, and no thread waits for ever: what is done inside may hang in the driver.
 #ifndef TFCOLLECTIVE_BACKENDS_NCCL_GATE_H_
 #define TFCOLLECTIVE_BACKENDS_NCCL_GATE_H_
 
@@ -35,7 +35,7 @@ class Gate {
     return true;
   }
   void Leave() {
-    // With the mutex: whoever comes next may destroy the gate.
+    // With the mutex: the thread that comes next may destroy the gate.
     std::lock_guard<std::mutex> lock(mutex_);
     taken_ = false;
     left_.notify_one();

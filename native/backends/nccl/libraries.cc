@@ -92,7 +92,7 @@ Result<std::shared_ptr<const CudaApi>> LoadCuda(const DeviceOptions& options) {
 
 Result<std::shared_ptr<const NcclApi>> LoadNccl(const DeviceOptions& options) {
   if (!options.nccl_library.empty()) return LoadChosen(options.nccl_library);
-  // What somebody else in this process uses already is the one to use: two versions do not go together.
+  // The library that this process uses already is the one to use: two versions do not go together.
   auto loaded = DynamicLibrary::FindLoaded(kNcclName);
   if (loaded.ok()) return BindNccl(loaded.value());
   std::string tried = "no copy loaded in this process";

@@ -41,7 +41,7 @@ typedef enum tfc_code {
   TFC_RESOURCE_EXHAUSTED = 10, /* memory, descriptors, ports, channels */
   TFC_UNIMPLEMENTED = 11,      /* combination of type, operation and backend not supported */
   TFC_PROTOCOL = 12,           /* magic, version, authentication */
-  TFC_INTERNAL = 13            /* an invariant of ours broke */
+  TFC_INTERNAL = 13            /* a broken invariant */
 } tfc_code;
 
 typedef enum tfc_dtype {

@@ -22,22 +22,22 @@ struct Nodes {
 };
 
 // The i-th local rank of every node that has one.
-Members LaneOf(const Nodes& nodes, int node, int local_rank) {
-  Members lane;
+Members ShardOf(const Nodes& nodes, int node, int local_rank) {
+  Members shard;
   int first = 0;
   for (size_t i = 0; i < nodes.sizes.size(); ++i) {
-    if (static_cast<int>(i) == node) lane.index = lane.size();
-    if (local_rank < nodes.sizes[i]) lane.ranks.push_back(first + local_rank);
+    if (static_cast<int>(i) == node) shard.index = shard.size();
+    if (local_rank < nodes.sizes[i]) shard.ranks.push_back(first + local_rank);
     first += nodes.sizes[i];
   }
-  return lane;
+  return shard;
 }
 
 struct Rank {
   int rank;
   ArenaRank& node;
   Transport& transport;
-  Members lane;
+  Members shard;
 };
 
 void OnEveryRankOf(const Nodes& nodes, const std::function<void(Rank&)>& body) {
@@ -50,7 +50,7 @@ void OnEveryRankOf(const Nodes& nodes, const std::function<void(Rank&)>& body) {
       OnEveryArenaRank(ArenaWorld{nodes.sizes[node]}, [&](ArenaRank& arena) {
         const int rank = first + arena.rank();
         Rank self{rank, arena, *transports[static_cast<size_t>(rank)],
-                  LaneOf(nodes, static_cast<int>(node), arena.rank())};
+                  ShardOf(nodes, static_cast<int>(node), arena.rank())};
         body(self);
       });
     });
@@ -63,23 +63,23 @@ struct Case {
   Dtype dtype;
   Op op;
   size_t count;
-  int lanes;
+  int shards;
   bool in_place;
 };
 
 std::vector<Case> CasesOf(const Nodes& nodes) {
   std::vector<Case> cases;
-  for (int lanes = 1; lanes <= nodes.smallest(); ++lanes) {
+  for (int shards = 1; shards <= nodes.smallest(); ++shards) {
     for (Dtype dtype : AllDtypes()) {
       for (size_t count : {0, 1, 2, 3, 7, 64, 1000}) {
         const Op op = dtype == Dtype::kBool ? Op::kMax : Op::kAverage;
-        cases.push_back({dtype, op, count, lanes, count % 2 == 0});
-        cases.push_back({dtype, Op::kMin, count, lanes, count % 2 == 1});
+        cases.push_back({dtype, op, count, shards, count % 2 == 0});
+        cases.push_back({dtype, Op::kMin, count, shards, count % 2 == 1});
       }
     }
-    cases.push_back({Dtype::kFloat32, Op::kAverage, 1300003, lanes, true});
-    cases.push_back({Dtype::kBfloat16, Op::kSum, 400003, lanes, false});
-    cases.push_back({Dtype::kFloat16, Op::kAverage, 2300003, lanes, true});  // several blocks
+    cases.push_back({Dtype::kFloat32, Op::kAverage, 1300003, shards, true});
+    cases.push_back({Dtype::kBfloat16, Op::kSum, 400003, shards, false});
+    cases.push_back({Dtype::kFloat16, Op::kAverage, 2300003, shards, true});  // several blocks
   }
   return cases;
 }
@@ -88,8 +88,8 @@ Status AllReduce(Rank& self, uint64_t sequence, const Case& one, const ConstSpan
                  int size) {
   const bool average = one.op == Op::kAverage;
   const Reduction reduction{one.dtype, average ? Op::kSum : one.op, 1.0, 1.0, average ? size : 1};
-  const TransportContext lane{self.transport, self.lane, Deadline::After(60.0), 1, sequence, 7, 0};
-  return HierarchicalAllReduce(self.node.Next(), lane, one.lanes, reduction, from, to);
+  const TransportContext shard{self.transport, self.shard, Deadline::After(60.0), 1, sequence, 7, 0};
+  return HierarchicalAllReduce(self.node.Next(), shard, one.shards, reduction, from, to);
 }
 
 class Hierarchical : public ::testing::TestWithParam<Nodes> {};
@@ -107,7 +107,7 @@ TEST_P(Hierarchical, AllReducesExactly) {
                                       CutUp(result.data(), result.size(), element, i % 3), nodes.ranks());
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(result == ExpectedBytes(one.dtype, one.op, nodes.ranks(), one.count))
-          << DtypeName(one.dtype) << " x" << one.count << " lanes " << one.lanes << " rank " << self.rank;
+          << DtypeName(one.dtype) << " x" << one.count << " shards " << one.shards << " rank " << self.rank;
     }
   });
 }

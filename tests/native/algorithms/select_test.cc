@@ -29,12 +29,12 @@ TEST(SelectAlgorithm, DependsOnWhoSharesMemory) {
   EXPECT_EQ(SelectOther(uneven), Algorithm::kFlat);
 }
 
-TEST(SelectLanes, GrowWithTheBufferUpToTheSmallestNode) {
+TEST(SelectShards, GrowWithTheBufferUpToTheSmallestNode) {
   const Layout layout{16, 2, 4, 12, true};
-  EXPECT_EQ(SelectLanes(0, layout), 1);
-  EXPECT_EQ(SelectLanes(4, layout), 1);
-  EXPECT_EQ(SelectLanes(33 * kKiB, layout), 2);
-  EXPECT_EQ(SelectLanes(64 * kMiB, layout), 4);
+  EXPECT_EQ(SelectShards(0, layout), 1);
+  EXPECT_EQ(SelectShards(4, layout), 1);
+  EXPECT_EQ(SelectShards(33 * kKiB, layout), 2);
+  EXPECT_EQ(SelectShards(64 * kMiB, layout), 4);
 }
 
 TEST(SelectAllReduceShape, SmallBuffersDoubleLargeOnesGoRound) {
@@ -107,11 +107,11 @@ TEST(SelectBroadcastShape, LongBuffersGoThroughTheChainUnlessItIsTooLong) {
   EXPECT_EQ(SelectBroadcastShape(kMiB, 64), BroadcastShape::kBinomial);
 }
 
-TEST(LaneOffsets, GiveRanksBeyondTheLanesNothing) {
-  EXPECT_EQ(LaneOffsets(40, 4, 2, 4), (std::vector<size_t>{0, 20, 40, 40, 40}));
-  EXPECT_EQ(LaneOffsets(28, 4, 2, 2), (std::vector<size_t>{0, 16, 28}));
-  EXPECT_EQ(LaneOffsets(0, 8, 3, 3), (std::vector<size_t>{0, 0, 0, 0}));
-  EXPECT_EQ(LaneOffsets(2, 2, 3, 3), (std::vector<size_t>{0, 2, 2, 2}));
+TEST(ShardOffsets, GiveRanksBeyondTheShardsNothing) {
+  EXPECT_EQ(ShardOffsets(40, 4, 2, 4), (std::vector<size_t>{0, 20, 40, 40, 40}));
+  EXPECT_EQ(ShardOffsets(28, 4, 2, 2), (std::vector<size_t>{0, 16, 28}));
+  EXPECT_EQ(ShardOffsets(0, 8, 3, 3), (std::vector<size_t>{0, 0, 0, 0}));
+  EXPECT_EQ(ShardOffsets(2, 2, 3, 3), (std::vector<size_t>{0, 2, 2, 2}));
 }
 
 }  // namespace

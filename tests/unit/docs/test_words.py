@@ -5,8 +5,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[3]
 # What to write in their place: the process, rank or person; "reported", "passed", "given"; "related"; "our".
 PROSE = (
@@ -33,8 +31,6 @@ NAMES = {
 }
 # Where a word stands for something else: TensorFlow's memory growth, the benchmarks' runner "ours".
 ELSEWHERE = re.compile(r"memory[_ ]growth|one of ours, ")
-#: Not converted yet. A folder that needs no exception any longer must leave this list.
-EXCEPTIONS = ("native",)
 # Records of decisions and the history of releases keep the words of their time.
 HISTORY = ("docs/adr", "CHANGELOG.md")
 SUFFIXES = {".py", ".md", ".cc", ".h", ".c", ".sh", ".toml", ".ini", ".txt"}
@@ -54,18 +50,14 @@ def found(text: str) -> Iterator[tuple[int, str]]:
             yield number, match[0]
 
 
-def files(under: str = "") -> list[str]:
+def files() -> list[str]:
     """The files of the repository, in git's words, that this test reads."""
     listed = subprocess.check_output(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", under or "."], cwd=ROOT, text=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
     )
     own = Path(__file__).relative_to(ROOT).as_posix()
     names = [name for name in listed.splitlines() if Path(name).suffix in SUFFIXES or Path(name).name == "Makefile"]
     return [name for name in names if name != own and not name.startswith(HISTORY) and (ROOT / name).is_file()]
-
-
-def of_an_exception(name: str) -> bool:
-    return name.startswith(tuple(f"{folder}/" for folder in EXCEPTIONS))
 
 
 def test_the_words_are_found() -> None:
@@ -77,7 +69,7 @@ def test_the_words_are_found() -> None:
 
 
 def test_code_and_docs_do_not_use_these_words() -> None:
-    names = [name for name in files() if not of_an_exception(name)]
+    names = files()
     assert len(names) > 200
     uses = [
         f"{name}:{number}: {word}"
@@ -85,10 +77,3 @@ def test_code_and_docs_do_not_use_these_words() -> None:
         for number, word in found((ROOT / name).read_text("utf-8", "replace"))
     ]
     assert not uses, "\n".join(uses)
-
-
-@pytest.mark.parametrize("folder", EXCEPTIONS)
-def test_an_exception_is_needed(folder: str) -> None:
-    assert any(any(found((ROOT / name).read_text("utf-8", "replace"))) for name in files(folder)), (
-        f"{folder} uses none of the words any longer: take it out of EXCEPTIONS"
-    )

@@ -1,5 +1,5 @@
 // Pairwise exchange: in step s every member sends to the one s places on and receives from the one
-// s places back, so nobody is sent to by two at once.
+// s places back, so no rank receives from two at once.
 #include <memory>
 
 #include "backends/cpu/algorithms/pieces.h"

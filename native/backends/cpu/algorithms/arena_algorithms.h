@@ -6,7 +6,7 @@
 // All ranks must agree on everything that their signatures stand for: lengths, offsets, root. Every
 // operation begins with one round in which each rank waits for all others and compares signatures,
 // before any byte is used; an operation on no bytes only says that it took place, and waits for
-// nobody.
+// no rank.
 //
 // Errors: MISMATCH with the first rank that runs something else; DEADLINE_EXCEEDED with the first
 // rank that is missing, all of them in the text; whatever the arena was interrupted with;

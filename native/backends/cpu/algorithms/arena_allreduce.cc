@@ -50,8 +50,8 @@ class AllReduce {
     return Status::Ok();
   }
 
-  // Every rank stages what the others combine, combines its own slice of all into its slot (nobody
-  // else reads that part), and collects the slices: two flags, less to read.
+  // Every rank stages what the others combine, combines its own slice of all into its slot (no other
+  // rank reads that part), and collects the slices: two flags, less to read.
   Status TwoPhase() {
     while (finished_ < segments_) {
       if (staged_ > combined_ && (rounds_.IsStaged(combined_) || (!CanStage() && combined_ == finished_))) {

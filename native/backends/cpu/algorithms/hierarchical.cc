@@ -8,31 +8,31 @@
 
 namespace tfc {
 
-std::vector<size_t> LaneOffsets(size_t bytes, size_t element, int lanes, int local_size) {
-  std::vector<size_t> offsets = EvenOffsets(bytes, element, lanes);
+std::vector<size_t> ShardOffsets(size_t bytes, size_t element, int shards, int local_size) {
+  std::vector<size_t> offsets = EvenOffsets(bytes, element, shards);
   offsets.resize(static_cast<size_t>(local_size) + 1, bytes);
   return offsets;
 }
 
 namespace {
 
-constexpr size_t kBlock = 1024 * 1024;  // elements of a lane: scratch is 4 MiB of float32
+constexpr size_t kBlock = 1024 * 1024;  // elements of a shard: scratch is 4 MiB of float32
 
 // What a node has added up of 16-bit floats goes to the other nodes as float32: it would be rounded once for each
 // node. Block by block, as it has no place of its own.
-class WideLanes {
+class WideShards {
  public:
-  WideLanes(const ArenaContext& arena, const TransportContext& lane, int lanes, const Reduction& reduction,
-            const ConstSpans& input, const MutableSpans& output)
+  WideShards(const ArenaContext& arena, const TransportContext& shard, int shards, const Reduction& reduction,
+             const ConstSpans& input, const MutableSpans& output)
       : arena_(arena),
-        lane_(lane),
-        lanes_(lanes),
+        shard_(shard),
+        shards_(shards),
         reduction_(reduction),
         element_(DtypeSize(reduction.dtype)),
         input_(input),
         output_(output),
         total_(input_.size() / element_),
-        block_(std::min(total_, kBlock * static_cast<size_t>(lanes))),
+        block_(std::min(total_, kBlock * static_cast<size_t>(shards))),
         sums_(new float[std::min(block_, kBlock)]) {}
 
   Status Run() {
@@ -49,25 +49,25 @@ class WideLanes {
  private:
   Status Block(uint32_t number, const ConstSpans& input, const MutableSpans& output, size_t bytes) {
     const ArenaShape& node = arena_.arena.shape();
-    const std::vector<size_t> offsets = LaneOffsets(bytes, element_, lanes_, node.local_size);
+    const std::vector<size_t> offsets = ShardOffsets(bytes, element_, shards_, node.local_size);
     const auto index = static_cast<size_t>(node.local_rank);
     const MutableSpans own = Slice(output, offsets[index], offsets[index + 1]);
     const MutableSpans sums{
         {reinterpret_cast<std::byte*>(sums_.get()), TotalSize(own) / element_ * reduction_.ToWide().output_size()}};
     TFC_RETURN_IF_ERROR(ArenaReduceScatter(arena_, reduction_.ToWide(), input, offsets, sums));
-    if (node.local_rank < lanes_) {
-      TransportContext lane = lane_;
-      lane.first_step += number * kStepsOfABlock;
+    if (node.local_rank < shards_) {
+      TransportContext shard = shard_;
+      shard.first_step += number * kStepsOfABlock;
       Reduction rest = reduction_.OnlyFinish();
       rest.wide_input = true;
-      TFC_RETURN_IF_ERROR(TransportAllReduce(lane, rest, AsConst(sums), own));
+      TFC_RETURN_IF_ERROR(TransportAllReduce(shard, rest, AsConst(sums), own));
     }
     return ArenaAllGather(arena_, AsConst(own), offsets, output);
   }
 
   const ArenaContext& arena_;
-  const TransportContext& lane_;
-  const int lanes_;
+  const TransportContext& shard_;
+  const int shards_;
   const Reduction& reduction_;
   const size_t element_;
   const SpanIndex<ConstSpan> input_;
@@ -79,16 +79,17 @@ class WideLanes {
 
 }  // namespace
 
-Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& lane, int lanes,
+Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& shard, int shards,
                              const Reduction& reduction, const ConstSpans& input, const MutableSpans& output) {
-  if (IsHalf(reduction.dtype)) return WideLanes(arena, lane, lanes, reduction, input, output).Run();
+  if (IsHalf(reduction.dtype)) return WideShards(arena, shard, shards, reduction, input, output).Run();
   const ArenaShape& node = arena.arena.shape();
-  const std::vector<size_t> offsets = LaneOffsets(TotalSize(input), DtypeSize(reduction.dtype), lanes, node.local_size);
+  const std::vector<size_t> offsets =
+      ShardOffsets(TotalSize(input), DtypeSize(reduction.dtype), shards, node.local_size);
   const auto index = static_cast<size_t>(node.local_rank);
   const MutableSpans own = Slice(output, offsets[index], offsets[index + 1]);
   TFC_RETURN_IF_ERROR(ArenaReduceScatter(arena, reduction.OnlyPrescale(), input, offsets, own));
-  if (node.local_rank < lanes) {
-    TFC_RETURN_IF_ERROR(TransportAllReduce(lane, reduction.OnlyFinish(), AsConst(own), own));
+  if (node.local_rank < shards) {
+    TFC_RETURN_IF_ERROR(TransportAllReduce(shard, reduction.OnlyFinish(), AsConst(own), own));
   }
   return ArenaAllGather(arena, AsConst(own), offsets, output);
 }

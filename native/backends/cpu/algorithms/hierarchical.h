@@ -13,16 +13,16 @@
 
 namespace tfc {
 
-// Reduce-scatter over the arena, all-reduce of `lanes` equal parts between the nodes, all-gather over
-// the arena. Lane i is made of the i-th local rank of every node; local ranks from `lanes` on only
-// take part inside their node. `lanes` is equal on all ranks and at most the smallest node's number
-// of ranks, so nodes of different sizes work. `lane.members` is this rank's lane and is not looked at
+// Reduce-scatter over the arena, all-reduce of `shards` equal parts between the nodes, all-gather over
+// the arena. Shard i is made of the i-th local rank of every node; local ranks from `shards` on only
+// take part inside their node. `shards` is equal on all ranks and at most the smallest node's number
+// of ranks, so nodes of different sizes work. `shard.members` is this rank's shard and is not looked at
 // where the local rank has none. `reduction.divisor` counts the ranks of all nodes.
-Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& lane, int lanes,
+Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& shard, int shards,
                              const Reduction& reduction, const ConstSpans& input, const MutableSpans& output);
 
-// Where the lanes' parts of `bytes` bytes lie: local_size + 1 entries. Pure.
-std::vector<size_t> LaneOffsets(size_t bytes, size_t element, int lanes, int local_size);
+// Where the shards' parts of `bytes` bytes lie: local_size + 1 entries. Pure.
+std::vector<size_t> ShardOffsets(size_t bytes, size_t element, int shards, int local_size);
 
 }  // namespace tfc
 

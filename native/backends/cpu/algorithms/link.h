@@ -4,7 +4,7 @@
 
 namespace tfc {
 
-// As long as nobody has measured: a quick network, 64 KiB of which pass in the time of one small message.
+// Before anything was measured: a fast network, 64 KiB of which pass in the time of one small message.
 struct Link {
   double latency_s = 1.0 / (1 << 15);          // from a small message's send to its receiver that goes on
   double seconds_per_byte = 1.0 / (1u << 31);  // of a large message

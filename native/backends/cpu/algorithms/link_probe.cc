@@ -111,7 +111,7 @@ Result<Link> AgreeOnLink(const TransportContext& context, const Link& mine) {
   const MutableSpans spans{{reinterpret_cast<std::byte*>(slowest), sizeof(slowest)}};
   const Reduction reduction{Dtype::kFloat64, Op::kMax, 1.0, 1.0, 1};
   TFC_RETURN_IF_ERROR(RecursiveDoublingAllReduce(context, reduction, AsConst(spans), spans));
-  if (slowest[0] <= 0 || slowest[1] <= 0) return Link();  // nobody had a neighbour
+  if (slowest[0] <= 0 || slowest[1] <= 0) return Link();  // no rank had a neighbour
   return Link{slowest[0], slowest[1], true};
 }
 

@@ -13,8 +13,8 @@ constexpr size_t kLargestDoubling = 256 * 1024;
 // The direct exchange connects every member to every other: beyond this many the algorithms with few neighbours.
 constexpr int kMostDirect = 64;
 constexpr size_t kHalfSize = 2;  // bytes
-// A lane with less than this is not worth messages of its own.
-constexpr size_t kSmallestLane = 16 * 1024;
+// A shard with less than this is not worth messages of its own.
+constexpr size_t kSmallestShard = 16 * 1024;
 
 int FloorLog2(int size) {
   int log = 0;
@@ -60,8 +60,8 @@ Algorithm SelectOther(const Layout& layout) {
   return layout.shared_memory && layout.nodes == 1 ? Algorithm::kArena : Algorithm::kFlat;
 }
 
-int SelectLanes(size_t bytes, const Layout& layout) {
-  const size_t worth = std::max<size_t>(1, bytes / kSmallestLane);
+int SelectShards(size_t bytes, const Layout& layout) {
+  const size_t worth = std::max<size_t>(1, bytes / kSmallestShard);
   return static_cast<int>(std::min(worth, static_cast<size_t>(layout.min_local_size)));
 }
 

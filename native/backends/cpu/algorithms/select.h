@@ -11,7 +11,7 @@ namespace tfc {
 enum class Algorithm {
   kAlone,         // a world of one: copy or scale
   kArena,         // one node: shared memory
-  kHierarchical,  // several nodes, some with several ranks: shared memory inside, lanes between
+  kHierarchical,  // several nodes, some with several ranks: shared memory inside, shards between
   kFlat,          // transport only
 };
 
@@ -31,7 +31,7 @@ Algorithm SelectOther(const Layout& layout);
 
 // How many local ranks of every node talk to the other nodes in a hierarchical all-reduce: each of
 // them carries an equal part, and a part should be worth its messages.
-int SelectLanes(size_t bytes, const Layout& layout);
+int SelectShards(size_t bytes, const Layout& layout);
 
 enum class AllReduceShape { kRecursiveDoubling, kHalvingDoubling, kRing };
 enum class BroadcastShape { kBinomial, kChain };

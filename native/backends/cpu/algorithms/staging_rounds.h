@@ -52,7 +52,7 @@ class StagingRounds {
 
   void Close(uint64_t round) { *context_.round = first_ + round + 1; }
 
-  // The one round of an operation on no bytes: nothing is staged and nobody is waited for.
+  // The one round of an operation on no bytes: nothing is staged and no rank is waited for.
   Status Pass();
 
  private:

@@ -4,7 +4,7 @@
 // had nothing to write); peers that have seen the flag read the slot. A second flag says that the
 // rank's part of the slot has been replaced by a reduced one. A rank publishes a round only when it
 // has finished reading the round kRunAhead before it. So once all peers have published round
-// k - kSlots + kRunAhead, nobody reads round k - kSlots any more, and its slot may be written again as
+// k - kSlots + kRunAhead, no rank reads round k - kSlots any longer, and its slot may be written again as
 // that of round k.
 //
 // A view without state: cheap to make and to copy. Rounds count up from 0. What peers write is never

@@ -129,7 +129,7 @@ Status PeerLink::LookAtHost(bool* waiting) {
       Status(Code::kPeerLost, Name() + " cannot be reached any more: " + AckWatch::Explain(), peer_, ETIMEDOUT));
 }
 
-// From now on there is no connection. An error for the transport only if somebody needs the peer, or
+// From now on there is no connection. An error for the transport only if a request needs the peer, or
 // if the peer did something worse than going away.
 Status PeerLink::Lose(const Status& why) {
   lost_ = why;

@@ -1,4 +1,4 @@
-// What strangers do wrong is logged, but they must not fill the disk: after a few lines at once there
+// Refused connections are logged, but unauthenticated peers must not fill the disk: after a few lines at once there
 // is one a second, and it says how many there would have been.
 #ifndef TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_TCP_REFUSAL_LOG_H_
 #define TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_TCP_REFUSAL_LOG_H_

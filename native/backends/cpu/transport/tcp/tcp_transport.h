@@ -43,7 +43,7 @@ struct TcpTransportOptions {
 //
 // When a peer's connection ends, messages that have arrived in full still satisfy their receives;
 // then any unfinished request for that peer ends every Wait, Test and Poll that has to wait. A peer
-// that nobody has a request for may go unnoticed.
+// that no request waits for may go unnoticed.
 class TcpTransport final : public Transport {
  public:
   static Result<std::unique_ptr<TcpTransport>> Create(const TcpTransportOptions& options);

@@ -1,7 +1,7 @@
 // Where a rank has no NCCL: operations on device memory that go through the host's memory and the engine. Correct and
-// slow. Nothing here waits; the owner of the DeviceCommunicator looks after what is under way.
-#ifndef TFCOLLECTIVE_BACKENDS_NCCL_HOST_DETOUR_H_
-#define TFCOLLECTIVE_BACKENDS_NCCL_HOST_DETOUR_H_
+// slow. Nothing here waits; the NCCL thread of the DeviceCommunicator watches what is under way.
+#ifndef TFCOLLECTIVE_BACKENDS_NCCL_HOST_STAGING_H_
+#define TFCOLLECTIVE_BACKENDS_NCCL_HOST_STAGING_H_
 
 #include <cstdint>
 #include <functional>
@@ -21,17 +21,17 @@
 
 namespace tfc {
 
-class HostDetour {
+class HostStagingBackend {
  public:
   // `changed` is called, on any thread and without a lock, when an operation has come further.
-  HostDetour(Engine* engine, Log log, std::function<void()> changed)
+  HostStagingBackend(Engine* engine, Log log, std::function<void()> changed)
       : engine_(engine), log_(std::move(log)), changed_(std::move(changed)) {}
-  ~HostDetour();
-  HostDetour(const HostDetour&) = delete;
-  HostDetour& operator=(const HostDetour&) = delete;
+  ~HostStagingBackend();
+  HostStagingBackend(const HostStagingBackend&) = delete;
+  HostStagingBackend& operator=(const HostStagingBackend&) = delete;
 
   // Takes an operation over: copies its inputs to the host after what the caller's stream held when it was begun.
-  // `why` is what keeps the ranks from NCCL; logged once. An error has been told to the task's callback.
+  // `why` is what keeps the ranks from NCCL; logged once. An error has been passed to the task's callback.
   void Start(const DeviceCommunicator::TaskPtr& task, const Status& why);
   // Makes `stream` wait for the ticket's operation; nothing if that is complete or not here.
   std::optional<Status> Join(uint64_t ticket, CUstream stream) const;
@@ -73,9 +73,9 @@ class HostDetour {
   CUstream stream_ = nullptr;
   std::vector<Block> free_;
   std::vector<Block> lost_;  // of operations that failed: the GPU may still read or write it
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace tfc
 
-#endif  // TFCOLLECTIVE_BACKENDS_NCCL_HOST_DETOUR_H_
+#endif  // TFCOLLECTIVE_BACKENDS_NCCL_HOST_STAGING_H_

@@ -1,11 +1,11 @@
-// The half that runs on the owner's thread: set-up, launching, watching, abort.
+// The half that runs on the NCCL thread: set-up, launching, watching, abort.
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "backends/nccl/device_communicator.h"
 #include "backends/nccl/device_task.h"
-#include "backends/nccl/host_detour.h"
+#include "backends/nccl/host_staging.h"
 #include "control/timing.h"
 
 namespace tfc {
@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Neither the driver nor NCCL gives anything to sleep on, so the owner looks now and then while something is under
-// way: often at first or when somebody waits, rarely later. With nothing under way it sleeps.
+// Neither the driver nor NCCL gives anything to sleep on, so the NCCL thread looks now and then while something is
+// under way: often at first or while a thread waits, rarely later. With nothing under way it sleeps.
 constexpr microseconds kShortestLook{20};
 constexpr microseconds kLongestLook{2000};
 constexpr microseconds kLookForWaiters{100};
@@ -23,8 +23,8 @@ constexpr double kCloseSeconds = 5.0;
 
 }  // namespace
 
-void DeviceCommunicator::Own() {
-  owner_id_.store(std::this_thread::get_id());
+void DeviceCommunicator::RunNcclThread() {
+  nccl_thread_id_.store(std::this_thread::get_id());
   {
     const Gpu::Current current(*gpu_);
     while (true) {
@@ -38,7 +38,7 @@ void DeviceCommunicator::Own() {
     CloseLanes();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  owner_ended_ = true;
+  nccl_thread_ended_ = true;
   changed_.notify_all();
 }
 
@@ -56,7 +56,7 @@ bool DeviceCommunicator::Step() {
     while (LaunchNext(&lane)) launched = true;
     Poll(&lane);
   }
-  detour_->Poll();
+  host_staging_->Poll();
   CheckDeadlines();
   return launched;
 }
@@ -75,8 +75,8 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
   if (now < active_ + microseconds(options_.spin_us)) return;
   std::unique_lock<std::mutex> lock(mutex_);
   const auto is_open = [](const Lane& lane) { return !lane.open.empty() || lane.stage == Stage::kAsking; };
-  const bool flying = std::any_of(lanes_.begin(), lanes_.end(), UnderWay) || detour_->busy();
-  const bool open = std::any_of(lanes_.begin(), lanes_.end(), is_open) || !detour_->empty();
+  const bool flying = std::any_of(lanes_.begin(), lanes_.end(), UnderWay) || host_staging_->busy();
+  const bool open = std::any_of(lanes_.begin(), lanes_.end(), is_open) || !host_staging_->empty();
   const auto changed = [&] { return signals_.load(std::memory_order_relaxed) != seen; };
   if (!flying && !open) return changed_.wait(lock, changed);
   interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
@@ -189,19 +189,19 @@ Status DeviceCommunicator::Settle(const NcclChannel& channel, Deadline deadline,
 void DeviceCommunicator::BreakLane(Lane* lane, const Status& status) {
   lane->stage = Stage::kUnused;
   std::vector<Done> waiting;
-  std::vector<TaskPtr> detoured;
+  std::vector<TaskPtr> staged;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (lane->open.empty()) return;
     for (auto one = lane->open.begin(); one != lane->open.end();) {
-      const bool detour = one->second->through_host && status.code() == Code::kUnimplemented;
-      if (detour) detoured.push_back(one->second);
-      one = detour ? lane->open.erase(one) : std::next(one);
+      const bool stage = one->second->through_host && status.code() == Code::kUnimplemented;
+      if (stage) staged.push_back(one->second);
+      one = stage ? lane->open.erase(one) : std::next(one);
     }
     LoseOpen(lane, status, &waiting);
   }
   Signal();
-  for (const TaskPtr& task : detoured) detour_->Start(task, status);
+  for (const TaskPtr& task : staged) host_staging_->Start(task, status);
   for (const Done& done : waiting) done(status);
 }
 
@@ -358,7 +358,7 @@ void DeviceCommunicator::AbortLanes() {
   }
   if (!waiting.empty()) Signal();
   for (const Done& done : waiting) done(failure);
-  detour_->Abort(failure);
+  host_staging_->Abort(failure);
 }
 
 void DeviceCommunicator::LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting) {
@@ -390,8 +390,8 @@ void DeviceCommunicator::FinishFlights() {
       Poll(&lane);
       flying = flying || UnderWay(lane);
     }
-    detour_->Poll();
-    if (!flying && detour_->empty()) return;
+    host_staging_->Poll();
+    if (!flying && host_staging_->empty()) return;
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, kLongestLook);
   }

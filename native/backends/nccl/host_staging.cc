@@ -1,4 +1,4 @@
-#include "backends/nccl/host_detour.h"
+#include "backends/nccl/host_staging.h"
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +23,7 @@ size_t BytesOf(const ConstSpans& spans) {
 
 }  // namespace
 
-struct HostDetour::Flight {
+struct HostStagingBackend::Flight {
   enum class Stage { kToHost, kReducing, kToDevice };
 
   DeviceCommunicator::TaskPtr task;
@@ -32,7 +32,7 @@ struct HostDetour::Flight {
   Block block;
 };
 
-HostDetour::~HostDetour() {
+HostStagingBackend::~HostStagingBackend() {
   if (gpu_ == nullptr) return;
   const Gpu::Current current(*gpu_);
   for (const Block& block : free_) gpu_->api().cuMemFreeHost(block.memory);
@@ -44,7 +44,7 @@ HostDetour::~HostDetour() {
 
 // Whether all that was given to the stream comes to its end in a moment. Polls: the driver's own waits have no
 // deadline.
-bool HostDetour::CopiesEnd() {
+bool HostStagingBackend::CopiesEnd() {
   if (stream_ == nullptr) return true;
   const auto end = gpu_->TakeEvent();
   if (!end.ok()) return false;
@@ -58,14 +58,14 @@ bool HostDetour::CopiesEnd() {
   return state == kCudaSuccess;
 }
 
-void HostDetour::Start(const DeviceCommunicator::TaskPtr& task, const Status& why) {
+void HostStagingBackend::Start(const DeviceCommunicator::TaskPtr& task, const Status& why) {
   auto flight = std::make_shared<Flight>();
   flight->task = task;
   bool tell = false;
   Status status = engine_->failure().Get();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    tell = !std::exchange(told_, true);
+    tell = !std::exchange(reported_, true);
     if (gpu_ == nullptr) gpu_ = task->gpu;
     if (status.ok()) status = CopyToHost(flight.get());
     if (status.ok()) flights_.emplace(task->ticket, flight);
@@ -77,7 +77,7 @@ void HostDetour::Start(const DeviceCommunicator::TaskPtr& task, const Status& wh
 }
 
 // With the mutex.
-Status HostDetour::CopyToHost(Flight* flight) {
+Status HostStagingBackend::CopyToHost(Flight* flight) {
   const Gpu::Current current(*gpu_);
   const CudaApi& api = gpu_->api();
   const Operation& operation = flight->task->operation;
@@ -108,7 +108,7 @@ Status HostDetour::CopyToHost(Flight* flight) {
 }
 
 // Pinned: only from such memory does the GPU copy while others work. With the mutex.
-Status HostDetour::Reserve(Flight* flight, size_t bytes) {
+Status HostStagingBackend::Reserve(Flight* flight, size_t bytes) {
   const auto fits = [&](const Block& block) { return block.size >= bytes; };
   const auto found = std::find_if(free_.begin(), free_.end(), fits);
   if (found != free_.end()) {
@@ -124,7 +124,7 @@ Status HostDetour::Reserve(Flight* flight, size_t bytes) {
   return Status::Ok();
 }
 
-std::optional<Status> HostDetour::Join(uint64_t ticket, CUstream stream) const {
+std::optional<Status> HostStagingBackend::Join(uint64_t ticket, CUstream stream) const {
   DeviceCommunicator::TaskPtr task;  // kept: its event is waited for
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -137,23 +137,23 @@ std::optional<Status> HostDetour::Join(uint64_t ticket, CUstream stream) const {
   return task->gpu->Check(task->gpu->api().cuStreamWaitEvent(stream, task->after, 0), "cuStreamWaitEvent");
 }
 
-bool HostDetour::Complete(uint64_t ticket) const {
+bool HostStagingBackend::Complete(uint64_t ticket) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return flights_.empty() || flights_.begin()->first > ticket;
 }
 
-bool HostDetour::busy() const {
+bool HostStagingBackend::busy() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(flights_.begin(), flights_.end(),
                      [](const auto& one) { return one.second->stage != Flight::Stage::kReducing; });
 }
 
-bool HostDetour::empty() const {
+bool HostStagingBackend::empty() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return flights_.empty();
 }
 
-void HostDetour::Poll() {
+void HostStagingBackend::Poll() {
   std::vector<FlightPtr> arrived, complete;
   std::vector<std::pair<FlightPtr, Status>> failed;
   {
@@ -181,7 +181,7 @@ void HostDetour::Poll() {
   if (!complete.empty()) changed_();
 }
 
-void HostDetour::Submit(const FlightPtr& flight) {
+void HostStagingBackend::Submit(const FlightPtr& flight) {
   Operation operation = flight->on_host;
   operation.timeout_s = std::max(0.001, flight->task->deadline.Left());
   const Status submitted =
@@ -189,7 +189,7 @@ void HostDetour::Submit(const FlightPtr& flight) {
   if (!submitted.ok()) OnReduced(flight, submitted);
 }
 
-void HostDetour::OnReduced(const FlightPtr& flight, const Status& status) {
+void HostStagingBackend::OnReduced(const FlightPtr& flight, const Status& status) {
   Status back = status;
   if (back.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -202,7 +202,7 @@ void HostDetour::OnReduced(const FlightPtr& flight, const Status& status) {
 }
 
 // With the mutex.
-Status HostDetour::CopyBack(Flight* flight) {
+Status HostStagingBackend::CopyBack(Flight* flight) {
   const Gpu::Current current(*gpu_);
   const CudaApi& api = gpu_->api();
   const MutableSpans& to = flight->task->operation.output;
@@ -216,7 +216,7 @@ Status HostDetour::CopyBack(Flight* flight) {
 }
 
 // The results are on their way to the GPU, or will never be: tells who waits for that.
-void HostDetour::End(const FlightPtr& flight, const Status& status) {
+void HostStagingBackend::End(const FlightPtr& flight, const Status& status) {
   Done done;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -227,21 +227,21 @@ void HostDetour::End(const FlightPtr& flight, const Status& status) {
   if (done) done(status);
 }
 
-// The engine has let go of the memory when it says so; of the GPU's copies nobody has said anything. With the mutex.
-void HostDetour::Lose(Flight* flight) {
+// The engine has let go of the memory when it says so; the GPU's copies may still run. With the mutex.
+void HostStagingBackend::Lose(Flight* flight) {
   flights_.erase(flight->task->ticket);
   const Block block = std::exchange(flight->block, Block{});
   if (block.memory == nullptr) return;
   (flight->stage == Flight::Stage::kReducing ? free_ : lost_).push_back(block);
 }
 
-void HostDetour::Forget(const FlightPtr& flight) {
+void HostStagingBackend::Forget(const FlightPtr& flight) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (flights_.erase(flight->task->ticket) > 0) free_.push_back(std::exchange(flight->block, Block{}));
 }
 
 // The other ranks would wait for this one.
-void HostDetour::Complain(const Flight& flight, const Status& status) {
+void HostStagingBackend::Complain(const Flight& flight, const Status& status) {
   if (engine_->failure().failed()) return;
   const int rank = engine_->topology().rank;
   engine_->FailEverywhere(Status(status.code(),
@@ -250,7 +250,7 @@ void HostDetour::Complain(const Flight& flight, const Status& status) {
                                  rank, status.sys_errno()));
 }
 
-void HostDetour::Abort(const Status& status) {
+void HostStagingBackend::Abort(const Status& status) {
   std::vector<FlightPtr> lost;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -10,11 +10,11 @@
 namespace tfc::testing {
 namespace {
 
-class GpuDetourTest : public GpuTest {
+class GpuHostStagingTest : public GpuTest {
  protected:
   // Every rank has a GPU; the one that is named has no NCCL.
-  static void RunDetourWorld(int size, int without, const std::function<void(GpuRank&)>& body,
-                             WorldOptions options = WorldOptions()) {
+  static void RunHostStagingWorld(int size, int without, const std::function<void(GpuRank&)>& body,
+                                  WorldOptions options = WorldOptions()) {
     options.size = size;
     RunWorld(options, [&](int rank, tfc_communicator* communicator) {
       tfc_device_options devices = StandinOptions();
@@ -28,9 +28,9 @@ class GpuDetourTest : public GpuTest {
   }
 };
 
-TEST_F(GpuDetourTest, ReducesInTheOrderOfTheCallersStream) {
+TEST_F(GpuHostStagingTest, ReducesInTheOrderOfTheCallersStream) {
   for (int without = 0; without < 3; ++without) {
-    RunDetourWorld(3, without, [](GpuRank& self) {
+    RunHostStagingWorld(3, without, [](GpuRank& self) {
       OnGpu<float> a(self.rank, std::vector<float>(40, 0.0f));
       OnGpu<float> b(self.rank, std::vector<float>(7, 2.0f));
       OnGpu<float> copy(self.rank, 40);
@@ -55,8 +55,8 @@ TEST_F(GpuDetourTest, ReducesInTheOrderOfTheCallersStream) {
   }
 }
 
-TEST_F(GpuDetourTest, TakesWhatNcclWouldTakeByName) {
-  RunDetourWorld(2, 1, [](GpuRank& self) {
+TEST_F(GpuHostStagingTest, TakesWhatNcclWouldTakeByName) {
+  RunHostStagingWorld(2, 1, [](GpuRank& self) {
     OnGpu<int64_t> rows(self.rank, std::vector<int64_t>{1, 2, 3, 4, 5, 6});
     OnGpu<int64_t> mine(self.rank, std::vector<int64_t>(4, -1));
     const int64_t shape[] = {3, 2};
@@ -86,13 +86,13 @@ TEST_F(GpuDetourTest, TakesWhatNcclWouldTakeByName) {
   });
 }
 
-TEST_F(GpuDetourTest, SaysOnceThatItIsSlowAndWhy) {
+TEST_F(GpuHostStagingTest, SaysOnceThatItIsSlowAndWhy) {
   LogRecorder recorder;
   const Log log = recorder.log();
   WorldOptions options;
   options.log = [](void* user, int32_t, const char* message) { static_cast<const Log*>(user)->Warning(message); };
   options.log_user = const_cast<Log*>(&log);
-  RunDetourWorld(
+  RunHostStagingWorld(
       2, 1,
       [](GpuRank& self) {
         OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
@@ -113,8 +113,8 @@ TEST_F(GpuDetourTest, SaysOnceThatItIsSlowAndWhy) {
   EXPECT_EQ(std::count_if(lines.begin(), lines.end(), slow), 2);  // each rank once
 }
 
-TEST_F(GpuDetourTest, AMismatchLeavesTheCommunicatorAlive) {
-  RunDetourWorld(2, 0, [](GpuRank& self) {
+TEST_F(GpuHostStagingTest, AMismatchLeavesTheCommunicatorAlive) {
+  RunHostStagingWorld(2, 0, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
     Launched launched;
     SubmitByName(self, "a", buffer, 4 + self.rank, &launched);
@@ -128,11 +128,11 @@ TEST_F(GpuDetourTest, AMismatchLeavesTheCommunicatorAlive) {
   });
 }
 
-TEST_F(GpuDetourTest, AnErrorOfTheGpuReachesEveryRank) {
+TEST_F(GpuHostStagingTest, AnErrorOfTheGpuReachesEveryRank) {
   for (const char* symbol : {"cuMemHostAlloc", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
     standin_reset();
     standin_set((std::string("fail:") + symbol).c_str(), 1);  // of all calls in the process: one rank's
-    RunDetourWorld(2, 0, [&](GpuRank& self) {
+    RunHostStagingWorld(2, 0, [&](GpuRank& self) {
       OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
       Launched launched;
       CallResult result{TFC_OK, -1, "of the submission or in the callback"};
@@ -148,8 +148,8 @@ TEST_F(GpuDetourTest, AnErrorOfTheGpuReachesEveryRank) {
   }
 }
 
-TEST_F(GpuDetourTest, AnAbortEndsWhatIsOnItsWayToTheHost) {
-  RunDetourWorld(2, 1, [](GpuRank& self) {
+TEST_F(GpuHostStagingTest, AnAbortEndsWhatIsOnItsWayToTheHost) {
+  RunHostStagingWorld(2, 1, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
     std::atomic<bool> release{false};
     cuLaunchHostFunc(
@@ -173,8 +173,8 @@ TEST_F(GpuDetourTest, AnAbortEndsWhatIsOnItsWayToTheHost) {
   });
 }
 
-TEST_F(GpuDetourTest, IsAskedForOrAnError) {
-  RunDetourWorld(2, 1, [](GpuRank& self) {
+TEST_F(GpuHostStagingTest, IsAskedForOrAnError) {
+  RunHostStagingWorld(2, 1, [](GpuRank& self) {
     self.through_host = false;
     OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
     tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "a");
