@@ -152,7 +152,7 @@ Status FailureArbiter::Decision() const {
   switch (state_) {
     case State::kAskingForWarning:
     case State::kAskingForTimeout:
-      return WhoIsMissing();
+      return RanksDisagree() ? WhoDisagrees() : WhoIsMissing();
     case State::kAskingForMismatch:
       return WhoDisagrees();
     case State::kAwaitingRoot:
@@ -162,6 +162,17 @@ Status FailureArbiter::Decision() const {
     default:
       return seen;
   }
+}
+
+// Ranks whose messages do not meet, such as those of an all-reduce and of a barrier over connections, only wait.
+bool FailureArbiter::RanksDisagree() const {
+  uint64_t known = 0;
+  for (const auto& [rank, view] : views_) {
+    if (view.signature == 0) continue;
+    if (known != 0 && view.signature != known) return true;
+    known = view.signature;
+  }
+  return false;
 }
 
 // The trouble in the words of the rank that saw it, and the ranks that it really waits for.

@@ -72,6 +72,7 @@ class FailureArbiter {
     std::string text = {};     // empty: it has not come to the operation
     std::string instead = {};  // then: what it waits in, if anything
     bool excused = false;      // then: it need not come
+    uint64_t signature = 0;    // of the operation while it runs: the same on all ranks, or they disagree
   };
 
   // What the engine does now.
@@ -111,6 +112,7 @@ class FailureArbiter {
   Action Enter(const Row& row, const Observation& seen, Time now);
   bool IsNewlySlow(const Place& place);
   Status Decision() const;
+  bool RanksDisagree() const;
   Status WhoIsMissing() const;
   Status WhoDisagrees() const;
 

@@ -361,9 +361,7 @@ Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64
     return failure_.Get();
   }
   KeepTicking();
-  if (view_owed)
-    control_->Send(0, static_cast<uint8_t>(Message::kView),
-                   Encode(FailureArbiter::View{{channel, sequence}, operation.Describe()}));
+  if (view_owed) control_->Send(0, static_cast<uint8_t>(Message::kView), Encode(watch_.View(channel, sequence)));
   return Status::Ok();
 }
 

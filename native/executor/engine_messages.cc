@@ -202,10 +202,10 @@ void Engine::Act(const FailureArbiter::Action& action) {
 }
 
 void Engine::OnViewQuery(const std::string& payload) {
-  FailureArbiter::View view;
-  const Status decoded = Decode(payload, &view.place);
+  Place place;
+  const Status decoded = Decode(payload, &place);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  view.text = watch_.View(view.place.channel, view.place.sequence).value_or("");
+  FailureArbiter::View view = watch_.View(place.channel, place.sequence);
   if (view.text.empty()) view.instead = WaitingIn();
   control_->Send(0, static_cast<uint8_t>(Message::kView), Encode(view));
 }

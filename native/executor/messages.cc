@@ -137,7 +137,7 @@ Status Decode(const std::string& bytes, Place* place) {
 std::string Encode(const FailureArbiter::View& view) {
   WireWriter writer;
   Write(&writer, view.place);
-  return writer.Text(view.text).Text(view.instead).Take();
+  return writer.Text(view.text).Text(view.instead).Number(view.signature).Take();
 }
 
 Status Decode(const std::string& bytes, FailureArbiter::View* view) {
@@ -145,6 +145,7 @@ Status Decode(const std::string& bytes, FailureArbiter::View* view) {
   Read(&reader, &view->place);
   view->text = reader.Text();
   view->instead = reader.Text();
+  view->signature = reader.Number<uint64_t>();
   return reader.Finish("view");
 }
 

@@ -70,13 +70,20 @@ Status WatchList::NobodyLeft(const std::string& title) const {
   return Gone(departed_.front().first, departed_.front().second, title);
 }
 
-std::optional<std::string> WatchList::View(uint32_t channel, uint64_t sequence) {
+FailureArbiter::View WatchList::View(uint32_t channel, uint64_t sequence) {
+  FailureArbiter::View view;
+  view.place = {channel, sequence};
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[channel];
-  if (slot.operation != nullptr && slot.sequence == sequence) return slot.operation->Describe();
-  if (CompletedOn(channel, slot) > sequence) return "has completed it already";
-  slot.view_owed = sequence;
-  return std::nullopt;
+  if (slot.operation != nullptr && slot.sequence == sequence) {
+    view.text = slot.operation->Describe();
+    view.signature = slot.operation->Signature();
+  } else if (CompletedOn(channel, slot) > sequence) {
+    view.text = "has completed it already";
+  } else {
+    slot.view_owed = sequence;
+  }
+  return view;
 }
 
 Progress WatchList::progress() const {

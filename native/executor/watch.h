@@ -15,6 +15,7 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "communicator/operation.h"
+#include "control/failure_arbiter.h"
 #include "executor/frontier.h"
 
 namespace tfc {
@@ -41,9 +42,9 @@ class WatchList {
   // PEER_LOST if any rank has left: for operations that no rank has begun yet.
   Status NobodyLeft(const std::string& title) const;
 
-  // What this rank does as operation `sequence` of `channel`. Nothing if it has not come to it: then
+  // What this rank does as operation `sequence` of `channel`. Without a text if it has not come to it: then
   // Begin will say that the view is owed.
-  std::optional<std::string> View(uint32_t channel, uint64_t sequence);
+  FailureArbiter::View View(uint32_t channel, uint64_t sequence);
 
   // What runs now: calls visit(channel, sequence, operation) for each, which must neither block nor call the list.
   template <typename Visitor>

@@ -255,6 +255,31 @@ TEST(FailureArbiterTest, AMismatchWaitsForRanksThatComeToTheOperation) {
             "the ranks disagree on collective number 7: ranks 0 and 2: allreduce 'a'; rank 1: allreduce 'b'");
 }
 
+// Messages of different operations need not meet: then each of the ranks only waits.
+TEST(FailureArbiterTest, RanksThatWaitInDifferentOperationsAtOnePlaceDisagree) {
+  FailureArbiter arbiter = Rank(0);
+  arbiter.On({Event::kTimeout, Late(), kPlace, 1}, kBegin);
+  arbiter.OnView(0, View{kPlace, "allreduce 'a'", "", false, 7});
+  arbiter.OnView(1, View{kPlace, "barrier", "", false, 8});
+  const Action action = arbiter.OnView(2, View{kPlace, "has completed it already", "", false, 0});
+  EXPECT_EQ(action.kind, Kind::kFailEverywhere);
+  EXPECT_EQ(action.status.code(), Code::kMismatch);
+  EXPECT_EQ(action.status.message(),
+            "the ranks disagree on collective number 7: rank 0: allreduce 'a'; rank 1: barrier; "
+            "rank 2: has completed it already");
+}
+
+// Rows of an all-gather and labels stand in the texts, and the ranks need not agree on them.
+TEST(FailureArbiterTest, RanksWhoseViewsDifferOnlyInTheirTextsDoNotDisagree) {
+  FailureArbiter arbiter = Rank(0);
+  arbiter.On({Event::kTimeout, Late(), kPlace, 1}, kBegin);
+  arbiter.OnView(0, View{kPlace, "allgather 'a' float32[1,2]", "", false, 7});
+  arbiter.OnView(1, View{kPlace, "allgather 'a' float32[3,2]", "", false, 7});
+  const Action action = arbiter.OnView(2, Elsewhere(""));
+  EXPECT_EQ(action.status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(action.status.peer(), 2);
+}
+
 TEST(FailureArbiterTest, AMismatchEndsThoughARankDoesNotComeOrDoesNotAnswer) {
   FailureArbiter arbiter = Rank(0);
   arbiter.On({Event::kMismatch, Status(Code::kMismatch, "differs"), kPlace, 1}, kBegin);

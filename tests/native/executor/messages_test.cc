@@ -29,9 +29,10 @@ TEST(MessagesTest, SurviveTheWire) {
   EXPECT_EQ(Decode(Encode(own), &trouble_back).code(), Code::kProtocol);
 
   FailureArbiter::View view_back;
-  ASSERT_TRUE(Decode(Encode(FailureArbiter::View{{3, 9}, "view", "instead"}), &view_back).ok());
+  ASSERT_TRUE(Decode(Encode(FailureArbiter::View{{3, 9}, "view", "instead", false, 77}), &view_back).ok());
   EXPECT_EQ(view_back.place, (Place{3, 9}));
   EXPECT_EQ(view_back.text + view_back.instead, "viewinstead");
+  EXPECT_EQ(view_back.signature, 77u);
 
   double seconds = 0;
   ASSERT_TRUE(DecodeSeconds(EncodeSeconds(2.5), &seconds).ok());

@@ -37,13 +37,15 @@ TEST(WatchTest, ARankThatLeavesInTheMiddleIsMissed) {
 TEST(WatchTest, AViewOfTheFutureIsOwed) {
   WatchList watch;
   const Operation operation = Named("a");
-  EXPECT_FALSE(watch.View(0, 0));
+  EXPECT_EQ(watch.View(0, 0).text, "");
   bool owed = false;
   ASSERT_TRUE(watch.Begin(0, 0, operation, &owed).ok());
   EXPECT_TRUE(owed);
-  EXPECT_EQ(watch.View(0, 0), "barrier 'a'");
+  EXPECT_EQ(watch.View(0, 0).text, "barrier 'a'");
+  EXPECT_EQ(watch.View(0, 0).signature, operation.Signature());
   watch.End(0, true);
-  EXPECT_EQ(watch.View(0, 0), "has completed it already");
+  EXPECT_EQ(watch.View(0, 0).text, "has completed it already");
+  EXPECT_EQ(watch.View(0, 0).signature, 0u);
 }
 
 TEST(WatchTest, CountsAndStalls) {
@@ -73,8 +75,8 @@ TEST(WatchTest, WhatNobodySawCounts) {
   for (int i = 0; i < 3; ++i) watch.CompletedUnseen();
   EXPECT_EQ(watch.completed(), 3u);
   EXPECT_EQ(watch.progress(), (Progress{{0, 3}}));
-  EXPECT_EQ(watch.View(0, 2), "has completed it already");
-  EXPECT_FALSE(watch.View(0, 3));
+  EXPECT_EQ(watch.View(0, 2).text, "has completed it already");
+  EXPECT_EQ(watch.View(0, 3).text, "");
   const Operation operation = Named("a");
   bool owed = false;
   ASSERT_TRUE(watch.Begin(0, 3, operation, &owed).ok());
