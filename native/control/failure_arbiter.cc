@@ -68,6 +68,7 @@ const FailureArbiter::Row FailureArbiter::kTable[] = {
     {kAll, kUndecided, Bit(Event::kFault), Kind::kFailEverywhere, State::kFailed},
     {kRoot, kUndecided | kFailed, Bit(Event::kLost), Kind::kFailEverywhere, State::kFailed},
     {kOthers, kUndecided, Bit(Event::kLost) | Bit(Event::kDecision), Kind::kFailHere, State::kFailed},
+    {kRoot, kAsking, Bit(Event::kBlocked), Kind::kFailHere, {}},  // rank 0 goes on asking for others
     {kAll, kUndecided, Bit(Event::kBlocked), Kind::kFailHere, State::kFailed},
 
     // The first report decides. It reaches rank 0 as it reaches the others.

@@ -126,10 +126,9 @@ TEST(FailureArbiterTest, RankZeroFollowsTheTable) {
   for (const State state : {kCalm, kWarning}) expected[{state, Event::kBroken}] = {Kind::kNone, kCause};
   for (const State state : {kCause, kWarning, kTimeout, kMismatch})
     expected[{state, Event::kSlow}] = {Kind::kWarn, state};
-  for (const State state : {kCalm, kCause, kWarning, kTimeout, kMismatch}) {
-    expected[{state, Event::kFault}] = kAllFail;
-    expected[{state, Event::kBlocked}] = {Kind::kFailHere, kFailed};
-  }
+  for (const State state : {kTimeout, kMismatch}) expected[{state, Event::kBlocked}] = {Kind::kFailHere, state};
+  for (const State state : {kCalm, kCause, kWarning}) expected[{state, Event::kBlocked}] = {Kind::kFailHere, kFailed};
+  for (const State state : {kCalm, kCause, kWarning, kTimeout, kMismatch}) expected[{state, Event::kFault}] = kAllFail;
   for (const State state : {kCalm, kCause, kWarning, kTimeout, kMismatch, kFailed}) {
     expected[{state, Event::kLost}] = kAllFail;
     expected[{state, Event::kReport}] = {Kind::kSendAll, State::kDecided};
@@ -347,6 +346,17 @@ TEST(FailureArbiterTest, RankZeroAnswersOthersThoughItHasFailed) {
   EXPECT_EQ(arbiter.On({Event::kTimeout, Late(), kPlace, 2}, After(1)).kind, Kind::kAskViews);
   arbiter.On({Event::kFailedHere, {}}, After(1));
   EXPECT_EQ(arbiter.OnTime(After(1 + timing::kViews)).kind, Kind::kFailEverywhere);
+}
+
+TEST(FailureArbiterTest, RankZeroThatFailsWhileItAsksStillAnswers) {
+  FailureArbiter arbiter = Rank(0);
+  arbiter.On({Event::kTimeout, Late(), kPlace, 2}, kBegin);
+  EXPECT_EQ(arbiter.On({Event::kBlocked, Status(Code::kPeerLost, "rank 1 left", 1)}, After(0.1)).kind, Kind::kFailHere);
+  arbiter.On({Event::kFailedHere, {}}, After(0.2));
+  for (const int rank : {0, 2}) arbiter.OnView(rank, Came("allreduce 'w'"));
+  const Action action = arbiter.OnTime(After(timing::kViews));
+  EXPECT_EQ(action.kind, Kind::kFailEverywhere);
+  EXPECT_EQ(action.status.peer(), 1);
 }
 
 // ---- limits -------------------------------------------------------------------------------------
