@@ -1,8 +1,9 @@
 """Signs of life that ranks give to their node's agent, which hands them on with its own: one message a node.
 
-They meet in a directory of the agent: each task has a file with its newest beat, and :data:`_ANSWERED` is touched each
-time that the coordinator has answered the agent. A rank that finds no such answer for :data:`Timing.relay` gives its
-signs to the coordinator itself, so an agent that is stopped, slow or dead costs none of its ranks its life.
+They meet in a directory of the agent: each task has a file with its newest beat, and one that is touched each time that
+the coordinator has answered a message with a beat of that task. A rank that finds no such answer for
+:data:`Timing.relay` gives its signs to the coordinator itself, so an agent that is stopped, slow or dead, or that may
+not read what its ranks write, costs none of them its life.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from tfcollective.private_directory import write_private
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
-_ANSWERED = "answered"
 _AGENT = "agent"
 _MOST_BYTES = 1 << 14  # of one beat: those of a node have to fit into one message
 
 
 def _file_of(directory: Path, task: TaskKey) -> Path:
     return directory / f"beat-{task.type}-{task.index}.json"
+
+
+def _answer_to(directory: Path, task: TaskKey) -> Path:
+    return directory / f"answered-{task.type}-{task.index}"
 
 
 class TaskBeat:
@@ -74,9 +78,9 @@ class TaskBeat:
         return True
 
     def _has_answered(self, directory: Path) -> bool:
-        """Whether the coordinator has answered the agent since the last call."""
+        """Whether the coordinator has answered what the agent has handed on of this task since the last call."""
         try:
-            answered = (directory / _ANSWERED).stat().st_mtime_ns
+            answered = _answer_to(directory, self._task).stat().st_mtime_ns
         except OSError:
             return False
         if answered == self._answered:
@@ -102,28 +106,33 @@ class BeatRelay:
         self._handed_on: dict[TaskKey, bytes] = {}
 
     def serve(self, directory: Path, tasks: Collection[str]) -> None:
-        """From now on, these tasks leave theirs in ``directory``, which is made anew."""
+        """From now on, these tasks leave theirs in ``directory``, which is made anew. Where that fails, they give them
+        to the coordinator themselves."""
         shutil.rmtree(directory, ignore_errors=True)  # an earlier attempt may have had the same
-        directory.mkdir(mode=0o700)
+        with suppress(OSError):
+            directory.mkdir(mode=0o700)
         self._tasks = tuple(map(TaskKey.parse, tasks))
         self._directory = directory
 
     def __call__(self) -> None:
         """Gives one. Raises CoordinatorError."""
         directory = self._directory
-        new = {} if directory is None else self._collect(directory)
+        if directory is None:
+            self._give(())
+            return
+        new = self._collect(directory)
         self._give(tuple(beat for _, beat in new.values()))
-        self._handed_on.update({task: data for task, (data, _) in new.items()})
-        if directory is not None:
+        for task, (data, _) in new.items():
+            self._handed_on[task] = data
             with suppress(OSError):  # the job has ended, and its directory is gone
-                (directory / _ANSWERED).touch()
+                _answer_to(directory, task).touch()
 
     def _collect(self, directory: Path) -> dict[TaskKey, tuple[bytes, Beat]]:
         found = {}
         for task in self._tasks:
-            # A file that is not there, or that its task's user has changed, is no sign of life.
-            with suppress(OSError, ConfigError):
-                data = _file_of(directory, task).read_bytes()
+            # A file that is not there, is another user's, or holds something else is no sign of life.
+            with suppress(OSError, ConfigError), _file_of(directory, task).open("rb") as file:
+                data = file.read(_MOST_BYTES)
                 if data != self._handed_on.get(task):
                     found[task] = (data, decode(data, Beat, "a sign of life"))
         return {task: (data, beat) for task, (data, beat) in found.items() if beat.task == task}

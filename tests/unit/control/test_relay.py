@@ -60,9 +60,12 @@ class Node:
 
     def beat(self):
         """The agent's; what it touches gets a time of its own, however coarse the file system's clock."""
+        before = len(self.coordinator.handed_on)
         self.agent()
         self._answers += 1
-        os.utime(self.directory / "answered", ns=(self._answers, self._answers))
+        for task, _ in self.coordinator.handed_on[before]:
+            answer = self.directory / f"answered-{task.replace(':', '-')}"
+            os.utime(answer, ns=(self._answers, self._answers))
 
 
 @pytest.fixture
@@ -101,6 +104,7 @@ def test_what_was_not_answered_is_handed_on_again(node):
 
 
 def test_ranks_find_the_coordinators_answers_to_their_agent(node):
+    node.give(0, 0)
     answered = []
     for step in range(3):
         node.beat()
@@ -109,6 +113,7 @@ def test_ranks_find_the_coordinators_answers_to_their_agent(node):
 
 
 def test_a_rank_whose_agent_is_stopped_or_dead_gives_its_signs_itself_until_the_agent_is_back(node):
+    node.give(0, 0)
     node.beat()
     assert node.give(0, 0)
     waited = 0
@@ -157,6 +162,25 @@ def test_what_is_urgent_or_large_and_what_cannot_be_left_goes_directly(node):
     assert [str(beat.info["completed"])[:1] for beat in node.coordinator.direct] == ["1", "x", "2"]
 
 
+def test_a_rank_whose_signs_its_agent_cannot_read_gives_them_itself(node):
+    node.agent.serve(node.directory, ["worker:1"])  # as where a container runs the other as another user
+    for step in range(6):
+        node.give(0, step)
+        node.give(1, step)
+        node.beat()
+    assert [str(beat.task) for beat in node.coordinator.direct] == ["worker:0", "worker:0"]
+    assert node.coordinator.handed_on == [[("worker:1", step)] for step in range(6)]
+
+
+def test_ranks_give_their_signs_themselves_where_the_agent_cannot_make_its_directory(node, tmp_path):
+    beats = tmp_path / "full" / "beats"
+    node.agent.serve(beats, ["worker:0"])
+    TaskBeat(node.coordinator, TASKS[0], str(beats), node.clock).give("running", {"completed": 1})
+    node.agent()
+    assert [beat.info["completed"] for beat in node.coordinator.direct] == [1]
+    assert node.coordinator.handed_on == [[]]
+
+
 def test_without_an_agent_all_go_directly():
     coordinator = Coordinator()
     TaskBeat(coordinator, TASKS[0], None).give("running", {"completed": 1})
@@ -177,6 +201,7 @@ def test_what_an_earlier_attempt_has_left_is_forgotten(node):
     node.agent.serve(node.directory, ["worker:0", "evaluator:0"])
     node.beat()
     assert node.coordinator.handed_on == [[]]
-    TaskBeat(node.coordinator, TaskKey("evaluator", 0), str(node.directory)).give("running", {"completed": 7})
+    with pytest.raises(CoordinatorError):  # none was answered yet
+        TaskBeat(node.coordinator, TaskKey("evaluator", 0), str(node.directory)).give("running", {"completed": 7})
     node.beat()
     assert node.coordinator.handed_on[-1] == [("evaluator:0", 7)]
