@@ -18,13 +18,15 @@ from tfcollective.codec import decode, encode
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.messages import Beat
+from tfcollective.control.protocol import MAX_BODY_BYTES
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.private_directory import write_private
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
 _AGENT = "agent"
-_MOST_BYTES = 1 << 14  # of one beat: those of a node have to fit into one message
+_MOST_BYTES = 1 << 14  # of one beat
+_MOST_BYTES_OF_ALL = MAX_BODY_BYTES // 2  # those of a node have to fit into one message
 
 
 def _file_of(directory: Path, task: TaskKey) -> Path:
@@ -129,10 +131,11 @@ class BeatRelay:
 
     def _collect(self, directory: Path) -> dict[TaskKey, tuple[bytes, Beat]]:
         found = {}
+        most = min(_MOST_BYTES, _MOST_BYTES_OF_ALL // max(1, len(self._tasks)))
         for task in self._tasks:
-            # A file that is not there, is another user's, or holds something else is no sign of life.
+            # A file that is not there, is another user's, is too large or holds something else is no sign of life.
             with suppress(OSError, ConfigError), _file_of(directory, task).open("rb") as file:
-                data = file.read(_MOST_BYTES)
+                data = file.read(most)  # a text that is cut off is not JSON
                 if data != self._handed_on.get(task):
                     found[task] = (data, decode(data, Beat, "a sign of life"))
         return {task: (data, beat) for task, (data, beat) in found.items() if beat.task == task}

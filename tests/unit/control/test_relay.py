@@ -181,6 +181,17 @@ def test_ranks_give_their_signs_themselves_where_the_agent_cannot_make_its_direc
     assert node.coordinator.handed_on == [[]]
 
 
+def test_the_signs_of_many_ranks_fit_into_one_message(node):
+    many = workers(300)
+    node.agent.serve(node.directory, [str(task) for task in many])
+    for task in many:
+        info = {"completed": "x" * (15_000 if task.index else 100)}
+        with pytest.raises(CoordinatorError):  # none was answered yet
+            TaskBeat(node.coordinator, task, str(node.directory), node.clock).give("running", info)
+    node.agent()
+    assert [task for task, _ in node.coordinator.handed_on[0]] == ["worker:0"]
+
+
 def test_without_an_agent_all_go_directly():
     coordinator = Coordinator()
     TaskBeat(coordinator, TASKS[0], None).give("running", {"completed": 1})
