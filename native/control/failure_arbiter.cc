@@ -56,8 +56,9 @@ const FailureArbiter::Row FailureArbiter::kTable[] = {
     {kOthers, kAwaitingRoot, Bit(Event::kDue), Kind::kFailEverywhere, State::kFailed},
     {kRoot, kCalm | kWarning | kFailed, Bit(Event::kTimeout), Kind::kAskViews, State::kAskingForTimeout,
      timing::kViews},
-    {kRoot, kCalm | kWarning | kFailed, Bit(Event::kMismatch), Kind::kAskViews, State::kAskingForMismatch,
-     timing::kViews},
+    // A mismatch is also what a connection breaks of: the rank that has found it ends its connections.
+    {kRoot, kCalm | kWarning | kAwaitingCause | kFailed, Bit(Event::kMismatch), Kind::kAskViews,
+     State::kAskingForMismatch, timing::kViews},
     {kRoot, kAsking, Bit(Event::kAnswered) | Bit(Event::kDue), Kind::kFailEverywhere, State::kFailed},
 
     // A connection broke: usually because of a failure whose news is on its way.

@@ -123,6 +123,7 @@ TEST(FailureArbiterTest, RankZeroFollowsTheTable) {
     expected[{state, Event::kTimeout}] = {Kind::kAskViews, kTimeout};
     expected[{state, Event::kMismatch}] = {Kind::kAskViews, kMismatch};
   }
+  expected[{kCause, Event::kMismatch}] = {Kind::kAskViews, kMismatch};
   for (const State state : {kCalm, kWarning}) expected[{state, Event::kBroken}] = {Kind::kNone, kCause};
   for (const State state : {kCause, kWarning, kTimeout, kMismatch})
     expected[{state, Event::kSlow}] = {Kind::kWarn, state};
@@ -237,6 +238,17 @@ TEST(FailureArbiterTest, ARankThatDoesNotAnswerIsNamedAndTheJoinedAreNot) {
   const Action action = arbiter.OnTime(After(timing::kViews));
   EXPECT_EQ(action.status.message(), "'w' timed out; rank 2 does not answer: stopped, overloaded or cut off");
   EXPECT_EQ(action.status.peer(), 2);
+}
+
+// The rank that finds a mismatch ends its connections, which rank 0 may notice before it is asked.
+TEST(FailureArbiterTest, AMismatchIsTheCauseOfABrokenConnection) {
+  FailureArbiter arbiter = Rank(0);
+  EXPECT_EQ(arbiter.On(Seen(Event::kBroken), kBegin).kind, Kind::kNone);
+  EXPECT_EQ(arbiter.On({Event::kMismatch, Status(Code::kMismatch, "differs"), kPlace, 1}, After(0.1)).kind,
+            Kind::kAskViews);
+  arbiter.OnView(0, Came("allreduce 'a'"));
+  arbiter.OnView(2, Came("allreduce 'a'"));
+  EXPECT_EQ(arbiter.OnView(1, Came("allreduce 'b'")).status.code(), Code::kMismatch);
 }
 
 // A rank that has not come to the operation answers again when it does.
