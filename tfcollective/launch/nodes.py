@@ -22,6 +22,7 @@ from tfcollective.agent.protocol import (
     node_name,
 )
 from tfcollective.codec import encode_line, from_document
+from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import orders_to
@@ -129,14 +130,18 @@ class Node:
     def wait(self) -> AgentFailure | None:
         """Blocks until its agent has ended; what happened when it did not end its work in order, else None."""
         try:
-            entry = self._client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
+            # Twice: a launcher that was stopped for a while finds its own request timed out.
+            entry = Channel(self._client, Retry(seconds=0.0, tries=2)).call(
+                lambda client: client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
+            )
             if entry is None:
                 return self._silent()
             if entry.value is not None:
                 return self._ended(from_document(entry.value, End, f"the end of {self.facts.name}"))
             return self._late() if self._went is None else self._gone(self._went)
         except (CoordinatorError, ConfigError) as error:
-            return AgentFailure(f"{self.facts.name}: {error}", time.monotonic())
+            where = f"{self.facts.name}: " if self.facts.name else ""
+            return AgentFailure(f"{where}{error}", time.monotonic())
         finally:
             self.ended = time.monotonic()
 

@@ -29,6 +29,8 @@ FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), 
 class Client:
     """Answers the one wait of a node: with its end, None when it is silent, or an error."""
 
+    closed = False
+
     def __init__(self, answer):
         self.answer, self.waits, self.stored, self.put_first = answer, [], None, threading.Event()
 
@@ -37,9 +39,10 @@ class Client:
         if self.answer is UNREPORTED:
             assert self.put_first.wait(within(20))
             return self.stored
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        answer = self.answer.pop(0) if isinstance(self.answer, list) else self.answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def get(self, key):
         return self.stored
@@ -221,6 +224,12 @@ def test_a_second_ctrl_c_leaves_it_less_time():
 
 def test_a_coordinator_that_is_gone():
     assert node(CoordinatorError("no answer")).wait().message == "h2: no answer"
+    assert node(CoordinatorError("no answer"), replace(FACTS, name="")).wait().message == "no answer"
+
+
+def test_a_launcher_that_was_stopped_asks_again():
+    """Its request timed out while it was stopped; the coordinator is its own, and was stopped as long."""
+    assert node([CoordinatorError("timed out"), end()]).wait() is None
 
 
 class Runs:
