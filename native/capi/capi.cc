@@ -170,6 +170,7 @@ tfc_code tfc_call_prepare(tfc_communicator* communicator, const tfc_request* req
       return Status(Code::kInvalidArgument,
                     operation.Title() + ": only an all-reduce of one span and a barrier without any can be prepared");
     TFC_RETURN_IF_ERROR(operation.Check(engine.topology().size));
+    checked.value().allocate = nullptr;  // what can be prepared has its output; run after run it would be wrapped again
     auto prepared = engine.Prepare(operation);
     *call = new tfc_call{communicator->impl, checked.Take(), std::move(prepared)};
     return Status::Ok();

@@ -218,7 +218,10 @@ class NativeCommunicator(Communicator):
     def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
         self._check_usable()
         key = (name, timeout)
-        call = self._calls.take(key, None)
+        try:
+            call = self._calls.take(key, None)
+        except TypeError:  # something that has no hash
+            call = None
         if call is None:
             call = self._calls.prepare(self._request(Call(Collective.BARRIER, name, timeout)))
         call.run()

@@ -41,6 +41,7 @@ def test_every_collective_keeps_the_data(world: NativeCommunicator, dtype: str, 
         np.testing.assert_array_equal(got, array)
         assert rows == [shape[0]]
     world.barrier()
+    world.barrier(timeout=np.array(5.0))  # which has no hash
 
 
 def test_bool(world: NativeCommunicator) -> None:
