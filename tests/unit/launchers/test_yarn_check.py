@@ -1,9 +1,13 @@
 """The findings of `tfcollective check --launcher yarn` without a cluster."""
 
+import os
+import sys
+
 import pytest
 from tfcollective_launchers.yarn.check import findings, site_properties
 from tfcollective_launchers.yarn.launcher import run_application
 from tfcollective_launchers.yarn.options import YarnOptions
+from tfcollective_launchers.yarn.skein_client import import_skein
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.spec import JobSpec
@@ -77,3 +81,17 @@ def test_nothing_is_packed_where_a_job_could_not_be_sent(conf):
 
 def test_properties_of_a_file():
     assert site_properties(SITE.format(name="a", value="b")) == {"a": "b"}
+
+
+@pytest.mark.parametrize("before", [None, "1"])
+def test_grpc_is_imported_without_handlers_of_fork(before, tmp_path, monkeypatch):
+    """They end a rank that a container starts, see import_skein. Jobs find their own setting."""
+    monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    if before is not None:
+        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", before)
+    (tmp_path / "skein.py").write_text("import os\nFOUND = os.environ.get('GRPC_ENABLE_FORK_SUPPORT')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "skein", raising=False)
+    assert import_skein().FOUND == "0"
+    assert os.environ.get("GRPC_ENABLE_FORK_SUPPORT") == before
+    del sys.modules["skein"]
