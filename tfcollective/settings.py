@@ -37,6 +37,7 @@ __all__ = [
     "identity_variables",
     "markdown_table",
     "variable",
+    "without_outer_job",
 ]
 
 PREFIX = "TFCOLLECTIVE_"
@@ -317,6 +318,15 @@ def variable(field: str) -> str:
 def identity_variables() -> tuple[str, ...]:
     """The names in the environment that tell a process who it is in which job."""
     return tuple(row.name for row in VARIABLES if row.identity)
+
+
+def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` without what it says of a job, for the processes of another one: where an agent has written it, this
+    is inside a rank of that job."""
+    outer = {TF_CONFIG, *identity_variables()}
+    if variable("task") in environ:
+        outer.add(variable("timeline"))  # the outer job writes that file
+    return {name: value for name, value in environ.items() if name not in outer}
 
 
 def environ_snapshot() -> dict[str, str]:

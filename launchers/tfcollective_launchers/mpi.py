@@ -26,7 +26,7 @@ from tfcollective.launch.run import Assignment, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
 from tfcollective.machine.network import is_this_machine, own_address, route_address
 from tfcollective.processes import end_process, program_of
-from tfcollective.settings import environ_snapshot, variable
+from tfcollective.settings import environ_snapshot, variable, without_outer_job
 from tfcollective.topology import Placement
 
 # What an agent on another host needs to be found and loaded; ranks get theirs from the plan.
@@ -160,7 +160,7 @@ class MpirunProvider(NodeProvider):
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """See :class:`NodeProvider`."""
         command = self._command(nodes[0].coordinator)
-        environ: Mapping[str, str] = {**environ_snapshot(), variable("key"): nodes[0].key}
+        environ: Mapping[str, str] = {**without_outer_job(environ_snapshot()), variable("key"): nodes[0].key}
         try:
             # A session of its own: a Ctrl-C at the terminal is for the launcher to pass on.
             self._process = subprocess.Popen(
@@ -239,7 +239,7 @@ def _in_rank_order(facts: Sequence[NodeFacts]) -> list[NodeFacts]:
 def _command(coordinator: str, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
     interfaces = [word for name in spec.network_interfaces for word in ("--network-interface", name)]
     agent = (options.python, *program_of("tfcollective.cli"), "agent", "--mpi", "--join", coordinator, *interfaces)
-    environ = {**environ_snapshot(), variable("key"): ""}
+    environ = {**without_outer_job(environ_snapshot()), variable("key"): ""}
     names = {host.name for host in spec.hosts}
     if names and hosts_that_ask(names, options.options) == names:  # mpirun has one list of arguments for all of them
         options = replace(options, options=(*options.options, *ACCEPT_NEW))

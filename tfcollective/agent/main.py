@@ -48,7 +48,7 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
 from tfcollective.private_directory import runtime_directory, write_private
 from tfcollective.processes import become_subreaper, end_descendants
-from tfcollective.settings import TF_CONFIG, VARIABLES, Settings, environ_snapshot, variable
+from tfcollective.settings import Settings, environ_snapshot, variable, without_outer_job
 from tfcollective.timing import TIMING
 
 _LOG = log.get_logger(__name__)
@@ -227,11 +227,7 @@ def _worker_environ(config: AgentConfig, settings: NodeSettings) -> dict[str, st
         write_private(key_file, settings.key.encode())  # another agent may have the same directory
     except OSError as error:
         raise ConfigError(f"the agent cannot keep the job key where the ranks find it: {error}") from error
-    environ = environ_snapshot()
-    for row in VARIABLES:
-        if row.identity:  # what a launcher of an outer job has left there
-            environ.pop(row.name, None)
-    environ.pop(TF_CONFIG, None)  # what it says of another job
+    environ = without_outer_job(environ_snapshot())
     environ[variable("coordinator")] = settings.coordinator
     environ[variable("key_file")] = str(key_file)
     environ[variable("job_id")] = config.job_id

@@ -40,6 +40,12 @@ class Identity:
     notes: tuple[str, ...] = ()
 
     @property
+    def launched(self) -> bool:
+        """Whether it comes from one of our launchers. What else an agent has put into the environment counts only then:
+        a process of another job that a rank has started inherits it."""
+        return self.source == "launcher"
+
+    @property
     def without_launcher(self) -> bool:
         """Whether the ranks have to meet without a launcher's coordinator: rank 0 starts one."""
         return self.coordinator is not None and bool(self.trainers)

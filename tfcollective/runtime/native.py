@@ -95,8 +95,7 @@ class NativeEngine:
         """See :class:`Engine`. A process without a launcher or a list of ranks is a world of its own."""
         identity = self._identity
         if not identity.task.is_trainer:
-            launched = identity.coordinator is not None and identity.key is not None and not identity.without_launcher
-            client = connect(self._settings, identity) if launched else None
+            client = connect(self._settings, identity) if identity.launched else None
             return JoinResult(self._settings, identity, None, client=client)
         if identity.coordinator is None:
             return JoinResult(self._settings, identity, SINGLE)

@@ -49,7 +49,7 @@ class Session:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self.process_sets = ProcessSets(self.communicator, engine)
-        self._crash = CrashHook(self.settings.failure_file, self.abort, self.ended_by_peer)
+        self._crash = CrashHook(self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer)
         self._heartbeat: Heartbeat | None = None
         self._published: dict[str, object] = {}
         self._known = self._published  # what of it the coordinator has
@@ -66,6 +66,10 @@ class Session:
     def _outside(self) -> StateError:
         return StateError(f"this process is {self.identity.task}: it is outside the world and has no rank")
 
+    def _if_launched(self, path: str | None) -> str | None:
+        """What this rank's agent has named; None where the agent is that of an outer job."""
+        return path if self.identity.launched else None
+
     @property
     def size(self) -> int:
         """How many ranks the world has, seen from inside or outside."""
@@ -79,7 +83,7 @@ class Session:
         if self._client is not None:
             from tfcollective.control.relay import TaskBeat
 
-            beat = TaskBeat(self._client, self.identity.task, self.settings.beat_dir)
+            beat = TaskBeat(self._client, self.identity.task, self._if_launched(self.settings.beat_dir))
             self._heartbeat = Heartbeat(partial(self._beat, beat), self._coordinator_lost)
             self._heartbeat.start()
         if self._communicator is not None:

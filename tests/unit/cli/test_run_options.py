@@ -9,6 +9,7 @@ from tfcollective.cli.run import run
 from tfcollective.cli.run_options import RUN_OPTIONS, job_spec
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.timing import TIMING
 
 
 def parsed(*arguments):
@@ -42,7 +43,8 @@ def test_how_long_ranks_and_hosts_are_given(monkeypatch):
     assert (parsed("-np", "2")[1].grace, parsed("-np", "2")[1].host_timeout) == (0.0, 60.0)
     spec = parsed("-np", "2", "--grace", "120", "--host-timeout", "5")[1]
     assert (spec.grace, spec.host_timeout) == (120.0, 5.0)
-    with pytest.raises(ConfigError, match="host timeout: expected 5 s or more, got 4: hosts send a heartbeat every"):
+    takes = f"a heartbeat and its answer may take {TIMING.node_heartbeat + TIMING.short_reply:g} s"
+    with pytest.raises(ConfigError, match=f"host timeout: expected 5 s or more, got 4: {takes}"):
         parsed("-np", "2", "--host-timeout", "4")
     with pytest.raises(ConfigError, match="grace: expected a number of seconds, 0 or more"):
         parsed("-np", "2", "--grace", "-1")

@@ -1,5 +1,7 @@
 """The command line of mpirun, and the plan for the ranks that it reports; without mpirun."""
 
+import sys
+
 import pytest
 from launching import until
 from tfcollective_launchers.mpi import MpiLauncher, MpiOptions, MpirunProvider, check_flavour, mpirun_command, placed
@@ -104,6 +106,23 @@ def test_the_place_that_open_mpi_gives():
     assert open_mpi_place(environ) == (5, 1, 4)
     with pytest.raises(ConfigError, match="has not started this process"):
         open_mpi_place({})
+
+
+def test_agents_of_a_job_inside_another_get_the_key_of_their_own(monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_KEY_FILE", "/the/outer/job's")
+    read = (sys.executable, "-c", _READ_KEY)
+    with MpirunProvider(lambda coordinator: read, lambda: False) as provider:
+        provider.request([NodeSettings("10.0.0.1:5", "ab" * 16, "")])
+        found = []
+        until(lambda: found.extend(provider.events()) or found)
+    assert found[0].how == "has ended with code 0"
+
+
+_READ_KEY = """
+from tfcollective.identity.keys import read_key
+from tfcollective.settings import Settings
+assert read_key(Settings.load()) == bytes.fromhex("ab" * 16)
+"""
 
 
 def test_the_end_of_mpirun_is_the_end_of_all_its_agents():

@@ -12,7 +12,8 @@ import pytest
 
 from tfcollective import errors
 from tfcollective._native import abi, library
-from tfcollective.settings import TRANSPORTS
+from tfcollective.communicator import CommunicatorOptions
+from tfcollective.settings import TRANSPORTS, Settings
 
 STRUCTS = {
     "tfc_error": abi.Error,
@@ -207,3 +208,13 @@ def test_an_unrelated_library_is_refused() -> None:
 
 def test_every_transport_can_be_chosen():
     assert tuple(member.name.lower() for member in abi.Transport) == TRANSPORTS
+
+
+@pytest.mark.parametrize(
+    ("field", "setting"),
+    [("connect_timeout", "start_timeout"), ("op_timeout", "op_timeout"), ("stall_warning", "stall_warning")],
+)
+def test_limits_that_are_not_given_are_the_same_in_both_languages(field: str, setting: str) -> None:
+    header = (HEADER.parents[2] / "capi" / "communicator_impl.h").read_text()
+    (native,) = re.findall(rf"double {field}_s = ([\d.]+);", header)
+    assert getattr(CommunicatorOptions(), field) == getattr(Settings(), setting) == float(native)

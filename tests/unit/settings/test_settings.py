@@ -7,7 +7,7 @@ import pytest
 
 import tfcollective
 from tfcollective.errors import ConfigError
-from tfcollective.settings import VARIABLES, Settings, markdown_table, variable
+from tfcollective.settings import VARIABLES, Settings, markdown_table, variable, without_outer_job
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
 
@@ -36,6 +36,15 @@ def test_values_are_parsed():
     assert settings.coordinator == Endpoint("10.0.0.1", 80)
     assert settings.task == TaskKey("worker", 3)
     assert (settings.size, settings.op_timeout, settings.transport, settings.job_id) == (4, 2.5, "tcp", None)
+
+
+def test_a_job_inside_another_gets_nothing_that_names_the_outer_one():
+    both = {"PATH": "/bin", "TFCOLLECTIVE_OP_TIMEOUT": "5", "TFCOLLECTIVE_BUCKET_BYTES": "4096"}
+    mine = {**both, "TFCOLLECTIVE_TIMELINE": "/t.json"}
+    assert without_outer_job(mine) == mine
+    fields = ("task", "key_file", "beat_dir", "failure_file", "node_id", "restarts")
+    of_a_rank = {variable(field): "x" for field in fields}
+    assert without_outer_job({**mine, **of_a_rank, "TF_CONFIG": "{}"}) == both
 
 
 def test_horovods_variables_count_where_ours_are_not_set():

@@ -19,7 +19,7 @@ from tfcollective.launch.plan.rank_variables import (
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.machine.cores import thread_variables
 from tfcollective.machine.gpus import gpu_variables
-from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, identity_variables, variable
+from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, variable, without_outer_job
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
@@ -30,10 +30,7 @@ _PASSED = (
     *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),
     *(row.alias.name for row in VARIABLES if row.alias is not None),
 )
-# What belongs to a process or to a machine.
-_KEPT_BACK = frozenset(
-    {TF_CONFIG, *(variable(field) for field in ("bind_host", "library", "runtime_dir"))} | set(identity_variables())
-)
+_OF_A_MACHINE = frozenset(variable(field) for field in ("bind_host", "library", "runtime_dir"))
 _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 
 
@@ -163,8 +160,8 @@ def _placement(shares: Sequence[Share], share: Share, slot: int) -> Placement:
 def _passed_on(environ: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
     return {
         name: value
-        for name, value in environ.items()
-        if name not in _KEPT_BACK and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        for name, value in without_outer_job(environ).items()
+        if name not in _OF_A_MACHINE and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
 
 

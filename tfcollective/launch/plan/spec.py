@@ -142,8 +142,8 @@ class JobSpec(ProcessOptions):
             _check_seconds(name, getattr(self, name), above_zero=name not in ("stall_warning", "grace"))
         if self.host_timeout < TIMING.least_host_timeout:
             raise ConfigError(
-                f"host timeout: expected {TIMING.least_host_timeout:g} s or more, got {self.host_timeout:g}: hosts "
-                f"send a heartbeat every {TIMING.node_heartbeat:g} s, and one may be late"
+                f"host timeout: expected {TIMING.least_host_timeout:g} s or more, got {self.host_timeout:g}: a "
+                f"heartbeat and its answer may take {TIMING.node_heartbeat + TIMING.short_reply:g} s"
             )
         tensorboard = self.task_specs.get(TENSORBOARD)
         if tensorboard is not None and tensorboard.tb_model_dir is None and self.call is None:
