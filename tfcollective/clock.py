@@ -23,6 +23,9 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Seconds since 1970-01-01 UTC; may jump."""
 
+    def sleep(self, seconds: float) -> None:
+        """Returns after so many seconds."""
+
 
 class SystemClock:
     """The clock of this machine."""
@@ -34,6 +37,10 @@ class SystemClock:
     def wall(self) -> float:
         """See :class:`Clock`."""
         return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """See :class:`Clock`."""
+        time.sleep(seconds)
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -42,10 +42,6 @@ from tfcollective.topology import Endpoint
 _LOG = get_logger(__name__)
 _NEWEST = "newest"  # the number of the newest call; null: there are to be no more
 _LOOK_S = 1.0
-_GRACE_S = 5.0
-_STOP_S = 60.0
-_START_S = 300.0  # beyond what a platform may take to give its containers
-_ALLOCATION_S = 600.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -90,7 +86,7 @@ class Cluster:
         host = _LOOPBACK if self._launcher == "local" else own_address(spec.network_interfaces)
         name, job_key = f"cluster-{secrets.token_hex(4)}", new_key()
         key, encryption = derived_key(job_key, CLUSTER, name), Settings.load().encryption
-        start_timeout = _START_S + _allocation_timeout(spec.platform)
+        start_timeout = TIMING.cluster_start + _allocation_timeout(spec.platform)
         with ExitStack() as opened:
             options = ServerOptions(name, key, workers(1), start_timeout, bind_host=host, encryption=encryption)
             server = opened.enter_context(CoordinatorServer(options))
@@ -178,10 +174,10 @@ class Cluster:
         if self._ready:
             with suppress(CoordinatorError):
                 self._client.put(_NEWEST, None)
-            self._job.join(TIMING.coordinator_lost + _GRACE_S)
+            self._job.join(TIMING.coordinator_lost + TIMING.cluster_call)
         if self._job.is_alive():  # no process is ready yet, or one is not responding
             self._switch.stop(signal.SIGTERM)
-            self._job.join(_STOP_S + self._spec.grace)
+            self._job.join(TIMING.cluster_stop + self._spec.grace)
         if self._job.is_alive():  # in the middle of something that cannot be interrupted, such as packing
             _LOG.warning("the cluster's launcher has not ended yet; it ends what it has started as soon as it can")
 
@@ -189,7 +185,7 @@ class Cluster:
 def _allocation_timeout(platform: object) -> float:
     """How long (s) the platform may take. What cannot be used is refused by the job, which says why."""
     asked = platform.get("allocation_timeout") if isinstance(platform, Mapping) else None
-    return float(asked) if isinstance(asked, int | float) else _ALLOCATION_S
+    return float(asked) if isinstance(asked, int | float) else TIMING.allocation
 
 
 def _failure(answers: list[_Answer]) -> WorkerFailedError:
@@ -276,7 +272,7 @@ def _listen(
     except CoordinatorError as error:
         calls.put(error)
     if number is None:
-        time.sleep(_GRACE_S)  # a call that ends by itself meanwhile ends the process in order
+        time.sleep(TIMING.cluster_call)  # a call that ends by itself meanwhile ends the process in order
         if failure_file is not None:
             end_call(failure_file)  # its result is not needed any longer
         os._exit(0)

@@ -1,7 +1,7 @@
 """Every limit and grace of the control side, in one value: what depends on what is checked by a test.
 
-Limits that belong to one room alone and say nothing about failures (how long to gather lines of output, how often to
-look at a file) stand there.
+A limit that no other one depends on (how long to gather lines of output, how often to look at a file) stands beside its
+use.
 """
 
 from __future__ import annotations
@@ -48,17 +48,52 @@ class Timing:
         sweep: how long processes that ranks have left may take to end after SIGTERM; and swept: after SIGKILL.
         drain: how long an agent shows the last output; and late_drain: longer, when it is late itself.
         report: how long it sends its last reports.
+        abandoned: how long an agent may take to end its ranks after the end of its stdin, before it is killed.
         stop_limit: how long an agent may take to end when it is asked to, beyond the grace, before it is killed itself.
         stop_again: the same after a second Ctrl-C.
         order: for an order to reach a node and for its answer.
+        stuck: how long an operation may stand still after Ctrl-C before its rank ends it.
+        own_error: how long a rank that hears of a lost one waits for what its own connection says of it, which is more.
         leave: for a rank to leave the world; and leave_broken: when the world is broken.
+        timeline: how long rank 0, which leaves then, waits for the others' timelines; and timeline_broken: when the
+            world is broken.
+        tensorboard: how long TensorBoard may take to end when it is asked to; and tensorboard_task: how long its task
+            may stay beyond its time.
+        coordinator: how long a coordinator in a process of its own may take to end when it is asked to.
+        lingering: how long connections may take to close at the coordinator's end; and last_requests: those that are
+            being answered.
+        event_loop: for a thread with an event loop to answer or to end.
         last_output: how long a submitter waits for the last output.
         platform_knows: how long it waits until the platform says why it has ended the job.
+
+    Platforms:
+
+    Attributes:
+        mpirun_kills: when mpirun may kill an agent that it has asked to end, beyond the grace.
+        mpirun_end: how long mpirun may take to end after the job; and mpirun_abort: after one that has failed, when it
+            goes on looking for processes to kill.
+        allocation: how long a platform may take to give all containers, unless the user says otherwise.
+        submission: for an application to be submitted, besides its files.
+        master: for the coordinator to start in the master's container: its Python may have to unpack itself.
+        container_margin: how much longer a container waits for its orders than the master for the containers, which
+            says what is missing.
+        container_news: between two reports of a platform on its containers; and container_end: how long to wait for
+            the one that says what has become of a container.
+        platform_call: for a call of a platform's.
+        application_end: for an application to end after its job, or when it is to be killed.
+
+    A cluster, whose processes stay for several calls:
+
+    Attributes:
+        cluster_start: how long its processes may take to be ready, beyond the platform's time.
+        cluster_call: how long a call may go on when its cluster ends.
+        cluster_stop: how long its launcher may take to end when it is stopped, beyond the grace.
 
     Calls to the coordinator:
 
     Attributes:
-        connect: for a connection to open.
+        connect: for a connection to open; and handshake: for its TLS, which the coordinator's limit for proving the job
+            key cuts short, because it knows when the coordinator itself is slow.
         reply: for an answer, on top of what a call waits for on purpose.
         short_reply: the same where another coordinator's silence is to be noticed soon.
         long_reply: the same over a slow network, for a submitter.
@@ -96,15 +131,43 @@ class Timing:
     drain: float = 1.0
     late_drain: float = 3.0
     report: float = 5.0
+    abandoned: float = 5.0
     stop_limit: float = 20.0
     stop_again: float = 5.0
     order: float = 5.0
+    stuck: float = 1.0
+    own_error: float = 0.2
     leave: float = 10.0
     leave_broken: float = 0.5
+    timeline: float = 5.0
+    timeline_broken: float = 1.0
+    tensorboard: float = 5.0
+    tensorboard_task: float = 30.0
+    coordinator: float = 2.0
+    lingering: float = 1.0
+    last_requests: float = 0.2
+    event_loop: float = 10.0
     last_output: float = 3.0
     platform_knows: float = 30.0
 
+    mpirun_kills: float = 25.0
+    mpirun_end: float = 20.0
+    mpirun_abort: float = 2.0
+    allocation: float = 600.0
+    submission: float = 120.0
+    master: float = 180.0
+    container_margin: float = 60.0
+    container_news: float = 5.0
+    container_end: float = 8.0
+    platform_call: float = 20.0
+    application_end: float = 40.0
+
+    cluster_start: float = 300.0
+    cluster_call: float = 5.0
+    cluster_stop: float = 60.0
+
     connect: float = 5.0
+    handshake: float = 600.0
     reply: float = 10.0
     short_reply: float = 3.0
     long_reply: float = 15.0

@@ -22,17 +22,16 @@ from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
-from tfcollective.launch.run import Assignment, run_job_on
+from tfcollective.launch.run import Assignment, Enrolment, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
 from tfcollective.machine.network import is_this_machine, own_address, route_address
 from tfcollective.processes import end_process, program_of
 from tfcollective.settings import environ_snapshot, variable, without_outer_job
+from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
 
 # What an agent on another host needs to be found and loaded; ranks get theirs from the plan.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
-# An agent needs a while to end its rank and to say how that went: mpirun would kill it after a second.
-_KILL_AFTER_S = 25
 _BY_HAND = f"start the ranks with it by hand: {variable('engine')}=mpi mpirun -np N python script.py"
 
 
@@ -81,7 +80,7 @@ def mpirun_command(
     handed_on = [word for name in (variable("key"), *_PATHS) if name in environ for word in ("-x", name)]
     return (
         *("mpirun", "--allow-run-as-root", "-np", str(num_proc), "--host", listed, "--map-by", "slot"),
-        *("--bind-to", "none", "--mca", "odls_base_sigkill_timeout", str(math.ceil(_KILL_AFTER_S + grace))),
+        *("--bind-to", "none", "--mca", "odls_base_sigkill_timeout", str(math.ceil(TIMING.mpirun_kills + grace))),
         *(("--mca", "plm_rsh_args", _ssh_arguments(options)) if hosts else ()),
         *handed_on,
         *options.words,
@@ -101,8 +100,6 @@ def _ssh_arguments(options: MpiOptions) -> str:
 _LOOPBACK = "127.0.0.1"
 _VERSION_S = 30.0
 _ENROLL_S = 90.0
-_END_S = 20.0
-_ABORT_S = 2.0
 
 
 class MpiLauncher(Launcher):
@@ -133,10 +130,8 @@ class MpiLauncher(Launcher):
             spec,
             plan,
             bind_host=_bind_host(spec),
+            enrolment=Enrolment([""] * spec.num_proc, lambda found: _assigned(plan, found, spec), _ENROLL_S),
             observer=self.observer,
-            names=[""] * spec.num_proc,
-            assign=lambda found: _assigned(plan, found, spec),
-            timeout=_ENROLL_S,
             stop_signals=stop_signals,
         )
 
@@ -176,7 +171,7 @@ class MpirunProvider(NodeProvider):
     def close(self) -> None:
         """See :class:`NodeProvider`."""
         if self._process is not None:
-            end_process(self._process, _ABORT_S if self._failed() else _END_S, ask=False)
+            end_process(self._process, TIMING.mpirun_abort if self._failed() else TIMING.mpirun_end, ask=False)
 
     def events(self) -> Sequence[Went]:
         """See :class:`NodeProvider`."""

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts
 from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
-from tfcollective.launch.run import Assignment, by_name, run_job_on
+from tfcollective.launch.run import Assign, Assignment, Enrolment, by_name, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
 from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine, own_address
 from tfcollective.settings import environ_snapshot
@@ -222,8 +222,8 @@ class SshLauncher(Launcher):
             spec,
             plan,
             bind_host=meeting_address(visitors, interface_addresses(), spec.network_interfaces),
+            enrolment=Enrolment(assign=_with_ports(plan) if spec.emit_tf_config else None),
             observer=self.observer,
-            assign=_with_ports(plan) if spec.emit_tf_config else None,
             stop_signals=stop_signals,
         )
 
@@ -246,7 +246,7 @@ def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequen
     return seen
 
 
-def _with_ports(plan: Plan) -> Callable[[Sequence[NodeFacts]], Assignment]:
+def _with_ports(plan: Plan) -> Assign:
     """Each process may listen on its host's address, at one of the ports that the host has named."""
 
     def assign(found: Sequence[NodeFacts]) -> Assignment:

@@ -11,7 +11,6 @@ from patience import within
 
 import tfcollective
 from tfcollective import ConfigError, StateError, TaskSpec, WorkerFailedError, cluster
-from tfcollective.clusters import Cluster
 from tfcollective.launch import api
 from tfcollective.launch.system.signals import forward_signals
 
@@ -142,13 +141,13 @@ def test_leaving_ends_what_waits_for_a_platform(monkeypatch):
             assert ended.wait(within(30))
             stopped.extend(received)
 
-    def interrupted(self, name, seconds=None):
+    def interrupt():
         assert waiting.wait(within(30))
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(api, "run_function_job", run)
-    monkeypatch.setattr(Cluster, "_wait_for", interrupted)
     kept = cluster(np=2)
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt), kept:
         pass
     assert stopped == [signal.SIGTERM]

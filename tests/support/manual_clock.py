@@ -2,7 +2,7 @@
 
 
 class ManualClock:
-    """A :class:`tfcollective.clock.Clock` that only :meth:`advance` moves."""
+    """A :class:`tfcollective.clock.Clock` that only :meth:`advance` and :meth:`sleep` move."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -14,6 +14,10 @@ class ManualClock:
     def wall(self) -> float:
         """See :class:`tfcollective.clock.Clock`."""
         return self._now
+
+    def sleep(self, seconds: float) -> None:
+        """See :class:`tfcollective.clock.Clock`."""
+        self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         """Moves the time forward by ``seconds`` (>= 0)."""

@@ -52,15 +52,14 @@ from tfcollective.settings import Settings, environ_snapshot, variable, without_
 from tfcollective.timing import TIMING
 
 _LOG = log.get_logger(__name__)
-_STDIN = 0
 _GONE = "lost its launcher and ended its ranks"
 
 _Follow = Callable[[CoordinatorClient, int], None]
 
 
-def main() -> int:
+def main(stdin: int = 0) -> int:
     """What launchers start: settings and orders come over stdin. Returns the exit code."""
-    orders = Orders(_STDIN)
+    orders = Orders(stdin)
     while (line := orders.next()) is None and not orders.ended:
         orders.fill()
     if line is None:

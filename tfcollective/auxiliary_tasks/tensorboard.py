@@ -24,10 +24,10 @@ from tfcollective.log import get_logger
 from tfcollective.processes import end_process, spawn
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.task_specs import TENSORBOARD_LINGER_S
+from tfcollective.timing import TIMING
 
 __all__ = ["EventFollower", "TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
 
-_END_S = 5.0
 _EVENTS_EVERY_S = 5.0
 _POLL_S = 1.0
 _LAST_LINES = 20
@@ -131,7 +131,7 @@ class TensorBoardProcess:
 
     def close(self) -> None:
         """Ends it. A second call does nothing."""
-        end_process(self._process, _END_S)
+        end_process(self._process, TIMING.tensorboard)
         self._output.close()
 
     def __enter__(self) -> TensorBoardProcess:
@@ -166,7 +166,7 @@ class _Output:
         if self._open:
             return self._process.poll()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_END_S)
+            return self._process.wait(TIMING.tensorboard)
         return None
 
     def last_lines(self) -> str:
@@ -176,7 +176,7 @@ class _Output:
     def close(self) -> None:
         """To be called when the process has ended."""
         for thread in self._threads:
-            thread.join(_END_S)
+            thread.join(TIMING.tensorboard)
 
     def _read(self, pipe: IO[bytes]) -> None:
         with pipe:

@@ -102,12 +102,12 @@ def _native_library() -> Finding:
     return Finding.of("native library", lambda: str(_native.load(Settings.load().library).path), remedy)
 
 
-def _gpus() -> Finding:
+def _gpus(timeout: float = _TIMEOUT_S) -> Finding:
     """In a thread that is left behind where the driver or NCCL does not answer: their calls have no deadline."""
     with suppress(FutureTimeoutError):
-        return on_thread(_find_gpus, "tfcollective-gpus").result(_TIMEOUT_S)
+        return on_thread(_find_gpus, "tfcollective-gpus").result(timeout)
     remedy = "see whether nvidia-smi answers; the driver may have to be loaded again, or the host to be restarted"
-    return Finding("GPUs", False, f"the CUDA driver or NCCL gives no answer within {_TIMEOUT_S:g} s", remedy)
+    return Finding("GPUs", False, f"the CUDA driver or NCCL gives no answer within {timeout:g} s", remedy)
 
 
 def _find_gpus() -> Finding:

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tfcollective.control.auth import ConnectionProof
+from tfcollective.timing import TIMING
 
 _TLS_HANDSHAKE = b"\x16"
-# The server limits how long a connection may take to authenticate, and knows when it is slow itself. This is longer.
-_HANDSHAKE_S = 600.0
 # How long (s) a connection that is closed waits for the client's own end of TLS. An idle client does not read it, and
 # nothing depends on it: each reply has its length and its proof. Python 3.10 waits until the client closes.
 _END_OF_TLS: dict[str, Any] = {"ssl_shutdown_timeout": 0.5} if sys.version_info >= (3, 11) else {}
@@ -145,7 +144,7 @@ class Door(asyncio.Protocol):
                 self,
                 self._tls,
                 server_side=True,
-                ssl_handshake_timeout=_HANDSHAKE_S,
+                ssl_handshake_timeout=TIMING.handshake,
                 **_END_OF_TLS,
             )
         except OSError as error:

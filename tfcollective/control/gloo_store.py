@@ -20,6 +20,7 @@ from tfcollective.control.connection_limiter import UnauthenticatedConnectionLim
 from tfcollective.control.state import Refusal
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 _LOG = get_logger(__name__)
@@ -29,7 +30,6 @@ _MAX_BYTES = 64 << 20
 _KEYS_PER_RANK = 8
 _MAX_PROCESS_SETS = 256
 _BODY_S = 5.0
-_THREAD_S = 10.0
 # Connections that ask for nothing: how long each may stay, and how many in addition to one of each rank and scope.
 _SILENCE_S = 10.0
 _MAX_UNAUTHENTICATED = 256
@@ -125,7 +125,7 @@ class GlooStoreServer:
     def __enter__(self) -> GlooStoreServer:
         self._thread.start()
         try:
-            self._endpoint = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_THREAD_S)
+            self._endpoint = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(TIMING.event_loop)
         except (OSError, concurrent.futures.TimeoutError) as error:
             self._end()
             raise CoordinatorError(f"the store for Horovod cannot listen on {self._bind_host}: {error}") from error
@@ -138,9 +138,9 @@ class GlooStoreServer:
         self._end()
 
     def _end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(_THREAD_S)
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(TIMING.event_loop)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_THREAD_S)
+        self._thread.join(TIMING.event_loop)
         self._loop.close()
 
     async def _listen(self) -> Endpoint:

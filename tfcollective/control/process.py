@@ -19,10 +19,9 @@ from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import signal_name
 from tfcollective.processes import end_process, program_of
-from tfcollective.timing import TIMING
+from tfcollective.timing import TIMING, Timing
 from tfcollective.topology import Endpoint
 
-_END_S = 2.0
 _MAX_LINE_BYTES = 1 << 16
 
 
@@ -92,7 +91,7 @@ class CoordinatorProcess:
         except OSError as error:
             raise CoordinatorError(f"cannot start the coordinator: {error}") from error
         try:
-            return cls(process, _introduce(process, config))
+            return cls(process, introduce(process, config))
         except BaseException:
             process.kill()
             process.wait()
@@ -114,31 +113,33 @@ class CoordinatorProcess:
 
     def close(self) -> None:
         """Ends it. A second call does nothing."""
-        end_process(self._process, _END_S)
+        end_process(self._process, TIMING.coordinator)
 
 
-def _introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig) -> Endpoint:
+def introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig, timing: Timing = TIMING) -> Endpoint:
     """Tells the child what to do; where it listens."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
         process.stdin.write(encode_line(config))
     # The others wait as long for rank 0.
-    timeout = max(TIMING.agent_start, config.start_timeout)
+    timeout = max(timing.agent_start, config.start_timeout)
     line = _read_line(process.stdout.fileno(), Deadline.after(timeout))
     try:
         answer = decode(line, CoordinatorAnswer, "the coordinator's answer")
     except ConfigError as error:
-        raise CoordinatorError(f"the coordinator's process (pid {process.pid}) {_fate(process, timeout)}") from error
+        raise CoordinatorError(
+            f"the coordinator's process (pid {process.pid}) {_fate(process, timeout, timing)}"
+        ) from error
     if answer.endpoint is None:
         raise CoordinatorError(answer.error)
     return answer.endpoint
 
 
-def _fate(process: subprocess.Popen[bytes], timeout: float) -> str:
+def _fate(process: subprocess.Popen[bytes], timeout: float, timing: Timing) -> str:
     """What became of a child that has not said where it listens."""
     try:
-        code = process.wait(_END_S)
+        code = process.wait(timing.coordinator)
     except subprocess.TimeoutExpired:
         return f"has not begun to listen within {timeout:g} s: is this machine too busy?"
     how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

@@ -31,6 +31,7 @@ from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
 from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
-_LINGER_S = 1.0
-_SHUTDOWN_S = 0.2
-_THREAD_TIMEOUT_S = 10.0
 _MAX_UNAUTHENTICATED = 128
 _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
 _BACKLOG = 4096
@@ -155,7 +153,7 @@ class CoordinatorServer:
             return
         self._on_thread(self._shut_down())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_THREAD_TIMEOUT_S)
+        self._thread.join(TIMING.event_loop)
         self._loop.close()
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
@@ -183,9 +181,9 @@ class CoordinatorServer:
             work.close()
             raise CoordinatorError("the coordinator does not run")
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_THREAD_TIMEOUT_S)
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMING.event_loop)
         except concurrent.futures.TimeoutError as error:
-            raise CoordinatorError(f"the coordinator's thread did not answer in {_THREAD_TIMEOUT_S:g} s") from error
+            raise CoordinatorError(f"the coordinator's thread did not answer in {TIMING.event_loop:g} s") from error
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class CoordinatorServer:
             self._serve,
             request_factory=partial(_request, loop),
             access_log=None,
-            lingering_time=_LINGER_S,
+            lingering_time=TIMING.lingering,
             logger=self._refusals.as_logger(),
         )
         self._certificate = _certificate_for(self._options)
@@ -234,7 +232,7 @@ class CoordinatorServer:
         if self._http is not None:
             await asyncio.sleep(0)  # requests that have come are being answered, not dropped, after this
             self._http.pre_shutdown()
-            await self._http.shutdown(_SHUTDOWN_S)
+            await self._http.shutdown(TIMING.last_requests)
         for door in list(self._doors.values()):  # those that HTTP has not begun to serve
             if door.transport is not None:
                 door.transport.abort()
@@ -242,7 +240,7 @@ class CoordinatorServer:
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left, timeout=_LINGER_S)
+            await asyncio.wait(left, timeout=TIMING.lingering)
 
     def _note_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What the event loop itself could not do, for example accept a connection for want of descriptors."""

@@ -116,14 +116,15 @@ class _Gathering:
         while True:
             self._take_in(enrolled(self.client, _POLL_S, self.seen))
             now = time.monotonic()
-            if now - looked >= _LOOK_S:  # not whenever one more has come: there may be a thousand
+            late = now - began > timeout
+            if late or now - looked >= _LOOK_S:  # not whenever one more has come: there may be a thousand
                 looked = now
                 self.gone = {one.number for one in self.arrivals if self._has_gone(one.number)}
             here = tuple(one for one in self.arrivals if one.number not in self.gone)
             if len(here) >= len(self.names) or stopped():
                 return here[: len(self.names)]
             self._check_events()
-            if now - began > timeout:
+            if late:
                 raise RendezvousError(self._describe(here, f"came within {timeout:g} s", self.provider.advice))
             if now > tell_at and self.provider.others_may_come:
                 sys.stderr.write(f"tfcollective: waiting for agents: {self._describe(here, 'are here')}\n")

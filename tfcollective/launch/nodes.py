@@ -47,10 +47,14 @@ class Node:
         facts: what it has said of itself.
         client: for waiting, and for orders where there is no pipe.
         provider: where it comes from.
+        order: see :class:`Timing`.
     """
 
-    def __init__(self, facts: NodeFacts, client: CoordinatorClient, provider: NodeProvider) -> None:
+    def __init__(
+        self, facts: NodeFacts, client: CoordinatorClient, provider: NodeProvider, order: float = TIMING.order
+    ) -> None:
         self.facts = facts
+        self._order = order
         self._end_key = end_key(facts.number)
         self._client = client
         self._provider = provider
@@ -106,7 +110,7 @@ class Node:
         again = self._stop_by is not None
         if again and not (command.cause is StopCause.REQUEST and command.signal == signal.SIGINT):
             return
-        limit = TIMING.order + (TIMING.stop_again if again else stop_limit(command, self._grace))
+        limit = self._order + (TIMING.stop_again if again else stop_limit(command, self._grace))
         by = time.monotonic() + limit
         if self._stop_by is None or by < self._stop_by:
             self._stop_limit, self._stop_by = limit, by
@@ -203,7 +207,7 @@ class Agents:
         side: those that have auxiliary tasks only: what happens to them is none of the others' business.
 
     Attributes:
-        side_failures: what happened to those of ``side`` that did not end in order, by their place in it.
+        side_failures: what happened to those of ``side`` that did not end in order.
     """
 
     def __init__(self, agents: Sequence[Node], side: Sequence[Node] = ()) -> None:
@@ -214,7 +218,7 @@ class Agents:
         self._ended: set[Node] = set()
         self._requested = False
         self._aborted = False
-        self.side_failures: dict[int, str] = {}
+        self.side_failures: dict[Node, str] = {}
 
     def stop(self, number: int) -> None:
         """A person or a platform asks for the end, with this signal: each agent is asked once, and again only when
@@ -242,10 +246,9 @@ class Agents:
         failure = agent.wait()
         with self._lock:
             self._ended.add(agent)
-        place = next((place for place, one in enumerate(self._side) if agent is one), None)
-        if place is not None:
+        if agent in self._side:
             if failure is not None:
-                self.side_failures[place] = failure.message
+                self.side_failures[agent] = failure.message
                 _LOG.warning("%s: training goes on without it", failure.message)
             return
         if failure is not None:

@@ -25,10 +25,22 @@ from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import Gate, forward_signals
 from tfcollective.settings import variable
 
-__all__ = ["Assignment", "NodesRun", "by_name", "client_of", "end_processes_of", "run_job_on", "run_on_nodes"]
+__all__ = [
+    "Assign",
+    "Assignment",
+    "Enrolment",
+    "NodesRun",
+    "by_name",
+    "client_of",
+    "end_processes_of",
+    "run_job_on",
+    "run_on_nodes",
+]
 
 _LOOK_S = 0.5
-_START_S = 60.0
+_START_S = 60.0  # of Python, at least
+_WAIT_S = 2.0
+_ROUNDS = 3  # a process may start another while we look
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,27 @@ class Assignment:
     parts: tuple[tuple[NodeFacts, tuple[WorkerPlan, ...]], ...]
 
 
+Assign = Callable[[Sequence[NodeFacts]], Assignment]
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """How the nodes of a job come, where that does not follow from its plan.
+
+    Attributes:
+        names: the nodes to ask for; None: the hosts of the plan.
+        assign: which node runs what, once they are there; None: what the plan says of the host with its name.
+        timeout: how long (s) they may take; None: as long as the ranks' start may take, and a minute at least, because
+            it takes a while to start Python.
+        port: where they find the coordinator; 0: any free one.
+    """
+
+    names: Sequence[str] | None = None
+    assign: Assign | None = None
+    timeout: float | None = None
+    port: int = 0
+
+
 @dataclass(frozen=True)
 class NodesRun:
     """How a job on nodes ended, and its nodes."""
@@ -47,7 +80,7 @@ class NodesRun:
     nodes: tuple[Node, ...]
 
 
-def by_name(plan: Plan) -> Callable[[Sequence[NodeFacts]], Assignment]:
+def by_name(plan: Plan) -> Assign:
     """Every node runs what the plan says of the host with its name."""
     return lambda found: Assignment(plan, tuple((facts, plan.on(facts.name)) for facts in found))
 
@@ -63,11 +96,8 @@ def run_job_on(
     plan: Plan,
     *,
     bind_host: str,
-    bind_port: int = 0,
+    enrolment: Enrolment = Enrolment(),
     observer: Callable[[JobView], None] | None = None,
-    names: Sequence[str] | None = None,
-    assign: Callable[[Sequence[NodeFacts]], Assignment] | None = None,
-    timeout: float | None = None,
     stop_signals: Sequence[int] = (),
 ) -> JobOutcome:
     """Runs a job whose coordinator is in this process, to its end.
@@ -77,18 +107,14 @@ def run_job_on(
         spec: what to run.
         plan: its processes.
         bind_host: the address on which agents and ranks reach the coordinator.
-        bind_port: the port; 0: any free one.
+        enrolment: how its nodes come, where that does not follow from the plan.
         observer: see :class:`Launcher`.
-        names: the nodes to ask for; None: the hosts of the plan.
-        assign: which node runs what, once they are there; None: what the plan says of the host with its name.
-        timeout: how long (s) the nodes may take to come; None: as long as the ranks' start may take, and
-            a minute at least: it takes a while to start Python.
         stop_signals: see :meth:`Launcher.run`.
     """
-    names = plan.hosts if names is None else names
-    timeout = max(_START_S, spec.start_timeout) if timeout is None else timeout
+    names = plan.hosts if enrolment.names is None else enrolment.names
+    timeout = max(_START_S, spec.start_timeout) if enrolment.timeout is None else enrolment.timeout
     with (
-        Job(spec, plan, bind_host=bind_host, bind_port=bind_port, observer=observer) as job,
+        Job(spec, plan, bind_host=bind_host, bind_port=enrolment.port, observer=observer) as job,
         client_of(job, len(names)) as client,
         provide(job) as provider,
     ):
@@ -103,7 +129,8 @@ def run_job_on(
             )
             for name in names
         ]
-        return run_on_nodes(job, client, provider, requests, assign or by_name(plan), stop_signals=stop_signals).outcome
+        assign = enrolment.assign or by_name(plan)
+        return run_on_nodes(job, client, provider, requests, assign, stop_signals=stop_signals).outcome
 
 
 def run_on_nodes(
@@ -111,7 +138,7 @@ def run_on_nodes(
     client: CoordinatorClient,
     provider: NodeProvider,
     requests: Sequence[NodeSettings],
-    assign: Callable[[Sequence[NodeFacts]], Assignment],
+    assign: Assign,
     *,
     python: str = sys.executable,
     stop_signals: Sequence[int] = (),
@@ -122,16 +149,14 @@ def run_on_nodes(
     ``python`` is the launcher's interpreter, for which each node takes its own; ``earlier`` are signals that came
     before. Raises LaunchError and RendezvousError when the nodes do not come.
     """
-    agents: Agents | None = None
-
-    def stop_agents(number: int) -> None:
-        assert agents is not None
-        agents.stop(number)
-
-    stop = Gate(stop_agents)  # opened when there are some
+    stop = Gate()
     for number in earlier:
         stop(number)
     with forward_signals(stop_signals, stop) as received:
+
+        def signals() -> list[int]:
+            return [*earlier, *received]
+
         provider.request(requests)
         found = gather(
             client,
@@ -139,38 +164,39 @@ def run_on_nodes(
             [one.name for one in requests],
             timeout=requests[0].timeout,
             host_timeout=job.spec.host_timeout,
-            stopped=lambda: bool(received or earlier),
+            stopped=lambda: bool(signals()),
         )
-        if received or earlier:
-            for facts in found:
-                _dismiss(facts, client, provider, "the job was stopped before it began")
-            return NodesRun(JobOutcome((), initialised=True, stopped_by=[*earlier, *received][0]), ())
+        if signals():
+            _dismiss(found, client, provider, "the job was stopped before it began")
+            return NodesRun(JobOutcome((), initialised=True, stopped_by=signals()[0]), ())
         assignment = assign(found)
         job.replace_plan(assignment.plan)
-        parts = [(Node(facts, client, provider), workers) for facts, workers in assignment.parts if workers]
-        nodes = tuple(node for node, _ in parts)
-        side = [part for part in parts if all(one.is_auxiliary_task for one in part[1])]
-        agents = Agents([node for node, _ in parts if node not in dict(side)], [node for node, _ in side])
-        for facts in found:
-            if facts.number not in {node.facts.number for node in nodes}:
-                _dismiss(facts, client, provider, "there are fewer ranks than agents: this one is not needed")
-        for node, workers in parts:
+        parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
+        side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
+        agents = Agents([node for node in parts if node not in side], side)
+        _dismiss(
+            [facts for facts in found if facts.number not in {node.facts.number for node in parts}],
+            client,
+            provider,
+            "there are fewer ranks than agents: this one is not needed",
+        )
+        for node, workers in parts.items():
             node.begin(job, workers, python)
-        with every(_LOOK_S, partial(_look, provider, nodes), "tfc-events"):
-            stop.open()
+        with every(_LOOK_S, partial(_look, provider, tuple(parts)), "tfc-events"):
+            stop.open(agents.stop)
             failure = agents.wait(lambda: job.failed)
     if failure is not None:
         end_processes_of(job.job_id)
-    lost = any(node.lost for node in nodes if node not in dict(side))
-    side_failures = {str(one.task): why for place, why in agents.side_failures.items() for one in side[place][1]}
-    outcome = job.outcome([*earlier, *received], failure, host_lost=lost, side_failures=side_failures)
-    return NodesRun(outcome, nodes)
+    lost = any(node.lost for node in parts if node not in side)
+    side_failures = {str(one.task): why for node, why in agents.side_failures.items() for one in parts[node]}
+    return NodesRun(job.outcome(signals(), failure, host_lost=lost, side_failures=side_failures), tuple(parts))
 
 
-def _dismiss(facts: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
-    """Tells an agent that it may go; one that the launcher holds a pipe to goes when that is closed."""
-    if provider.orders(facts.name) is None:
-        refuse(facts, client, provider, why)
+def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
+    """Tells agents that they may go; one that the launcher holds a pipe to goes when that is closed."""
+    for facts in found:
+        if provider.orders(facts.name) is None:
+            refuse(facts, client, provider, why)
 
 
 def _look(provider: NodeProvider, nodes: Sequence[Node]) -> None:
@@ -181,10 +207,6 @@ def _look(provider: NodeProvider, nodes: Sequence[Node]) -> None:
                 node.went(event)
     for node in nodes:
         node.look()
-
-
-_WAIT_S = 2.0
-_ROUNDS = 3  # a process may start another while we look
 
 
 def end_processes_of(job_id: str) -> int:

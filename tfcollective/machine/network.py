@@ -108,7 +108,7 @@ def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpo
     return {task: Endpoint(host, port) for task, port in zip(tasks, free_ports(host, len(tasks)), strict=True)}
 
 
-def free_ports(host: str, count: int) -> list[int]:
+def free_ports(host: str, count: int, among: Sequence[int] = _PORTS) -> list[int]:
     """So many ports of ``host``, an address of this machine, that are free now: for servers that take a port and no
     socket, as TensorFlow's do. Raises LaunchError.
 
@@ -116,7 +116,7 @@ def free_ports(host: str, count: int) -> list[int]:
     process gets one by accident between our choice and the server's start.
     """
     # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
-    ports = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    ports = random.SystemRandom().sample(among, len(among))
     found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))
     if len(found) < count:
         raise LaunchError(f"there are no {count} free ports on {host} for TF_CONFIG")

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 
 from tfcollective.communicator import CommunicatorInfo
+from tfcollective.timing import TIMING
 
-GRACE_S = 1.0
 _STOP = 0  # no signal has this number
 
 
@@ -32,9 +32,16 @@ class InterruptWatch:
     Args:
         snapshot: the communicator's state.
         abort: ends its operations; takes the cause.
+        stuck_after: how long (s) an operation may stand still.
     """
 
-    def __init__(self, snapshot: Callable[[], CommunicatorInfo], abort: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        snapshot: Callable[[], CommunicatorInfo],
+        abort: Callable[[str], None],
+        stuck_after: float = TIMING.stuck,
+    ) -> None:
+        self._stuck_after = stuck_after
         self._snapshot = snapshot
         self._abort = abort
         self._read_end = self._write_end = -1
@@ -90,7 +97,7 @@ class InterruptWatch:
 
     def _free_main_thread(self) -> None:
         before = self._snapshot()
-        if self._stopped.wait(GRACE_S):
+        if self._stopped.wait(self._stuck_after):
             return
         if is_stuck(before, self._snapshot()):
             self._abort("KeyboardInterrupt")

@@ -19,6 +19,7 @@ from tfcollective.runtime.engine import JoinResult, TensorFlowOps, closed_on_err
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members
 from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
 from tfcollective.tasks import PS
+from tfcollective.timing import TIMING
 from tfcollective.topology import SINGLE, World
 
 if TYPE_CHECKING:
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 # As a rule all ranks are connected before this, and the coordinator is not asked.
 _QUIET_S = 0.3
-# A rank that was connected to the lost one finds that out by itself, and its error says more.
-_OWN_ERROR_S = 0.2
 
 
 def call_watched(
-    call: Callable[[], _Result], find_lost: Callable[[], tuple[int, str] | None], deadline: Deadline
+    call: Callable[[], _Result],
+    find_lost: Callable[[], tuple[int, str] | None],
+    deadline: Deadline,
+    *,
+    quiet: float = _QUIET_S,
+    own_error: float = TIMING.own_error,
 ) -> _Result:
     """Runs a native call that waits for other ranks on another thread: Ctrl-C ends the wait at once, and so does the
     end of a rank. The native library knows neither, as long as a process has not connected.
@@ -42,6 +46,8 @@ def call_watched(
         find_lost: blocks for a while; gives (rank, what happened) once a rank has ended. Called only when ``call``
             takes long.
         deadline: of ``call`` itself. What ends after it ends because of it, and ``call`` knows who was missing.
+        quiet: how long (s) ``call`` may take before the coordinator is asked.
+        own_error: how long (s) an error of ``call`` itself is waited for once a rank has ended.
 
     Raises:
         PeerLostError: a rank has ended meanwhile.
@@ -50,10 +56,10 @@ def call_watched(
     connecting = on_thread(call, "tfcollective-connect")
 
     def watch() -> tuple[int, str] | None:
-        while not wait([connecting], _QUIET_S).done:
+        while not wait([connecting], quiet).done:
             lost = _asked(find_lost)
             if lost is not None:
-                wait([connecting], _OWN_ERROR_S)
+                wait([connecting], own_error)
                 return lost
         return None
 

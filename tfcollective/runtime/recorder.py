@@ -15,14 +15,13 @@ from tfcollective.communicator import Communicator
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
 from tfcollective.timeline import RankTimeline, check_writable, summarise, summary_text, trace_document
+from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
 
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
 
 CAPACITY = 100_000
-_GATHER_S = 5.0
-_BROKEN_GATHER_S = 1.0
 _CLOCK_SAMPLES = 8
 _LOG = get_logger(__name__)
 _ordinals = itertools.count()
@@ -79,7 +78,7 @@ class TimelineRecorder:
     def _receive(self) -> list[RankTimeline]:
         if self._client is None:
             return []
-        deadline = Deadline.after(_BROKEN_GATHER_S if self._communicator.info().broken else _GATHER_S)
+        deadline = Deadline.after(TIMING.timeline_broken if self._communicator.info().broken else TIMING.timeline)
         found = []
         for rank in range(1, self._placement.size):
             data = self._client.get_blob(self._blob(rank), timeout=deadline.remaining())

@@ -166,16 +166,18 @@ def _start(config: CoordinatorConfig) -> CoordinatorProcess:
 # ---- the others -----------------------------------------------------------------------------------------------------
 
 
-def _await_coordinator(endpoint: Endpoint, key: bytes, identity: Identity, settings: Settings) -> None:
+def _await_coordinator(
+    endpoint: Endpoint, key: bytes, identity: Identity, settings: Settings, remind: float = TIMING.remind
+) -> None:
     """Until it answers: rank 0 may start late, and so may its name."""
     timeout, first = settings.start_timeout, identity.trainers[0]
-    next_word = Deadline.after(TIMING.remind)
+    next_word = Deadline.after(remind)
 
     def note(error: CoordinatorError) -> None:
         nonlocal next_word
         if next_word.expired():
             _LOG.warning("waiting for %s (rank 0): %s", first, error)
-            next_word = Deadline.after(TIMING.remind)
+            next_word = Deadline.after(remind)
 
     retry = Retry(timeout, tries=1, first_pause=_FIRST_PAUSE_S, errors=(CoordinatorUnreachableError,), note=note)
     with CoordinatorClient(endpoint, key, identity.job_id, encryption=settings.encryption) as client:

@@ -19,6 +19,7 @@ from tfcollective.launch.launcher import JobOutcome, Launcher, find_launcher
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.task_specs import single_server_topology
+from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 
 __all__ = ["Metrics", "run_on_yarn"]
@@ -68,7 +69,7 @@ def run_on_yarn(
     cuda_runtime_hdfs_path: str | None = None,
     python: str | None = None,
     pack: Mapping[str, Any] | None = None,
-    allocation_timeout: float = 600.0,
+    allocation_timeout: float = TIMING.allocation,
     launcher: str = _YARN,
     **options: Any,
 ) -> Metrics:

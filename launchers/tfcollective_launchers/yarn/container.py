@@ -12,19 +12,19 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.platform_side import serve_container
 from tfcollective.launch.provider import NodeSettings, wait_for_key
 from tfcollective.log import get_logger
+from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import KEY_FILE
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 
 _LOG = get_logger(__name__)
 _CALL_S = 10.0
 _POLL_S = 0.25
-_MARGIN_S = 60.0  # the master gives up first, and says why
 
 
 def main() -> int:
     """``container NAME SECONDS INTERPRETER``: what it is called, how long all containers may take to come, and what
     ranks are to run: inside a pex, ``sys.executable`` may be an interpreter that does not find the packages."""
-    name, timeout, interpreter = sys.argv[1], float(sys.argv[2]) + _MARGIN_S, sys.argv[3]
+    name, timeout, interpreter = sys.argv[1], float(sys.argv[2]) + TIMING.container_margin, sys.argv[3]
     try:
         coordinator = _find_coordinator(application_client(import_skein()), timeout)
         key = wait_for_key(Path(KEY_FILE), 0.0)

@@ -7,13 +7,13 @@ import math
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
 from tfcollective.job_keys import new_key
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
@@ -26,6 +26,7 @@ from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
 from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
+from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn import records
 from tfcollective_launchers.yarn.application import (
     CALL_FILE,
@@ -45,8 +46,6 @@ from tfcollective_launchers.yarn.table import render_table
 
 _LOG = get_logger(__name__)
 _POLL_S = 0.5
-_END_S = 40.0
-_MASTER_S = 180.0  # from its registration with YARN on; its Python may have to unpack itself
 _TOKENS = "HADOOP_TOKEN_FILE_LOCATION"
 _APPLICATION = re.compile(r"application_\d+_\d+")
 _MASTER_LOG = "application.driver.log"
@@ -116,9 +115,9 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
         """See :class:`JobManager`."""
         with YarnClient.start() as yarn:
             yarn.kill(job)
-            state = yarn.wait_for_end(job, _END_S)
+            state = yarn.wait_for_end(job, TIMING.application_end)
         if not state.ended:
-            raise LaunchError(f"{job} is still {state.state.lower()} {_END_S:g} s after it was killed")
+            raise LaunchError(f"{job} is still {state.state.lower()} {TIMING.application_end:g} s after it was killed")
         records.forget(job)
 
 
@@ -193,7 +192,16 @@ def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
 class _Submitted:
     """An application while this process looks after it."""
 
-    def __init__(self, yarn: YarnClient, hosted: HostedJob, options: YarnOptions) -> None:
+    def __init__(
+        self,
+        yarn: YarnClient,
+        hosted: HostedJob,
+        options: YarnOptions,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Callable[[str, bytes], HostedClient] = HostedClient,
+    ) -> None:
+        self._clock = clock
+        self._connect = connect
         self._yarn = yarn
         self._hosted = hosted
         self._options = options
@@ -230,12 +238,12 @@ class _Submitted:
         records.forget(self._app_id)
         self._yarn.kill(self._app_id)
         # YARN knows: a second Ctrl-C ends the wait.
-        state = self._yarn.wait_for_end(self._app_id, _END_S, lambda: len(received) > 1)
+        state = self._yarn.wait_for_end(self._app_id, TIMING.application_end, lambda: len(received) > 1)
         return Submission(self._app_id, HostedOutcome(_stopped_by(received), ()), state)
 
     def _follow(self, coordinator: str, stop_signals: Sequence[int], received: Sequence[int]) -> HostedOutcome:
         hosted = self._hosted
-        with HostedClient(coordinator, hosted.key) as client:
+        with self._connect(coordinator, hosted.key) as client:
             results = hosted.spec.call is not None
             return client.follow(hosted.plan, self._gone, stop_signals, results=results, earlier=received)
 
@@ -252,12 +260,12 @@ class _Submitted:
         """Sees to it that the application ends after its job; how it did by itself. What became of the job is known: a
         ResourceManager that is away does not change it."""
         try:
-            state = self._yarn.wait_for_end(self._app_id, _END_S)
+            state = self._yarn.wait_for_end(self._app_id, TIMING.application_end)
             if state.ended:
                 return state
             _LOG.warning("%s is still %s after its job: killing it", self._app_id, state.state)
             self._yarn.kill(self._app_id)
-            self._yarn.wait_for_end(self._app_id, _END_S)
+            self._yarn.wait_for_end(self._app_id, TIMING.application_end)
         except SkeinError as error:
             _LOG.warning("its job is over, but YARN does not say that %s has ended: %s", self._app_id, error)
             self._kill()
@@ -274,13 +282,13 @@ class _Submitted:
 
     def _find_coordinator(self, received: Sequence[int]) -> str | None:
         """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
-        deadline = time.monotonic() + self._options.allocation_timeout
+        deadline = self._clock.monotonic() + self._options.allocation_timeout
         running_by = 0.0
         said = ""
         while not received:
             state = self._state_by(deadline)
             if state is None:
-                time.sleep(_POLL_S)  # no notice comes when the ResourceManager is back
+                self._clock.sleep(_POLL_S)  # no notice comes when the ResourceManager is back
                 continue
             if state.state != said:
                 said = state.state
@@ -288,13 +296,13 @@ class _Submitted:
             if state.ended:
                 raise LaunchError(self._describe_end(state))
             if state.state == "RUNNING":
-                deadline = running_by = running_by or time.monotonic() + _MASTER_S
+                deadline = running_by = running_by or self._clock.monotonic() + TIMING.master
                 found = self._yarn.endpoint(self._app_id, self._security)
                 if found is not None:
                     return None if received else found
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise RendezvousError(self._describe_wait(state))
-            time.sleep(_POLL_S)  # YARN has no call that waits
+            self._clock.sleep(_POLL_S)  # YARN has no call that waits
         return None
 
     def _state_by(self, deadline: float) -> AppState | None:
@@ -302,7 +310,7 @@ class _Submitted:
         try:
             state = self._yarn.state(self._app_id)
         except SkeinError as error:
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise
             _LOG.log(logging.DEBUG if self._away else logging.WARNING, "yarn: %s", error)  # once each time
             self._away = True
@@ -327,7 +335,7 @@ class _Submitted:
 
     def _describe_wait(self, state: AppState) -> str:
         if state.state == "RUNNING":
-            return f"{self._app_id}: its master runs, but has not started the coordinator within {_MASTER_S:g} s"
+            return f"{self._app_id}: its master runs, but has not started the coordinator within {TIMING.master:g} s"
         what = f"{self._app_id} is {state.state.lower()} after {self._options.allocation_timeout:g} s"
         need = f"{self._options.master_memory_mib} MiB in the queue {state.queue}"
         said = f"; YARN says: {state.why}" if state.why else ""
@@ -353,7 +361,7 @@ class _Submitted:
             records.forget(self._app_id)
             if self._kill():
                 with suppress(LaunchError):
-                    self._yarn.wait_for_end(self._app_id, _END_S)
+                    self._yarn.wait_for_end(self._app_id, TIMING.application_end)
             raise
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective import log
-from tfcollective.clock import poll
+from tfcollective.clock import SYSTEM_CLOCK, Clock, poll
 from tfcollective.codec import decode
 from tfcollective.errors import TfCollectiveError
 from tfcollective.exit_codes import ExitCode
@@ -24,14 +23,13 @@ from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
 from tfcollective.log import get_logger
 from tfcollective.machine.network import choose_address, interface_addresses
 from tfcollective.settings import environ_snapshot
+from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, Request
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 
 _LOG = get_logger(__name__)
-_CALL_S = 20.0
 _TAIL_LINES = 20
-_END_KNOWN_S = 8.0
 _ASK_S = 2.0
 _OVER = ("FAILED", "KILLED", "SUCCEEDED")
 _MAX_DIAGNOSTICS = 4000
@@ -86,8 +84,16 @@ def _finish(platform: SkeinPlatform, ended: HostedOutcome) -> int:
 class SkeinPlatform(ContainerProvider):
     """skein's application, as the master asks it."""
 
-    def __init__(self, app: Any, wanted: Sequence[Request]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        wanted: Sequence[Request],
+        clock: Clock = SYSTEM_CLOCK,
+        end_known: float = TIMING.container_end,
+    ) -> None:
         self._app = app
+        self._clock = clock
+        self._end_known = end_known
         self._wanted = {request.name: request for request in wanted}
         self._user = environ_snapshot().get("USER", "")
         self._reported: set[str] = set()
@@ -99,13 +105,13 @@ class SkeinPlatform(ContainerProvider):
         def put() -> None:
             self._app.kv[ENDPOINT_KEY] = nodes[0].coordinator.encode()
 
-        within(_CALL_S, "telling where the coordinator is", put)
+        within(TIMING.platform_call, "telling where the coordinator is", put)
 
     def events(self) -> Sequence[Went]:
-        """See :class:`NodeProvider`. skein itself hears from YARN every 5 s."""
-        if time.monotonic() - self._asked < _ASK_S:
+        """See :class:`NodeProvider`."""
+        if self._clock.monotonic() - self._asked < _ASK_S:
             return ()
-        self._asked = time.monotonic()
+        self._asked = self._clock.monotonic()
         over = {name: one for name, one in self._containers(_OVER).items() if name not in self._reported}
         self._reported.update(over)
         return [Went(name, f"was ended{_how(one)}", self._end_of_log(name, one)) for name, one in over.items()]
@@ -133,7 +139,7 @@ class SkeinPlatform(ContainerProvider):
                 return None
             return f"was ended (exit code {end[0]}{': ' + end[1] if end[1] else ''})"
 
-        return poll(look, _END_KNOWN_S, 0.5) or None  # skein hears from YARN every 5 s
+        return poll(look, self._end_known, 0.5) or None
 
     def places(self) -> Mapping[str, tuple[str, str]]:
         """See :class:`ContainerProvider`."""
@@ -148,11 +154,13 @@ class SkeinPlatform(ContainerProvider):
     def end(self, status: str, diagnostics: str) -> None:
         """Ends the application, and this process with it."""
         with suppress(Exception):  # it may end us before it has answered
-            within(_CALL_S, "ending the application", lambda: self._app.shutdown(status, diagnostics))
+            within(TIMING.platform_call, "ending the application", lambda: self._app.shutdown(status, diagnostics))
 
     def _containers(self, states: Sequence[str]) -> dict[str, Any]:
         try:
-            found = within(_CALL_S, "asking for containers", lambda: self._app.get_containers(states=states))
+            found = within(
+                TIMING.platform_call, "asking for containers", lambda: self._app.get_containers(states=states)
+            )
         except Exception as error:  # noqa: BLE001  skein raises many kinds, and the job can go on without
             _LOG.warning("yarn: %s", error)
             return {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective.task_specs import memory_in_mib
+from tfcollective.timing import TIMING
 
 _ACL_LISTS = ("view_users", "view_groups", "modify_users", "modify_groups", "ui_users")
 
@@ -45,7 +46,7 @@ class YarnOptions:
     acls: Any = None
     file_systems: tuple[str, ...] = ()
     pre_script_hook: str = ""
-    allocation_timeout: float = 600.0
+    allocation_timeout: float = TIMING.allocation
     detach: bool = False
     master_memory: int | str = "1 GiB"
     master_vcores: int = 1

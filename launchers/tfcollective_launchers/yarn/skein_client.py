@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfcollective.clock import Deadline, on_thread
+from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
+from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
 
@@ -25,7 +25,6 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 ENDPOINT_KEY = "tfcollective/coordinator"
 ENDED = ("FINISHED", "FAILED", "KILLED")
-_START_S = 120.0
 _CALL_S = 60.0
 _LOOK_S = 0.5
 _LATE_S = 10.0
@@ -118,9 +117,21 @@ class AppState:
 class YarnClient:
     """The submitter's connection to YARN: a Java process of skein's that ends with it."""
 
-    def __init__(self, client: Any, skein: Any) -> None:
+    def __init__(
+        self,
+        client: Any,
+        skein: Any,
+        clock: Clock = SYSTEM_CLOCK,
+        start: float = TIMING.submission,
+        late: float = _LATE_S,
+    ) -> None:
+        """``late`` is how long (s) skein's process lives on to see what became of an application that took longer than
+        ``start`` to submit."""
         self._client = client
         self._skein = skein
+        self._clock = clock
+        self._start = start
+        self._late = late
 
     @classmethod
     @contextmanager
@@ -137,7 +148,7 @@ class YarnClient:
             try:
                 yield cls(client, skein)
             finally:
-                _end_driver(client)
+                end_driver(client)
 
     def nodes(self) -> tuple[NodeView, ...]:
         """The nodes that run."""
@@ -181,11 +192,11 @@ class YarnClient:
         if cancelled():
             return None
         submission = _Submission(self._client, spec)
-        limit = _START_S + sum(map(_size, set(_sources(document)))) / _LEAST_BYTES_PER_S
+        limit = self._start + upload_time(document)
         try:
             return self._call("submitting the application", submission.make, limit, cancelled), security
         except SkeinError:
-            submission.give_up(_LATE_S)
+            submission.give_up(self._late)
             if cancelled():
                 return None
             raise
@@ -228,19 +239,19 @@ class YarnClient:
     def wait_for_end(self, app_id: str, seconds: float, cancelled: Callable[[], bool] = lambda: False) -> AppState:
         """Its state once it has ended, or after that time or as soon as it is ``cancelled()``. Raises SkeinError when
         YARN does not say."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline.after(seconds, self._clock)
         level = logging.WARNING
         while True:
             try:
                 state = self.state(app_id)
-                if state.ended or cancelled() or time.monotonic() > deadline:
+                if state.ended or cancelled() or deadline.expired(self._clock):
                     return state
             except SkeinError as error:
-                if cancelled() or time.monotonic() > deadline:
+                if cancelled() or deadline.expired(self._clock):
                     raise
                 _LOG.log(level, "yarn: %s", error)
                 level = logging.DEBUG
-            time.sleep(0.25)  # YARN has no call that waits
+            self._clock.sleep(0.25)  # YARN has no call that waits
 
     def _call(
         self, what: str, work: Callable[[], _T], seconds: float = _CALL_S, cancelled: Callable[[], bool] = lambda: False
@@ -307,7 +318,7 @@ def _java_home_is_good() -> bool:
 def _start_driver(skein: Any, log: Path) -> Any:
     try:
         return within(
-            _START_S,
+            TIMING.submission,
             "starting skein's Java process",
             lambda: skein.Client(security=skein.Security.new_credentials(), log=str(log)),
         )
@@ -317,10 +328,10 @@ def _start_driver(skein: Any, log: Path) -> Any:
         raise LaunchError(f"{text}\nsee `tfcollective check --launcher yarn`") from error
 
 
-def _end_driver(client: Any) -> None:
-    """Skein waits for its Java process without end."""
+def end_driver(client: Any, seconds: float = _CLOSE_S) -> None:
+    """Ends skein's Java process, for which skein itself waits without end; kills it after so many seconds."""
     try:
-        within(_CLOSE_S, "ending skein's Java process", client.close)
+        within(seconds, "ending skein's Java process", client.close)
     except Exception as error:  # noqa: BLE001  what was to be done is done
         _LOG.info("yarn: %s", error)
         process = getattr(client, "_proc", None)
@@ -330,6 +341,11 @@ def _end_driver(client: Any) -> None:
 
 def _amount(resources: Any) -> Amount:
     return Amount(resources.memory, resources.vcores, resources.gpus)
+
+
+def upload_time(document: object) -> float:
+    """How long (s) the files on this machine that a description of an application names may take to be sent."""
+    return sum(map(_size, set(_sources(document)))) / _LEAST_BYTES_PER_S
 
 
 def _sources(document: object) -> Iterator[str]:

@@ -9,11 +9,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from launching import until
 from patience import within
 
-from tfcollective.agent import main as agent_main
 from tfcollective.agent import node
-from tfcollective.agent.main import Supervision, serve
+from tfcollective.agent.main import Supervision, main, serve
 from tfcollective.agent.orders import Interrupts, Orders
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import (
@@ -99,11 +99,9 @@ def test_orders_that_are_none_reach_the_launcher(server, client, key):
     assert "configuration cannot be read" in client.get(end_key(0)).value["failure"]
 
 
-def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, monkeypatch):
+def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, caplog):
     """A launcher that was killed has left its file; the next one replaces it."""
     path = tmp_path / "key"
-    refused = threading.Event()
-    monkeypatch.setattr(node._LOG, "warning", lambda *arguments: refused.set())
     stale = new_key()
     path.write_text(stale.hex())
     path.chmod(0o600)
@@ -112,7 +110,7 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, mo
         target=lambda: found.append(node.enroll(settings(server, stale), "127.0.0.1", path, time.sleep)), daemon=True
     )
     thread.start()
-    assert refused.wait(within(30))
+    until(lambda: "Waiting for another key" in caplog.text, 30)
     path.unlink()
     with pytest.raises(ConfigError):
         node.read_key(node.Settings(key_file=str(path)))
@@ -228,10 +226,9 @@ def test_words_that_are_no_order_are_passed_over(watched):
     assert watched.run() == End(None, None)
 
 
-def test_an_agent_whose_launcher_dies_at_birth_ends_at_once(monkeypatch):
+def test_an_agent_whose_launcher_dies_at_birth_ends_at_once():
     reader, writer = os.pipe()
-    monkeypatch.setattr(agent_main, "_STDIN", reader)
     with os.fdopen(reader), os.fdopen(writer, "wb", buffering=0) as launcher:
         launcher.write(encode_line(NodeSettings("127.0.0.1:9", "ab" * 32, "here", ("lo",))))
         launcher.close()
-        assert agent_main.main() == 75
+        assert main(reader) == 75

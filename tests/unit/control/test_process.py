@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control import process as coordinator_process
-from tfcollective.control.process import CoordinatorConfig
+from tfcollective.control.process import CoordinatorConfig, introduce
 from tfcollective.errors import CoordinatorError
 from tfcollective.timing import TIMING
 
@@ -20,15 +19,13 @@ CONFIG = CoordinatorConfig("j", "ab" * 16, ("worker:0",), 0.01, "127.0.0.1", 0, 
         ("import time; time.sleep(600)", r"has not begun to listen within 0\.01 s: is this machine too busy"),
     ],
 )
-def test_a_coordinator_that_does_not_come_up_says_what_became_of_it(program, message, monkeypatch):
-    lives_on = "sleep" in program
-    start = 0.01 if lives_on else 120.0
-    monkeypatch.setattr(coordinator_process, "TIMING", replace(TIMING, agent_start=start))
-    monkeypatch.setattr(coordinator_process, "_END_S", 0.01 if lives_on else 120.0)
+def test_a_coordinator_that_does_not_come_up_says_what_became_of_it(program, message):
+    limit = 0.01 if "sleep" in program else 120.0
+    timing = replace(TIMING, agent_start=limit, coordinator=limit)
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
         with pytest.raises(CoordinatorError, match=message):
-            coordinator_process._introduce(child, CONFIG)
+            introduce(child, CONFIG, timing)
     finally:
         child.kill()
         child.communicate()

@@ -95,10 +95,10 @@ def test_bad_specs_are_refused(options, message):
         tfcollective.run(print, **options)
 
 
-def test_a_call_that_is_too_large_is_refused_before_anything_starts(monkeypatch):
-    monkeypatch.setattr(function, "_MAX_CALL_BYTES", 1 << 20)
-    with pytest.raises(tfcollective.InvalidArgumentError, match="'print' and its arguments are 2 MiB when pickled"):
-        tfcollective.run(print, (b"x" * (2 << 20),))
+def test_a_call_that_is_too_large_is_refused():
+    text = "'print' and its arguments are 2 MiB when pickled; at most 1 MiB"
+    with pytest.raises(tfcollective.InvalidArgumentError, match=text):
+        function.make_call(print, (b"x" * (2 << 20),), {}, (), most=1 << 20)
 
 
 def test_a_bad_np_is_refused():

@@ -27,7 +27,7 @@ def test_orders_to_a_process_that_does_not_read_hold_up_nothing():
     agent.write(b"x" * (1 << 20))
     agent.close()
     agent.kill()
-    agent.wait()
+    agent.wait(within(20))
     assert agent.exit_code == -signal.SIGKILL
 
 
@@ -86,10 +86,9 @@ def test_a_node_that_is_released_is_killed():
         until(lambda: one.events())
 
 
-def test_an_agent_that_does_not_end_is_killed(monkeypatch):
-    monkeypatch.setattr("tfcollective.launch.providers.commands._END_S", 0.2)
+def test_an_agent_that_does_not_end_is_killed():
     begin = time.monotonic()
-    with provider(DEAF) as one:
+    with provider(DEAF, abandoned=0.2) as one:
         one.request([SETTINGS])
     assert one.events()[0].how == "was killed by SIGKILL; its processes have been ended"
     assert time.monotonic() - begin < within(10)

@@ -10,7 +10,6 @@ from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.server import CoordinatorServer, ServerOptions
 from tfcollective.errors import LaunchError, RendezvousError
 from tfcollective.job_keys import new_key
-from tfcollective.launch import gather as gathering
 from tfcollective.launch.gather import gather
 from tfcollective.launch.provider import Went
 from tfcollective.tasks import workers
@@ -31,18 +30,14 @@ def gathered(client, names, provider, timeout=60.0, host_timeout=60.0, **options
     return [one.name for one in gather(client, provider, names, timeout=timeout, host_timeout=host_timeout, **options)]
 
 
-def test_agents_that_have_died_do_not_count(client, monkeypatch):
-    monkeypatch.setattr(gathering, "_LOOK_S", 0.05)
-    monkeypatch.setattr(gathering, "_POLL_S", 0.05)
+def test_agents_that_have_died_do_not_count(client):
     (gone,) = come(client, "a")
     client.put(end_key(gone), {"failure": None, "signal": None})
     with pytest.raises(RendezvousError, match=r"^0 of 2 agents came within 0\.3 s; here: none; gone again: a$"):
         gathered(client, ["", ""], FakeProvider(**JOINING), 0.3)
 
 
-def test_agents_that_give_no_sign_of_life_do_not_count(client, monkeypatch):
-    monkeypatch.setattr(gathering, "_LOOK_S", 0.05)
-    monkeypatch.setattr(gathering, "_POLL_S", 0.05)
+def test_agents_that_give_no_sign_of_life_do_not_count(client):
     come(client, "a")
     with pytest.raises(RendezvousError, match="here: none; gone again: a"):
         gathered(client, ["", ""], FakeProvider(**JOINING), 0.3, 0.0)  # no silence is short enough

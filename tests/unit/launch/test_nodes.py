@@ -17,7 +17,6 @@ from tfcollective.agent.protocol import AgentConfig, Order, StopCommand
 from tfcollective.codec import decode, encode_line
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.launch import nodes
 from tfcollective.launch.gather import version_problem
 from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
@@ -60,8 +59,8 @@ def end(failure=None, signal=None):
     return Entry({"failure": failure, "signal": signal}, 1)
 
 
-def node(answer=UNREPORTED, facts=FACTS, **provider):
-    made = Node(facts, Client(answer), FakeProvider(pipes=True, **provider))
+def node(answer=UNREPORTED, facts=FACTS, order=TIMING.order, **provider):
+    made = Node(facts, Client(answer), FakeProvider(pipes=True, **provider), order)
     made.provider = made._provider
     made.lines = made.provider.lines
     return made
@@ -200,9 +199,8 @@ def test_an_agent_of_this_machine_is_given_what_it_would_look_for():
     assert (config.scratch_dir, config.placed, config.lost_after) == ("/s", True, None)
 
 
-def test_a_node_that_does_not_end_when_asked(monkeypatch):
-    monkeypatch.setattr(nodes, "TIMING", replace(TIMING, order=-100.0))
-    one = node()
+def test_a_node_that_does_not_end_when_asked():
+    one = node(order=-100.0)
     one.stop(StopCommand(signal.SIGTERM))
     assert decode(one.lines[0], Order, "the order").command == StopCommand(signal.SIGTERM)
     one.look()
@@ -283,8 +281,8 @@ def test_a_lost_node_of_auxiliary_tasks_stops_no_rank_and_is_named():
     agents = Agents([other], [silent, lost])
     assert agents.wait(lambda: False) is None
     assert other.lines == silent.lines == []
-    assert list(agents.side_failures) == [1]
-    assert "has not answered for 15 s" in agents.side_failures[1]
+    assert list(agents.side_failures) == [lost]
+    assert "has not answered for 15 s" in agents.side_failures[lost]
 
 
 def test_another_version_is_named_with_the_remedy():

@@ -23,6 +23,7 @@ from tfcollective.launch.hosted import platform_side, submitter_side
 from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient
 from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.system.signals import forward_signals
 from tfcollective.tasks import workers
 from tfcollective.timing import TIMING
 
@@ -63,13 +64,10 @@ class Forgetful:
 
 
 @pytest.fixture
-def heard(monkeypatch):
+def heard():
     """The signals that it sends to itself."""
-    numbers = []
-    monkeypatch.setattr(
-        platform_side, "os", SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: numbers.append(number))
-    )
-    return numbers
+    with forward_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number: None) as numbers:
+        yield numbers
 
 
 def test_the_submitters_signals_come_after_an_answer_that_was_lost(heard):

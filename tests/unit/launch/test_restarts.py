@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from patience import within
 
 from tfcollective.codec import decode, encode
 from tfcollective.errors import (
@@ -20,7 +19,6 @@ from tfcollective.errors import (
 from tfcollective.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
 from tfcollective.launch.api import results_of
 from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
-from tfcollective.launch.outcome import restarts
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.outcome.restarts import obstacle, pause_before, restarted, run_job
 from tfcollective.launch.plan.planner import Plan, plan_local
@@ -188,14 +186,13 @@ def test_a_signal_between_two_starts_ends_the_job(number):
     assert signal.getsignal(number) is before
 
 
-def test_a_signal_ends_the_pause_at_once(monkeypatch):
-    monkeypatch.setattr(restarts, "pause_before", lambda count: 600.0)
+def test_a_signal_ends_the_pause_at_once():
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     begin = time.monotonic()
-    spec = JobSpec(("x",), 1, max_restarts=3)
+    spec = JobSpec(("x",), 1, max_restarts=9, restarts=8)
     assert exit_code(run_job(Scripted(KILLED), spec, stop_signals=(signal.SIGTERM,))) == 128 + signal.SIGTERM
-    assert time.monotonic() - begin < within(20)
+    assert time.monotonic() - begin < pause_before(9)
 
 
 def test_a_launcher_without_agents_of_its_own_says_so():

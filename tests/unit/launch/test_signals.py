@@ -54,9 +54,9 @@ def test_a_launcher_that_does_not_hold_the_switch_gets_nothing():
 
 def test_a_signal_that_comes_before_the_gate_opens_is_kept():
     received_numbers = []
-    gate = Gate(received_numbers.append)
+    gate = Gate()
     gate(signal.SIGTERM)
     assert received_numbers == []
-    gate.open()
+    gate.open(received_numbers.append)
     gate(signal.SIGINT)
     assert received_numbers == [signal.SIGTERM, signal.SIGINT]

@@ -1,16 +1,14 @@
-"""Limits outside :mod:`tfcollective.timing` leave time for those inside."""
+"""What is handed on of :mod:`tfcollective.timing`."""
 
 import signal
 
 import pytest
 from tfcollective_launchers.mpi import MpiOptions, mpirun_command
 
-from tfcollective import clusters
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import StopCommand
 from tfcollective.launch.nodes import stop_limit
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.providers import commands
 from tfcollective.timing import TIMING
 
 GRACES = [0.0, 10.0, 600.0]
@@ -27,15 +25,6 @@ def test_mpirun_kills_an_agent_later_than_that_ends_its_rank(grace):
     words = mpirun_command((), 1, MpiOptions(), ("agent",), {}, grace)
     kills_after = float(words[words.index("odls_base_sigkill_timeout") + 1])
     assert stop_limit(StopCommand(signal.SIGTERM), grace) < kills_after
-
-
-@pytest.mark.parametrize("grace", GRACES)
-def test_a_cluster_waits_as_long_as_its_nodes_may_take(grace):
-    assert stop_limit(StopCommand(signal.SIGTERM), grace) + TIMING.order < clusters._STOP_S + grace
-
-
-def test_an_agent_that_ssh_has_let_go_of_has_ended_its_ranks_before_ssh_is_killed():
-    assert TIMING.terminate + TIMING.sweep < commands._END_S
 
 
 def test_a_job_begins_with_these():

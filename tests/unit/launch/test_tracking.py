@@ -1,6 +1,7 @@
 """What is logged to MLflow about a job, read from a file store. A job does not fail when MLflow does."""
 
 import json
+import socket
 import sys
 from dataclasses import replace
 
@@ -13,7 +14,6 @@ from tfcollective.control.state import TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, Launcher
-from tfcollective.launch.outcome import tracking as module
 from tfcollective.launch.outcome.tracking import metrics_of, parameters_of, tracking
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
@@ -22,6 +22,8 @@ from tfcollective.tasks import TaskKey
 
 FIGURES = {"awake_time_ratio": 0.5, "eval_step_mean_duration": 0.01, "last_training_step": 6, "nb_eval_steps": 8}
 SPEC = JobSpec(("x", "--password", "sesame"), 1, task_specs={"worker": TaskSpec(1, 1), "evaluator": TaskSpec(1, 1)})
+
+PATIENT = within(60)  # for tests that wait for everything that is logged
 
 
 class Idle(Launcher):
@@ -72,7 +74,7 @@ def test_without_a_tracking_uri_nothing_is_imported(monkeypatch):
 def test_a_uri_without_mlflow_is_a_warning(monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:///nowhere")
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delitem(sys.modules, "mlflow")
     with tracking(Idle(), SPEC) as track:
         track(outcome())
@@ -86,7 +88,6 @@ def store(tmp_path, monkeypatch):
     uri = (tmp_path / "runs").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setattr(module, "_FLUSH_S", within(60))  # these tests wait for everything that is logged
     mlflow.set_tracking_uri(uri)
     yield mlflow.MlflowClient()
     mlflow.set_tracking_uri(None)
@@ -102,7 +103,7 @@ def only_run(client):
 def test_a_job_in_a_file_store(store, monkeypatch, tmp_path, code, status):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "wines")
     launcher = Idle()
-    with tracking(launcher, SPEC) as track:
+    with tracking(launcher, SPEC, PATIENT) as track:
         launcher.observer(view(5))
         launcher.observer(view(5))
         launcher.observer(view(7))
@@ -127,7 +128,7 @@ def test_a_run_that_is_open_is_used_and_left_open(store, monkeypatch):
     experiment = store.create_experiment("wines")
     run_id = store.create_run(experiment).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    with tracking(Idle(), SPEC) as track:
+    with tracking(Idle(), SPEC, PATIENT) as track:
         track(outcome())
     run = only_run(store)
     assert (run.info.run_id, run.info.status) == (run_id, "RUNNING")
@@ -139,20 +140,21 @@ def test_a_server_that_is_away_costs_a_warning(store, monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     sys.modules["mlflow"].set_tracking_uri("http://127.0.0.1:9")
     launcher = Idle()
-    with tracking(launcher, SPEC) as track:
+    with tracking(launcher, SPEC, PATIENT) as track:
         launcher.observer(view(5))
         track(outcome())
     assert caplog.text.count("MLflow does not hear of this job") == 1
 
 
 def test_a_server_that_does_not_answer_holds_nothing_up(store, monkeypatch, caplog):
-    monkeypatch.setattr(module, "_FLUSH_S", 0.05)
-    answered = module.threading.Event()
-    monkeypatch.setattr(module._Run, "open", lambda environ: answered.wait(30))
-    with tracking(Idle(), SPEC) as track:
-        track(outcome())
-    answered.set()
-    assert "MLflow has not taken everything within" in caplog.text
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        sys.modules["mlflow"].set_tracking_uri(url)
+        with tracking(Idle(), SPEC, 0.05) as track:
+            track(outcome())
+    assert "MLflow has not taken everything within 0.05 s" in caplog.text
 
 
 def test_what_a_platform_s_master_knows_travels_to_the_submitter():

@@ -5,8 +5,8 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from tfcollective_launchers.yarn import launcher
 from tfcollective_launchers.yarn.launcher import _Submitted
+from tfcollective_launchers.yarn.records import recall
 from tfcollective_launchers.yarn.skein_client import AppState
 
 from tfcollective.launch.hosted.messages import HostedOutcome
@@ -31,7 +31,7 @@ class Yarn:
 
     def submit(self, document, cancelled):
         self._at("submit")
-        return "application_1_1", None
+        return APPLICATION, None
 
     def state(self, app_id):
         self._at("state")
@@ -57,79 +57,79 @@ class Yarn:
             interrupt()
 
 
-@pytest.fixture
-def remembered(monkeypatch):
-    """What was remembered of the application; its ``when`` is as that of the stand-in for YARN."""
-    kept = SimpleNamespace(when=None, now=[])
+APPLICATION = "application_1_1"
 
-    def remember(app_id, coordinator, key):
-        kept.now.append(app_id)
-        if kept.when == "remember":
+
+@pytest.fixture(autouse=True)
+def own_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "records"))
+
+
+class Options(SimpleNamespace):
+    """Its last question is whether the application is to be left to itself; ``when`` that comes, Ctrl-C does."""
+
+    queue, allocation_timeout, master_memory_mib = "q", 60, 1
+
+    @property
+    def detach(self):
+        if self.interrupted:
+            assert recall(APPLICATION) == (COORDINATOR, b"k")
             interrupt()
-
-    def forget(app_id):
-        kept.now[:] = []
-
-    monkeypatch.setattr(launcher, "records", SimpleNamespace(remember=remember, forget=forget))
-    return kept
+        return self.detached
 
 
-def submit(yarn, *, detach):
-    options = SimpleNamespace(queue="q", allocation_timeout=60, detach=detach, master_memory_mib=1)
+class Client:
+    """Follows the job, and notes the signals that came earlier."""
+
+    def __init__(self, coordinator, key):
+        assert (coordinator, key) == (COORDINATOR, b"k")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        pass
+
+    def follow(self, plan, gone, stop_signals, *, results, earlier):
+        return HostedOutcome(JobOutcome((), initialised=True, stopped_by=earlier[0]), ())
+
+
+def submit(yarn, *, detach, interrupted=False):
+    options = Options(detached=detach, interrupted=interrupted)
     hosted = SimpleNamespace(key=b"k", plan=None, spec=SimpleNamespace(call=None))
-    return _Submitted(yarn, hosted, options).run({}, (signal.SIGINT,))
+    return _Submitted(yarn, hosted, options, connect=Client).run({}, (signal.SIGINT,))
 
 
 @pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("when", ["submit", "state", "endpoint"])
-def test_before_it_is_followed(when, detach, remembered):
+def test_before_it_is_followed(when, detach):
     yarn = Yarn(when)
     submission = submit(yarn, detach=detach)
     assert submission.ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed
-    assert remembered.now == []
+    assert recall(APPLICATION) is None
 
 
-def test_no_wait_after_a_second_one(remembered):
+def test_no_wait_after_a_second_one():
     yarn = Yarn("state", again=True)
     assert submit(yarn, detach=False).ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed
     assert yarn.cancelled == (False, True)
 
 
-def test_when_it_is_about_to_be_left_to_itself(remembered):
-    remembered.when = "remember"
+def test_when_it_is_about_to_be_left_to_itself():
     yarn = Yarn(None)
-    assert submit(yarn, detach=True).ended.outcome.stopped_by == signal.SIGINT
+    assert submit(yarn, detach=True, interrupted=True).ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed
-    assert remembered.now == []
+    assert recall(APPLICATION) is None
 
 
-def test_when_it_is_about_to_be_followed(remembered, monkeypatch):
-    remembered.when = "remember"
-    forwarded = []
-
-    class Client:
-        def __init__(self, coordinator, key):
-            assert coordinator == COORDINATOR
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *unused):
-            pass
-
-        def follow(self, plan, gone, stop_signals, *, results, earlier):
-            forwarded.extend(earlier)
-            return HostedOutcome(JobOutcome((), initialised=True, stopped_by=earlier[0]), ())
-
-    monkeypatch.setattr(launcher, "HostedClient", Client)
-    assert submit(Yarn(None), detach=False).ended.outcome.stopped_by == signal.SIGINT
-    assert forwarded == [signal.SIGINT]
+def test_when_it_is_about_to_be_followed():
+    assert submit(Yarn(None), detach=False, interrupted=True).ended.outcome.stopped_by == signal.SIGINT
 
 
-def test_without_one_it_is_left_to_itself(remembered):
+def test_without_one_it_is_left_to_itself():
     yarn = Yarn(None)
     assert submit(yarn, detach=True).state is None
     assert not yarn.killed
-    assert remembered.now == ["application_1_1"]
+    assert recall(APPLICATION) == (COORDINATOR, b"k")

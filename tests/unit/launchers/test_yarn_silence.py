@@ -2,14 +2,22 @@
 
 import queue
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from manual_clock import ManualClock
 from patience import within
-from tfcollective_launchers.yarn import launcher, skein_client
 from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
-from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient
+from tfcollective_launchers.yarn.skein_client import (
+    ENDPOINT_KEY,
+    AppState,
+    SkeinError,
+    YarnClient,
+    end_driver,
+    upload_time,
+)
 
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
@@ -18,6 +26,7 @@ from tfcollective.launch.launcher import JobOutcome
 REPORT = SimpleNamespace(
     state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h"
 )
+RUNNING = SimpleNamespace(**{**vars(REPORT), "state": "RUNNING"})
 
 
 class SkeinsError(Exception):
@@ -27,34 +36,29 @@ class SkeinsError(Exception):
 class Client:
     """skein's client: it fails this many times before it answers."""
 
-    def __init__(self, failures):
-        self.failures = failures
+    def __init__(self, failures, report=REPORT):
+        self.failures, self.report = failures, report
 
     def application_report(self, app_id):
         self.failures -= 1
         if self.failures >= 0:
             raise SkeinsError("Unable to connect")
-        return REPORT
+        return self.report
+
+    @contextmanager
+    def connect(self, app_id, *, wait, security):
+        """To the application's master."""
+        yield SimpleNamespace(kv={ENDPOINT_KEY: b"127.0.0.1:1"})
 
     def kill_application(self, app_id):
         raise SkeinsError("Unable to connect")
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch):
-    """Time passes only in sleep()."""
-    now = [0.0]
-
-    def sleep(seconds):
-        now[0] += seconds
-
-    stand_in = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr(launcher, "time", stand_in)
-    monkeypatch.setattr(skein_client, "time", stand_in)
+SKEIN = SimpleNamespace(exceptions=SimpleNamespace(SkeinError=SkeinsError))
 
 
 def yarn(failures):
-    return YarnClient(Client(failures), SimpleNamespace(exceptions=SimpleNamespace(SkeinError=SkeinsError)))
+    return YarnClient(Client(failures), SKEIN, ManualClock())
 
 
 class Slow:
@@ -79,24 +83,20 @@ class Skein:
     Security = SimpleNamespace(new_credentials=lambda: None)
 
 
-def test_an_application_that_was_sent_too_late_does_not_stay(monkeypatch):
-    monkeypatch.setattr(skein_client, "_START_S", 0.05)
-    monkeypatch.setattr(skein_client, "_LATE_S", 0.05)
+def test_an_application_that_was_sent_too_late_does_not_stay():
     slow = Slow()
     with pytest.raises(SkeinError, match=r"submitting the application took more than 0\.05 s"):
-        YarnClient(slow, Skein).submit({})
+        YarnClient(slow, Skein, start=0.05, late=0.05).submit({})
     slow.sent.set()
     assert slow.killed.get(timeout=within(20)) == "application_1_1"
 
 
-def test_skeins_process_lives_until_it_is_known_what_became_of_the_application(monkeypatch):
+def test_skeins_process_lives_until_it_is_known_what_became_of_the_application():
     """A process that has given up could not kill an application that YARN accepts a moment later."""
-    monkeypatch.setattr(skein_client, "_START_S", 0.05)
-    monkeypatch.setattr(skein_client, "_LATE_S", within(20))
     slow = Slow()
     threading.Timer(0.5, slow.sent.set).start()
     with pytest.raises(SkeinError, match="took more than"):
-        YarnClient(slow, Skein).submit({})
+        YarnClient(slow, Skein, start=0.05, late=within(20)).submit({})
     assert slow.sent.is_set()
     assert slow.killed.get(timeout=within(20)) == "application_1_1"
 
@@ -105,31 +105,26 @@ def test_who_stops_before_the_submission_submits_nothing():
     assert YarnClient(None, Skein).submit({}, lambda: True) is None
 
 
-def test_skeins_process_is_killed_where_it_does_not_end(monkeypatch):
-    monkeypatch.setattr(skein_client, "_CLOSE_S", 0.05)
+def test_skeins_process_is_killed_where_it_does_not_end():
     killed = threading.Event()
     hangs = SimpleNamespace(close=threading.Event().wait, _proc=SimpleNamespace(kill=killed.set))
-    skein_client._end_driver(hangs)
+    end_driver(hangs, 0.05)
     assert killed.is_set()
 
 
-def test_sending_of_files_is_not_awaited_after_ctrl_c(monkeypatch):
-    monkeypatch.setattr(skein_client, "_LOOK_S", 0.01)
-    monkeypatch.setattr(skein_client, "_LATE_S", 0.01)
+def test_sending_of_files_is_not_awaited_after_ctrl_c():
     looks, slow = [], Slow()
 
     def cancelled():
         looks.append(None)
         return len(looks) > 3
 
-    assert YarnClient(slow, Skein).submit({}, cancelled) is None
+    assert YarnClient(slow, Skein, late=0.01).submit({}, cancelled) is None
     slow.sent.set()
     assert slow.killed.get(timeout=within(20)) == "application_1_1"
 
 
-def test_large_files_have_time_to_be_sent(tmp_path, monkeypatch):
-    limits = []
-    monkeypatch.setattr(skein_client, "within", lambda seconds, *more: limits.append(seconds) or "application_1_1")
+def test_large_files_have_time_to_be_sent(tmp_path):
     with (tmp_path / "environment.pex").open("wb") as file:
         file.truncate(600 << 20)
     files = {
@@ -137,27 +132,25 @@ def test_large_files_have_time_to_be_sent(tmp_path, monkeypatch):
         "b": {"source": "hdfs:///there"},
         "c": "file://none",
     }
-    YarnClient(None, Skein).submit({"master": {"files": files}, "services": {"worker": {"files": files, "n": 1}}})
-    assert limits == [skein_client._START_S + 600]
+    assert upload_time({"master": {"files": files}, "services": {"worker": {"files": files, "n": 1}}}) == 600
 
 
 def submitted(client):
-    return _Submitted(client, None, SimpleNamespace(allocation_timeout=20.0, master_memory_mib=1))
+    return _Submitted(client, None, SimpleNamespace(allocation_timeout=20.0, master_memory_mib=1), ManualClock())
 
 
 def test_an_end_is_seen_later():
     assert yarn(5).wait_for_end("application_1_1", 40.0).final_status == "SUCCEEDED"
 
 
-def test_an_end_is_waited_for_until_it_is_enough(monkeypatch):
-    running = yarn(0)
+def test_an_end_is_waited_for_until_it_is_enough():
+    running = YarnClient(Client(0, RUNNING), SKEIN, ManualClock())
     looks = []
 
     def cancelled():
         looks.append(None)
         return len(looks) == 3
 
-    monkeypatch.setattr(REPORT, "state", "RUNNING")
     assert not running.wait_for_end("application_1_1", 40.0, cancelled).ended
     assert len(looks) == 3
 
@@ -167,18 +160,8 @@ def test_an_end_that_is_not_reported_is_an_error():
         yarn(10**6).wait_for_end("application_1_1", 40.0)
 
 
-def test_the_coordinator_is_found_later(monkeypatch):
-    client = yarn(5)
-    running = AppState("RUNNING", "UNDEFINED", "", "q", "", "h")
-    report = client.state
-
-    def state(app_id):
-        report(app_id)
-        return running
-
-    monkeypatch.setattr(client, "state", state)
-    monkeypatch.setattr(client, "endpoint", lambda app_id, security: "127.0.0.1:1", raising=False)
-    assert submitted(client)._find_coordinator([]) == "127.0.0.1:1"
+def test_the_coordinator_is_found_later():
+    assert submitted(YarnClient(Client(5, RUNNING), SKEIN, ManualClock()))._find_coordinator([]) == "127.0.0.1:1"
 
 
 def test_a_coordinator_that_is_not_reported_is_an_error():
@@ -186,12 +169,11 @@ def test_a_coordinator_that_is_not_reported_is_an_error():
         submitted(yarn(10**6))._find_coordinator([])
 
 
-def test_the_outcome_is_shown_although_yarn_does_not_describe_the_application(monkeypatch, capsys):
-    monkeypatch.setattr(launcher, "records", SimpleNamespace(forget=lambda app_id: None))
-    monkeypatch.setattr(launcher, "render_table", lambda app_id, ended: "the table")
-    ended = HostedOutcome(JobOutcome((), initialised=True, results={"worker:0": b"1"}), ())
+def test_the_outcome_is_shown_although_yarn_does_not_describe_the_application(capsys):
+    row = ContainerRow("worker-0", ("worker:0",), "h", "the page of its log", 1.0)
+    ended = HostedOutcome(JobOutcome((), initialised=True, results={"worker:0": b"1"}), (row,))
     assert submitted(yarn(10**6))._described(ended).ended == ended
-    assert "the table" in capsys.readouterr().err
+    assert "the page of its log" in capsys.readouterr().err
 
 
 def test_containers_of_an_application_that_was_killed_are_not_the_cause():

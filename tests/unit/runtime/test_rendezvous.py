@@ -1,5 +1,4 @@
 import socket
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,6 @@ from tfcollective.runtime import native, rendezvous
 from tfcollective.runtime.rendezvous import arrange, choose_bind_host, choose_listening_host
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 KEY = b"k" * 32
@@ -84,10 +82,10 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch):
     assert len(asked) >= 4
 
 
-def test_while_waiting_it_says_for_whom(monkeypatch, caplog):
-    monkeypatch.setattr(rendezvous, "TIMING", replace(TIMING, remind=0.0))
+def test_while_waiting_it_says_for_whom(caplog):
+    nowhere, settings = Endpoint("127.0.0.1", 9), Settings(start_timeout=2.0)
     with pytest.raises(rendezvous.RendezvousError, match="has not opened") as caught:
-        rendezvous._await_coordinator(Endpoint("127.0.0.1", 9), KEY, identity(port=9), Settings(start_timeout=2.0))
+        rendezvous._await_coordinator(nowhere, KEY, identity(port=9), settings, remind=0.0)
     assert caught.value.missing == ("worker:0",)
     assert "waiting for worker:0 (rank 0): no answer from the coordinator" in caplog.text
 

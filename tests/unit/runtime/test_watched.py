@@ -13,7 +13,6 @@ from patience import within
 
 from tfcollective.clock import Deadline
 from tfcollective.errors import CoordinatorError, PeerLostError
-from tfcollective.runtime import native
 from tfcollective.runtime.native import call_watched
 
 LATER = Deadline.after(3600)
@@ -27,12 +26,12 @@ def stuck() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_the_result_comes_back_and_the_coordinator_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_QUIET_S", within(20))  # on a busy machine even this call may take long
+def test_the_result_comes_back_and_the_coordinator_is_not_asked() -> None:
     asked: list[int] = []
-    assert call_watched(lambda: 7, lambda: asked.append(1), LATER) == 7
+    quiet = within(20)  # on a busy machine even this call may take long
+    assert call_watched(lambda: 7, lambda: asked.append(1), LATER, quiet=quiet) == 7
     with pytest.raises(ZeroDivisionError):
-        call_watched(lambda: 1 // 0, lambda: asked.append(1), LATER)
+        call_watched(lambda: 1 // 0, lambda: asked.append(1), LATER, quiet=quiet)
     assert asked == []
 
 
@@ -57,8 +56,7 @@ def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event)
         call_watched(stuck.wait, find_lost, LATER)
 
 
-def test_what_the_call_itself_says_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_OWN_ERROR_S", within(20))
+def test_what_the_call_itself_says_comes_first() -> None:
     found = threading.Event()
 
     def call() -> None:
@@ -70,7 +68,7 @@ def test_what_the_call_itself_says_comes_first(monkeypatch: pytest.MonkeyPatch) 
         return 1, "rank 1 ended"
 
     with pytest.raises(PeerLostError, match="says why"):
-        call_watched(call, find_lost, LATER)
+        call_watched(call, find_lost, LATER, own_error=within(20))
 
 
 def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:

@@ -137,10 +137,9 @@ def test_stuck_is_a_pending_operation_without_progress(after: CommunicatorInfo, 
     assert is_stuck(INFO, after) is stuck
 
 
-def test_a_stuck_operation_is_aborted_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcollective.runtime.interrupt.GRACE_S", 0.05)
+def test_a_stuck_operation_is_aborted_after_ctrl_c() -> None:
     aborted = threading.Event()
-    watch = InterruptWatch(lambda: INFO, lambda cause: aborted.set())
+    watch = InterruptWatch(lambda: INFO, lambda cause: aborted.set(), stuck_after=0.05)
     assert watch.start()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
@@ -150,10 +149,9 @@ def test_a_stuck_operation_is_aborted_after_ctrl_c(monkeypatch: pytest.MonkeyPat
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_program_that_handles_sigint_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcollective.runtime.interrupt.GRACE_S", 0.01)
+def test_a_program_that_handles_sigint_itself_is_left_alone() -> None:
     aborted: list[str] = []
-    watch = InterruptWatch(lambda: INFO, aborted.append)
+    watch = InterruptWatch(lambda: INFO, aborted.append, stuck_after=0.01)
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         assert watch.start()

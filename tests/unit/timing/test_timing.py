@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tfcollective.agent.policy import Stop, StopCause, stop_schedule
+from tfcollective.control.server import ServerOptions
 from tfcollective.settings import Settings
 from tfcollective.timing import TIMING, Timing
 
@@ -54,6 +55,60 @@ def test_a_rank_gives_its_agent_time_and_the_coordinator_some_more():
     """A beat of the agent may be late, and so may the rank's look; then there is time for one of the rank's own."""
     assert TIMING.longest_node_heartbeat + TIMING.short_reply + TIMING.heartbeat < TIMING.relay
     assert TIMING.relay + TIMING.heartbeat + TIMING.reply < TIMING.coordinator_lost
+
+
+@pytest.mark.parametrize("grace", GRACES)
+def test_an_agent_without_a_launcher_has_ended_its_ranks_before_it_is_killed(grace):
+    assert killed_after(StopCause.ABANDONED, grace) + TIMING.sweep < TIMING.abandoned
+
+
+def test_a_rank_that_fails_says_why_before_it_is_asked_to_end():
+    assert TIMING.stuck < TIMING.interrupt
+    assert max(TIMING.own_error, TIMING.timeline_broken) < TIMING.settle
+
+
+def test_rank_0_has_the_timelines_before_the_others_give_it_up():
+    assert TIMING.timeline < TIMING.leave
+
+
+def test_what_is_asked_to_end_has_time_to_end_what_it_has_started():
+    assert TIMING.lingering + TIMING.last_requests < min(TIMING.coordinator, TIMING.event_loop)
+    assert 2 * TIMING.tensorboard < TIMING.tensorboard_task
+
+
+def test_the_coordinator_closes_a_connection_before_its_handshake_times_out():
+    options = ServerOptions("job", b"", (), 1.0)
+    assert options.body_timeout < TIMING.handshake
+
+
+def test_mpirun_kills_no_agent_that_its_launcher_still_waits_for():
+    assert TIMING.stop_limit + TIMING.order <= TIMING.mpirun_kills
+    assert TIMING.mpirun_abort < AFTERWARDS < TIMING.mpirun_end
+
+
+def test_a_platform_has_said_what_became_of_a_container_before_it_is_reported():
+    assert TIMING.container_news < TIMING.container_end < TIMING.host_timeout
+    assert TIMING.container_end < TIMING.platform_knows
+
+
+def test_the_master_says_which_containers_are_missing_before_these_give_up():
+    """Their wait may begin a poll of theirs earlier; it ends with what the submitter hears."""
+    assert TIMING.retry_for + TIMING.poll < TIMING.container_margin
+
+
+def test_an_application_may_end_by_itself():
+    assert TIMING.platform_call + AFTERWARDS < TIMING.application_end
+
+
+def test_the_processes_of_a_cluster_have_as_long_as_their_platform():
+    assert TIMING.submission + TIMING.master <= TIMING.cluster_start
+    assert TIMING.agent_start < TIMING.master
+
+
+def test_a_cluster_waits_for_its_launcher_longer_than_that_waits_for_others():
+    ends = max(TIMING.stop_limit + TIMING.order, TIMING.application_end)
+    assert ends < TIMING.cluster_stop
+    assert TIMING.cluster_call < TIMING.coordinator_lost
 
 
 def test_a_look_that_is_late_counts_what_it_can():

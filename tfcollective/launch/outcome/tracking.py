@@ -23,7 +23,6 @@ _LOG = get_logger(__name__)
 _URI = "MLFLOW_TRACKING_URI"
 _RUN = "MLFLOW_RUN_ID"
 _EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
-# How long the end of a job waits for a server that does not answer.
 _FLUSH_S = 10.0
 _PREFIX = "tfcollective."
 
@@ -31,8 +30,9 @@ _Work = Callable[["_Run"], None]
 
 
 @contextlib.contextmanager
-def tracking(launcher: Launcher, spec: JobSpec) -> Iterator[Callable[[JobOutcome], None]]:
-    """While it is open MLflow, if there is one, hears of the launcher's job; yields what takes the outcome."""
+def tracking(launcher: Launcher, spec: JobSpec, flush: float = _FLUSH_S) -> Iterator[Callable[[JobOutcome], None]]:
+    """While it is open MLflow, if there is one, hears of the launcher's job; yields what takes the outcome. The end
+    waits ``flush`` seconds at most for a server that does not answer."""
     tracker = _find_tracker()
     if tracker is None:
         yield lambda outcome: None
@@ -43,7 +43,7 @@ def tracking(launcher: Launcher, spec: JobSpec) -> Iterator[Callable[[JobOutcome
         yield tracker.end
     finally:
         launcher.observer = None
-        tracker.close()
+        tracker.close(flush)
 
 
 def parameters_of(spec: JobSpec, launcher: str) -> dict[str, object]:
@@ -129,12 +129,12 @@ class MlflowTracker:
         self._work.put(lambda run: run.document({**report, "durations_s": dict(outcome.durations)}))
         self._work.put(lambda run: run.end(status))
 
-    def close(self) -> None:
-        """Waits until all is sent, not longer than a few seconds."""
+    def close(self, flush: float) -> None:
+        """Waits until all is sent, ``flush`` seconds at most."""
         self._work.put(None)
-        self._thread.join(_FLUSH_S)
+        self._thread.join(flush)
         if self._thread.is_alive():
-            _LOG.warning("MLflow has not taken everything within %.0f s: the rest is not kept", _FLUSH_S)
+            _LOG.warning("MLflow has not taken everything within %g s: the rest is not kept", flush)
 
     def _note(self, published: Mapping[str, Mapping[str, object]]) -> None:
         for task, info in published.items():

@@ -17,7 +17,6 @@ from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
-_TENSORBOARD_END_S = 30.0
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 
 
@@ -127,7 +126,7 @@ class JobSpec(ProcessOptions):
         if task.type == EVALUATOR:
             return self.evaluator_grace
         # It may still be about to start when training ends, and needs a while to end.
-        return self.start_timeout + self.task_specs[task.type].tensorboard_linger_s + _TENSORBOARD_END_S
+        return self.start_timeout + self.task_specs[task.type].tensorboard_linger_s + TIMING.tensorboard_task
 
     def __post_init__(self) -> None:
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):

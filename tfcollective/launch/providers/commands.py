@@ -17,6 +17,7 @@ from tfcollective.errors import LaunchError
 from tfcollective.exit_codes import signal_name
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.processes import end_process, program_of
+from tfcollective.timing import TIMING
 
 __all__ = ["AGENT", "AgentCommand", "CommandProvider", "LineWriter", "own_agent"]
 
@@ -56,8 +57,6 @@ class LineWriter:
             os.close(self._descriptor)
 
 
-# After the end of its stdin an agent ends its ranks; that takes 3 s at worst.
-_END_S = 5.0
 _CONSOLES = (Console(1), Console(2))  # shared: a line of one child does not begin in the middle of another's
 
 #: What an interpreter is given to run an agent.
@@ -119,10 +118,10 @@ class AgentCommand:
         """For one that does not answer."""
         self._process.kill()
 
-    def wait(self) -> None:
-        """Until it has ended; it is killed when that takes too long. Waits a moment for what it has printed: another
+    def wait(self, seconds: float) -> None:
+        """Until it has ended; it is killed when that takes longer. Waits a moment for what it has printed: another
         process may hold the other end, such as a connection that ssh keeps for later."""
-        end_process(self._process, _END_S, ask=False)
+        end_process(self._process, seconds, ask=False)
         for pump in self._pumps:
             pump.catch_up()
 
@@ -135,6 +134,7 @@ class CommandProvider(NodeProvider):
         here: the names of the nodes on this machine, whose commands become their agents.
         whole_lines: see :class:`AgentCommand`.
         local: see :class:`NodeProvider`.
+        abandoned: see :class:`Timing`.
     """
 
     def __init__(
@@ -144,7 +144,9 @@ class CommandProvider(NodeProvider):
         *,
         whole_lines: bool = True,
         local: bool = False,
+        abandoned: float = TIMING.abandoned,
     ) -> None:
+        self._abandoned = abandoned
         self._commands = dict(commands)
         self._here = frozenset(here)
         self._whole_lines = whole_lines
@@ -170,7 +172,7 @@ class CommandProvider(NodeProvider):
         for process in self._processes.values():
             process.close()
         for process in self._processes.values():
-            process.wait()
+            process.wait(self._abandoned)
 
     def events(self) -> Sequence[Went]:
         """See :class:`NodeProvider`."""

@@ -15,7 +15,7 @@ from tfcollective.launch.plan.hosts import Host, Share, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings
-from tfcollective.launch.run import Assignment, run_job_on
+from tfcollective.launch.run import Assignment, Enrolment, run_job_on
 from tfcollective.machine.network import own_address
 from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
@@ -55,11 +55,10 @@ class JoinedLauncher(Launcher):
             spec,
             self.plan(spec),
             bind_host=own_address(spec.network_interfaces),
-            bind_port=options.port,
+            enrolment=Enrolment(
+                [""] * options.agents, lambda found: _dealt(found, spec), spec.start_timeout, options.port
+            ),
             observer=self.observer,
-            names=[""] * options.agents,
-            assign=lambda found: _dealt(found, spec),
-            timeout=spec.start_timeout,
             stop_signals=stop_signals,
         )
 

@@ -36,7 +36,11 @@ _NOT_BY_HAND = "only tfcollective.run() starts this module"
 
 
 def make_call(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], sys_path: Sequence[str]
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    sys_path: Sequence[str],
+    most: int = _MAX_CALL_BYTES,
 ) -> FunctionCall:
     """Pickles a call; InvalidArgumentError when it cannot be, or is too large to send; ConfigError for arguments that
     are not a sequence and a mapping."""
@@ -46,9 +50,9 @@ def make_call(
         raise ConfigError(f"kwargs: expected a dict of the function's named arguments, got {kwargs!r}")
     what = f"the function {getattr(fn, '__name__', fn)!r}"
     data = payload.dumps((fn, tuple(args), dict(kwargs)), what)
-    if len(data) > _MAX_CALL_BYTES:
+    if len(data) > most:
         raise InvalidArgumentError(
-            f"{what} and its arguments are {len(data) >> 20} MiB when pickled; at most {_MAX_CALL_BYTES >> 20} MiB can "
+            f"{what} and its arguments are {len(data) >> 20} MiB when pickled; at most {most >> 20} MiB can "
             "be sent: let it load large data itself"
         )
     return FunctionCall(data, tuple(sys_path))

@@ -12,30 +12,29 @@ from types import FrameType
 
 
 class Gate:
-    """Calls a function with numbers, from any thread and from signal handlers; what comes before it is opened is kept
-    until then."""
+    """Hands numbers to a function, from any thread and from signal handlers; what comes before :meth:`open` has said
+    to which one is kept until then."""
 
-    def __init__(self, act: Callable[[int], None]) -> None:
-        self._act = act
+    def __init__(self) -> None:
+        self._act: Callable[[int], None] | None = None
         self._lock = threading.RLock()  # a signal handler may run in the middle of the thread that holds it
-        self._open = False
         self._kept: list[int] = []
 
     def __call__(self, number: int) -> None:
         """Passes it on, or keeps it."""
         with self._lock:
-            if not self._open:
+            if self._act is None:
                 self._kept.append(number)
                 return
         self._act(number)
 
-    def open(self) -> None:
-        """Passes on what was kept, and from now on at once."""
+    def open(self, act: Callable[[int], None]) -> None:
+        """Passes on to ``act`` what was kept, and from now on at once."""
         with self._lock:
-            self._open = True
+            self._act = act
             kept = tuple(self._kept)
         for number in kept:
-            self._act(number)
+            act(number)
 
 
 class StopSwitch:

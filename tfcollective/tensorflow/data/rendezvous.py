@@ -21,11 +21,11 @@ from tfcollective.log import get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import workers
+from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
 _LOG = get_logger(__name__)
 _SHUTDOWN = "shutdown"
-_POLL_S = 10.0
 
 
 class ComputeService:
@@ -123,7 +123,7 @@ class ComputeClient:
     def wait_for_shutdown(self) -> None:
         """Until training calls :meth:`shutdown`, or the service is gone."""
         try:
-            while self._client.wait(_SHUTDOWN, timeout=_POLL_S) is None:
+            while self._client.wait(_SHUTDOWN, timeout=TIMING.poll) is None:
                 pass
         except CoordinatorError as error:
             _LOG.info("the compute service has ended: %s", error)
