@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
@@ -73,26 +73,27 @@ def write_private(path: Path, data: bytes) -> None:
 
     A file that is there already is replaced, not written into: others may have it open.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
+    with _written_beside(path, data) as partial:
         partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _make_key(path: Path) -> None:
     """Whole or not at all, and only if no other process was faster."""
+    key = secrets.token_hex(_KEY_BYTES).encode()
+    with _written_beside(path, key) as partial, contextlib.suppress(FileExistsError):
+        path.hardlink_to(partial)
+
+
+@contextlib.contextmanager
+def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """A private file with ``data`` in the directory of ``path``, under a name of its own; it does not stay."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(secrets.token_hex(_KEY_BYTES))
     try:
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(partial)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+        yield partial
     finally:
-        partial.unlink()
+        partial.unlink(missing_ok=True)
 
 
 def _choose(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:

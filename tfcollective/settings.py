@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError
 from tfcollective.log import LEVELS, get_logger
+from tfcollective.private_directory import runtime_directory
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
@@ -280,6 +283,10 @@ class Settings:
             if name.startswith(PREFIX) and name not in known:
                 _LOG.warning("the environment variable %s means nothing to tfcollective: is it misspelt?", name)
         return cls(**{row.field: _value(row, source) for row in VARIABLES})
+
+    def jobs_directory(self) -> Path:
+        """The private directory of this user's running jobs. Raises ConfigError when it cannot be used."""
+        return runtime_directory(self.runtime_dir, os.environ, tempfile.gettempdir())
 
 
 VARIABLES: tuple[Variable, ...] = tuple(

@@ -14,7 +14,6 @@ import selectors
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -46,7 +45,7 @@ from tfcollective.control.relay import BeatRelay
 from tfcollective.errors import ConfigError, CoordinatorError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.identity import current_node_id
-from tfcollective.private_directory import runtime_directory, write_private
+from tfcollective.private_directory import write_private
 from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import Settings, environ_snapshot, variable, without_outer_job
 from tfcollective.timing import TIMING
@@ -213,9 +212,7 @@ def _scratch_directory(config: AgentConfig, number: int) -> Iterator[str]:
     if config.scratch_dir:
         yield config.scratch_dir
         return
-    environ = environ_snapshot()
-    parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
-    with JobDirectory.create(parent, f"{config.job_id}-node-{number}") as directory:
+    with JobDirectory.create(Settings.load().jobs_directory(), f"{config.job_id}-node-{number}") as directory:
         yield str(directory.path)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from tfcollective import runtime
 from tfcollective.auxiliary_tasks.tensorboard import TensorBoardOptions, run_tensorboard
-from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import experiment_key
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.identity import discover
 from tfcollective.log import get_logger
+from tfcollective.runtime.engine import connect
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import TaskKey
 
@@ -56,12 +56,10 @@ def _experiment_dir(chief: TaskKey) -> str:
     """
     settings = Settings.load()
     identity = discover(settings, environ_snapshot())
-    if identity.coordinator is None or identity.key is None:
+    if not identity.launched:
         raise CoordinatorError("only launchers start this module")
     advice = "say in the TaskSpec what TensorBoard shall show: tb_model_dir"
-    with CoordinatorClient(
-        identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption
-    ) as client:
+    with connect(settings, identity) as client:
         while True:
             ended = runtime.training_ended()  # before the look: what was said until then is seen
             said = client.wait(experiment_key(chief), timeout=0.0 if ended else _LOOK_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,7 @@ from tfcollective.control.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobDescription, find_manager
 from tfcollective.launch.outcome.report import describe_info
-from tfcollective.private_directory import runtime_directory
-from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.settings import Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,8 +39,7 @@ def status(as_json: bool, job: str | None) -> int:
     TensorBoard's address. With JOB, the id of an application on YARN, it shows that application only."""
     if job is not None:
         return _show_one(find_manager(job).describe(job), as_json)
-    environ = environ_snapshot()
-    directory = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
+    directory = Settings.load().jobs_directory()
     answered = list(_query(list(running_jobs(directory))))
     running = {record.job_id for record in running_jobs(directory)}
     jobs = [job for job in answered if job["job"] in running or job["unreachable"] is None]

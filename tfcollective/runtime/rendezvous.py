@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tfcollective.clock import Deadline
 from tfcollective.control.channel import Channel, Retry
@@ -19,7 +17,7 @@ from tfcollective.identity import Identity, KeySource, key_source
 from tfcollective.identity.addresses import is_loopback, is_own_address, resolve, route_address
 from tfcollective.job_keys import JOB, derived_key
 from tfcollective.log import get_logger
-from tfcollective.private_directory import runtime_directory, user_key
+from tfcollective.private_directory import user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
@@ -82,7 +80,7 @@ def _job_key(settings: Settings, identity: Identity) -> bytes:
     if source is KeySource.GIVEN and identity.key is not None:
         return identity.key
     if source is KeySource.USER:
-        secret = user_key(_directory(settings))
+        secret = user_key(settings.jobs_directory())
     else:
         _LOG.warning(
             "%s is set: anyone who reaches %s can join this job and read and change what it computes",
@@ -91,10 +89,6 @@ def _job_key(settings: Settings, identity: Identity) -> bytes:
         )
         secret = b"tfcollective without a key"
     return derived_key(secret, JOB, identity.job_id)
-
-
-def _directory(settings: Settings) -> Path:
-    return runtime_directory(settings.runtime_dir, environ_snapshot(), tempfile.gettempdir())
 
 
 # ---- rank 0 ---------------------------------------------------------------------------------------------------------
@@ -138,7 +132,7 @@ def _configure(settings: Settings, identity: Identity, listed: Endpoint, key: by
         bind_port=listed.port,
         owner=os.getpid(),
         log_level=settings.log_level,
-        runtime_dir=str(_directory(settings)),
+        runtime_dir=str(settings.jobs_directory()),
         command=tuple(sys.orig_argv),
         encryption=settings.encryption,
     )

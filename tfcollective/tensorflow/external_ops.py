@@ -59,18 +59,6 @@ class WithoutPlans(abc.ABC):
         return started
 
 
-def _reduction_attributes(
-    op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int
-) -> dict[str, Any]:
-    return {
-        "op": op,
-        "prescale": prescale,
-        "postscale": postscale,
-        "tensor_name": tensor_name,
-        "process_set_id": process_set_id,
-    }
-
-
 def _without_label(tensor_name: str) -> str:
     """External engines match all of a name, and the label may differ from rank to rank."""
     return tensor_name.partition("\t")[0]
@@ -92,14 +80,7 @@ class NumpyOps(WithoutPlans):
         self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         """See ``native/tf_ops/op_definitions.cc``; so the others."""
-
-        def reduce(array: Any) -> Any:
-            return _communicator(process_set_id).allreduce(
-                array, Op(op), prescale=float(prescale), postscale=float(postscale), name=tensor_name
-            )
-
-        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, process_set_id)
-        return self._run("TfcollectiveAllreduce", reduce, [tensor], [tensor.dtype], attributes)[0]
+        return self._combine("Allreduce", tensor, op, prescale, postscale, tensor_name, process_set_id)
 
     def tfcollective_grouped_allreduce(
         self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
@@ -134,14 +115,7 @@ class NumpyOps(WithoutPlans):
         self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         """This rank's rows of the reduced tensor."""
-
-        def scatter(array: Any) -> Any:
-            return _communicator(process_set_id).reducescatter(
-                array, Op(op), prescale=float(prescale), postscale=float(postscale), name=tensor_name
-            )
-
-        attributes = _reduction_attributes(op, prescale, postscale, tensor_name, process_set_id)
-        return self._run("TfcollectiveReducescatter", scatter, [tensor], [tensor.dtype], attributes)[0]
+        return self._combine("Reducescatter", tensor, op, prescale, postscale, tensor_name, process_set_id)
 
     def tfcollective_alltoall(
         self, tensor: Any, splits: Any, tensor_name: str, process_set_id: int = 0
@@ -173,6 +147,18 @@ class NumpyOps(WithoutPlans):
     def tfcollective_join(self) -> Any:
         """Only the native engine and Horovod let ranks join."""
         raise UnsupportedError("join: only with the engines native and horovod")
+
+    def _combine(
+        self, kind: str, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int
+    ) -> Any:
+        factors = {"prescale": prescale, "postscale": postscale}
+
+        def combine(array: Any) -> Any:
+            call = getattr(_communicator(process_set_id), kind.lower())
+            return call(array, Op(op), name=tensor_name, **{name: float(value) for name, value in factors.items()})
+
+        attributes = {"op": op, **factors, "tensor_name": tensor_name, "process_set_id": process_set_id}
+        return self._run(f"Tfcollective{kind}", combine, [tensor], [tensor.dtype], attributes)[0]
 
     def _run(
         self, kind: str, function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any], attributes: Any

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfcollective.codec import decode, encode
 from tfcollective.errors import ConfigError
-from tfcollective.private_directory import runtime_directory, write_private
-from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.private_directory import write_private
+from tfcollective.settings import Settings
 
 _FILE = "application.json"
 
@@ -45,5 +44,4 @@ def forget(app_id: str) -> None:
 
 
 def _folder(app_id: str) -> Path:
-    environ = environ_snapshot()
-    return runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir()) / app_id
+    return Settings.load().jobs_directory() / app_id

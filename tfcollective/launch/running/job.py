@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,8 +31,7 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
 from tfcollective.log import get_logger
 from tfcollective.machine.network import interface_addresses, with_interface
-from tfcollective.private_directory import runtime_directory
-from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.settings import Settings, variable
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
@@ -111,8 +109,7 @@ class Job:
         self._open = ExitStack()
 
     def __enter__(self) -> Job:
-        environ = environ_snapshot()
-        parent = runtime_directory(Settings.load(environ).runtime_dir, environ, tempfile.gettempdir())
+        parent = Settings.load().jobs_directory()
         with ExitStack() as opened:
             opened.enter_context(many_descriptors())  # the coordinator has a connection to each rank and agent
             self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))

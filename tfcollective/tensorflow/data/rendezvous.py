@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.job_keys import new_key
 from tfcollective.log import get_logger
-from tfcollective.private_directory import runtime_directory
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.tasks import workers
 from tfcollective.timing import TIMING
@@ -41,8 +39,7 @@ class ComputeService:
         self._process: CoordinatorProcess | None = None
 
     def __enter__(self) -> ComputeService:
-        environ = environ_snapshot()
-        settings = Settings.load(environ)
+        settings = Settings.load()
         config = CoordinatorConfig(
             job_id=f"data-service-{secrets.token_hex(4)}",
             key=self.key.hex(),
@@ -52,11 +49,11 @@ class ComputeService:
             bind_port=0,
             owner=os.getpid(),
             log_level=settings.log_level,
-            runtime_dir=str(runtime_directory(settings.runtime_dir, environ, tempfile.gettempdir())),
+            runtime_dir=str(settings.jobs_directory()),
             command=tuple(sys.orig_argv),
             encryption=settings.encryption,
         )
-        self._process = CoordinatorProcess.start(config, environ)
+        self._process = CoordinatorProcess.start(config, environ_snapshot())
         return self
 
     def __exit__(self, *unused: object) -> None:
