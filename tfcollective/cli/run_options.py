@@ -20,7 +20,7 @@ from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_option
 from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, from_settings
 from tfcollective.log import LEVELS
 from tfcollective.machine.network import is_this_machine
-from tfcollective.settings import ENGINES, TRANSPORTS, Settings
+from tfcollective.settings import ENGINES, TRANSPORTS, Settings, environ_snapshot, without_outer_job
 from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
@@ -251,7 +251,7 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
 
 def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str, JobSpec]:
     """The launcher's name and the job."""
-    settings = Settings.load()
+    settings = Settings.load(without_outer_job(environ_snapshot()))
     hosts = _hosts(options["hosts"], options["hostfile"])
     engine = _engine(options, settings)
     launcher = choose_launcher(options, hosts, engine)

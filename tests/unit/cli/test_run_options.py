@@ -50,6 +50,14 @@ def test_how_long_ranks_and_hosts_are_given(monkeypatch):
         parsed("-np", "2", "--grace", "-1")
 
 
+def test_a_job_inside_a_rank_has_not_the_timeline_of_that_job(monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_TIMELINE", "/t.json")
+    assert parsed("-np", "2")[1].timeline == "/t.json"
+    monkeypatch.setenv("TFCOLLECTIVE_TASK", "worker:0")
+    assert parsed("-np", "2")[1].timeline is None
+    assert parsed("-np", "2", "--timeline", "/own.json")[1].timeline == "/own.json"
+
+
 def test_agents_that_others_start():
     launcher, spec = parsed("-np", "4", "--wait-for-agents", "2", "--port", "29477")
     assert (launcher, spec.platform["agents"], spec.platform["port"]) == ("agents", 2, 29477)
