@@ -1,10 +1,11 @@
-// The first failure of a communicator: set once, seen by everybody.
+// The first failure of a communicator: set once, seen by all threads.
 #ifndef TFCOLLECTIVE_COMMUNICATOR_FAILURE_H_
 #define TFCOLLECTIVE_COMMUNICATOR_FAILURE_H_
 
 #include <atomic>
 
 #include "base/deadline.h"
+#include "base/event_count.h"
 #include "base/mutex.h"
 #include "base/status.h"
 
@@ -20,7 +21,7 @@ class FirstFailure {
       status_ = status;
       failed_.store(true, std::memory_order_release);
     }
-    changed_.NotifyAll();
+    events_.Notify();
     return true;
   }
 
@@ -34,14 +35,16 @@ class FirstFailure {
 
   // Waits for a failure; Ok if none came until the deadline.
   Status WaitFor(Deadline deadline) const {
-    const MutexLock lock(mutex_);
-    changed_.WaitUntil(mutex_, deadline, [this] { return failed(); });
-    return status_;
+    events_.WaitUntil(deadline, [this] { return failed(); });
+    return Get();
   }
+
+  // Where every thread of the communicator waits for another one: so a failure wakes them all.
+  EventCount& events() const { return events_; }
 
  private:
   mutable Mutex mutex_;
-  mutable CondVar changed_;
+  mutable EventCount events_;
   Status status_ TFC_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};  // set after `status_`, which then never changes
 };

@@ -6,11 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
@@ -19,7 +17,10 @@
 #include "backends/cpu/transport/tcp/acceptor.h"
 #include "backends/cpu/transport/tcp/ack_watch.h"
 #include "backends/cpu/transport/tcp/dialer.h"
+#include "base/event_count.h"
 #include "base/event_fd.h"
+#include "base/mutex.h"
+#include "base/rank_texts.h"
 #include "base/thread.h"
 
 namespace tfc {
@@ -35,7 +36,8 @@ constexpr int kWakeKey = -2;
 // With its header. A message to many ranks exists once.
 using SharedFrame = std::shared_ptr<const std::string>;
 
-// One end of a control connection. What has come in is the monitor's; the rest stands under the mutex of the links.
+// One end of a control connection. `incoming` and `acks` are the monitor's; the rest stands under the mutex of the
+// links.
 struct Link {
   UniqueFd fd;
   std::string incoming;
@@ -43,7 +45,7 @@ struct Link {
   size_t sent_of_front = 0;
   bool write_closed = false;
   bool unanswered = false;  // the peer's host may not have acknowledged what was sent
-  AckWatch acks;            // the monitor's
+  AckWatch acks;
 };
 
 SharedFrame Frame(uint8_t type, const std::string& payload) {
@@ -66,27 +68,28 @@ struct ControlConnections::Impl {
   std::thread thread;
   std::atomic<std::thread::id> monitor{};  // while it runs
 
-  // By rank. Only the monitor adds and removes links, so it alone may look for one without the mutex.
-  std::map<int, Link> links;
-  std::mutex links_mutex;
-  std::mutex all_mutex;               // all ranks get what is sent to all in the same order
-  std::atomic<bool> looking{false};   // something was sent: the monitor looks whether the peers' hosts are still there
-  std::optional<Deadline> next_look;  // the monitor's
+  Mutex all_mutex;  // all ranks get what is sent to all in the same order
+  Mutex links_mutex;
+  std::map<int, Link> links TFC_GUARDED_BY(links_mutex);  // by rank; only the monitor adds and removes them
+  std::atomic<bool> looking{false};  // something was sent: the monitor looks whether the peers' hosts are still there
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> tasks;
-  std::set<int> connected;
-  Status lost;  // the first connection that ended, and why
-  bool stopping = false;
-  Deadline stop_deadline = Deadline::After(0);
-  bool ending = false;  // the monitor's: links end when they have sent everything
+  ThreadRole monitor_thread;
+  std::optional<Deadline> next_look TFC_GUARDED_BY(monitor_thread);
+  bool ending TFC_GUARDED_BY(monitor_thread) = false;  // links end when they have sent everything
+
+  Mutex mutex;
+  std::deque<std::function<void()>> tasks TFC_GUARDED_BY(mutex);
+  std::set<int> connected TFC_GUARDED_BY(mutex);
+  Status lost TFC_GUARDED_BY(mutex);  // the first connection that ended, and why
+  bool stopping TFC_GUARDED_BY(mutex) = false;
+  Deadline stop_deadline TFC_GUARDED_BY(mutex) = Deadline::After(0);
+  EventCount events;  // where Start waits for `connected` and `lost`
 
   bool is_root() const { return options.self.rank == 0; }
 
   void PostTask(std::function<void()> task) {
     {
-      std::lock_guard<std::mutex> lock(mutex);
+      const MutexLock lock(mutex);
       tasks.push_back(std::move(task));
     }
     if (monitor.load() != std::this_thread::get_id()) wake.Signal();  // the monitor looks before it sleeps
@@ -100,8 +103,15 @@ struct ControlConnections::Impl {
     return Status::Ok();
   }
 
-  void AddLink(int rank, UniqueFd fd) {
-    if (links.count(rank) != 0) {
+  // nullptr if there is none. It stays until the monitor removes it.
+  Link* Find(int rank) TFC_REQUIRES(monitor_thread) {
+    const MutexLock lock(links_mutex);
+    const auto found = links.find(rank);
+    return found == links.end() ? nullptr : &found->second;
+  }
+
+  void AddLink(int rank, UniqueFd fd) TFC_REQUIRES(monitor_thread) {
+    if (Find(rank) != nullptr) {
       options.log.Warning("a second control connection of rank " + std::to_string(rank) + " was refused");
       return;
     }
@@ -111,33 +121,29 @@ struct ControlConnections::Impl {
       return;
     }
     {
-      std::lock_guard<std::mutex> lock(links_mutex);
+      const MutexLock lock(links_mutex);
       links[rank].fd = std::move(fd);
+      if (ending) EndWriting(&links[rank]);
     }
-    if (ending) EndWriting(&links[rank]);
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      connected.insert(rank);
-    }
-    changed.notify_all();
+    const MutexLock lock(mutex);
+    connected.insert(rank);
+    events.Notify();
   }
 
-  void CloseLink(int rank, const Status& why) {
-    const auto link = links.find(rank);
-    if (link == links.end()) return;
-    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, link->second.fd.get(), nullptr);
+  void CloseLink(int rank, const Status& why) TFC_REQUIRES(monitor_thread) {
+    const Link* const link = Find(rank);
+    if (link == nullptr) return;
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, link->fd.get(), nullptr);
     {
-      std::lock_guard<std::mutex> lock(links_mutex);
-      links.erase(link);
+      const MutexLock lock(links_mutex);
+      links.erase(rank);
     }
     handler->OnClosed(rank, why);
     // After the tasks that its last messages have caused: they may say why.
     PostTask([this, rank, why] {
-      {
-        std::lock_guard<std::mutex> lock(mutex);
-        if (lost.ok()) lost = Status(Code::kPeerLost, "rank " + std::to_string(rank) + ": " + why.message(), rank);
-      }
-      changed.notify_all();
+      const MutexLock lock(mutex);
+      if (lost.ok()) lost = Status(Code::kPeerLost, "rank " + std::to_string(rank) + ": " + why.message(), rank);
+      events.Notify();
     });
   }
 
@@ -152,7 +158,7 @@ struct ControlConnections::Impl {
     }
     Status status;
     {
-      std::lock_guard<std::mutex> lock(links_mutex);
+      const MutexLock lock(links_mutex);
       const auto found = links.find(to);
       if (found == links.end() || found->second.write_closed) return;  // gone: OnClosed has said so
       Link& link = found->second;
@@ -161,7 +167,10 @@ struct ControlConnections::Impl {
       status = Write(&link, to);
       if (status.ok() && link.outgoing.empty()) return KeepLooking();
     }
-    PostTask([this, to, status] { status.ok() ? Flush(to) : LoseLink(to, status); });
+    PostTask([this, to, status] {
+      monitor_thread.AssertHeld();
+      status.ok() ? Flush(to) : LoseLink(to, status);
+    });
   }
 
   // The first message in a while wakes the monitor, which then looks until all is acknowledged. With or without the
@@ -170,8 +179,8 @@ struct ControlConnections::Impl {
     if (!looking.load() && !looking.exchange(true)) PostTask([] {});
   }
 
-  // Looks at the peers' hosts when that is due. Says when to be called again, if ever. Monitor thread only.
-  std::optional<Deadline> LookAtHosts() {
+  // Looks at the peers' hosts when that is due. Says when to be called again, if ever.
+  std::optional<Deadline> LookAtHosts() TFC_REQUIRES(monitor_thread) {
     if (next_look && next_look->Passed()) {
       next_look.reset();
       looking.store(false);  // before looking: what is sent later wakes the monitor again
@@ -184,7 +193,7 @@ struct ControlConnections::Impl {
 
   std::vector<int> SilentPeers() {
     std::vector<int> silent;
-    std::lock_guard<std::mutex> lock(links_mutex);
+    const MutexLock lock(links_mutex);
     for (auto& [rank, link] : links) {
       if (!link.unanswered) continue;
       const AckWatch::State state = link.acks.Look(link.fd.get());
@@ -196,13 +205,13 @@ struct ControlConnections::Impl {
   }
 
   // What has arrived already (the reason for the loss, perhaps) comes first.
-  void LoseLink(int rank, const Status& why) {
+  void LoseLink(int rank, const Status& why) TFC_REQUIRES(monitor_thread) {
     ReadLink(rank);
     CloseLink(rank, why);
   }
 
-  // Sends what the kernel takes now. With the mutex of the links.
-  static Status Write(Link* link, int rank) {
+  // Sends what the kernel takes now.
+  Status Write(Link* link, int rank) TFC_REQUIRES(links_mutex) {
     while (!link->outgoing.empty()) {
       const std::string& front = *link->outgoing.front();
       const ssize_t sent = ::send(link->fd.get(), front.data() + link->sent_of_front,
@@ -220,45 +229,41 @@ struct ControlConnections::Impl {
     return Status::Ok();
   }
 
-  // Sends what is queued, and asks epoll to report when the kernel takes more. Monitor thread only.
-  void Flush(int rank) {
-    const auto found = links.find(rank);
-    if (found == links.end()) return;
+  // Sends what is queued, and asks epoll to report when the kernel takes more.
+  void Flush(int rank) TFC_REQUIRES(monitor_thread) {
+    Link* const link = Find(rank);
+    if (link == nullptr) return;
     Status status;
-    uint32_t events = EPOLLIN;
+    uint32_t wanted = EPOLLIN;
     {
-      std::lock_guard<std::mutex> lock(links_mutex);
-      status = Write(&found->second, rank);
-      if (!found->second.outgoing.empty()) events |= EPOLLOUT;
+      const MutexLock lock(links_mutex);
+      status = Write(link, rank);
+      if (!link->outgoing.empty()) wanted |= EPOLLOUT;
+      if (status.ok() && ending) EndWriting(link);
     }
     if (!status.ok()) return LoseLink(rank, status);
     KeepLooking();
-    if (ending) EndWriting(&found->second);
-    const Status watched = Watch(found->second.fd.get(), rank, events, EPOLL_CTL_MOD);
+    const Status watched = Watch(link->fd.get(), rank, wanted, EPOLL_CTL_MOD);
     if (!watched.ok()) CloseLink(rank, watched);
   }
 
-  void ReadLink(int rank) {
+  void ReadLink(int rank) TFC_REQUIRES(monitor_thread) {
     std::array<char, 65536> buffer;
-    while (true) {
-      const auto found = links.find(rank);
-      if (found == links.end()) return;
-      const ssize_t got = ::recv(found->second.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    while (Link* const link = Find(rank)) {
+      const ssize_t got = ::recv(link->fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (got < 0) return CloseLink(rank, Status::FromErrno("recv", errno, rank));
       if (got == 0) return CloseLink(rank, Status(Code::kPeerLost, "closed its control connection", rank));
-      found->second.incoming.append(buffer.data(), static_cast<size_t>(got));
-      const Status delivered = Deliver(rank, &found->second);
+      link->incoming.append(buffer.data(), static_cast<size_t>(got));
+      const Status delivered = Deliver(rank, std::exchange(link->incoming, ""));
       if (!delivered.ok()) return CloseLink(rank, delivered);
     }
   }
 
-  // Hands on every complete message.
-  Status Deliver(int rank, Link* link) {
+  // Hands on every complete message, and keeps the rest.
+  Status Deliver(int rank, const std::string& incoming) TFC_REQUIRES(monitor_thread) {
     size_t at = 0;
-    std::string incoming = std::move(link->incoming);
-    link->incoming.clear();
     while (incoming.size() - at >= kHeader) {
       uint32_t size = 0;
       std::memcpy(&size, incoming.data() + at, sizeof(size));
@@ -270,12 +275,11 @@ struct ControlConnections::Impl {
       at += kHeader + size;
     }
     // The handler may have closed the link, but never reads it: ours is the only reader.
-    const auto found = links.find(rank);
-    if (found != links.end()) found->second.incoming = incoming.substr(at);
+    if (Link* const link = Find(rank)) link->incoming = incoming.substr(at);
     return Status::Ok();
   }
 
-  void AcceptPeers() {
+  void AcceptPeers() TFC_REQUIRES(monitor_thread) {
     auto accepted = acceptor->Advance();
     if (!accepted.ok()) {
       options.log.Error("no further peers can connect: " + accepted.status().message());
@@ -298,57 +302,59 @@ struct ControlConnections::Impl {
   void RunTasks() {
     std::deque<std::function<void()>> todo;
     {
-      std::lock_guard<std::mutex> lock(mutex);
+      const MutexLock lock(mutex);
       todo.swap(tasks);
     }
     for (auto& task : todo) task();
   }
 
-  int SleepMillis() {
+  int SleepMillis() TFC_REQUIRES(monitor_thread) {
     const auto tick = handler->OnTick(Deadline::Clock::now());
     auto next = LookAtHosts();
     if (tick) next = next ? next->Earlier(Deadline::At(*tick)) : Deadline::At(*tick);
-    std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(mutex);
     if (!tasks.empty()) return 0;
     if (stopping) next = next ? next->Earlier(stop_deadline) : stop_deadline;
     return next ? next->LeftMillis(1 << 30) : -1;
   }
 
   // True once nothing remains to be sent or heard.
-  bool Finished() {
-    std::unique_lock<std::mutex> lock(mutex);
-    if (!stopping || !tasks.empty()) return false;
-    if (stop_deadline.Passed()) return true;
-    lock.unlock();
+  bool Finished() TFC_REQUIRES(monitor_thread) {
+    {
+      const MutexLock lock(mutex);
+      if (!stopping || !tasks.empty()) return false;
+      if (stop_deadline.Passed()) return true;
+    }
+    const MutexLock lock(links_mutex);
     if (!std::exchange(ending, true))
       for (auto& [rank, link] : links) EndWriting(&link);
     return links.empty();
   }
 
-  // Says end-of-stream once everything has been sent. Monitor thread only.
-  void EndWriting(Link* link) {
-    std::lock_guard<std::mutex> lock(links_mutex);
+  // Says end-of-stream once everything has been sent.
+  void EndWriting(Link* link) TFC_REQUIRES(links_mutex) {
     if (!link->outgoing.empty() || link->write_closed) return;
     ::shutdown(link->fd.get(), SHUT_WR);
     link->write_closed = true;
   }
 
   void Loop() {
+    monitor_thread.AssertHeld();
     monitor = std::this_thread::get_id();
-    std::array<epoll_event, 64> events;
+    std::array<epoll_event, 64> ready;
     while (!Finished()) {
-      const int count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), SleepMillis());
-      for (int i = 0; i < count; ++i) HandleEvent(events[static_cast<size_t>(i)]);
+      const int count = ::epoll_wait(epoll.get(), ready.data(), static_cast<int>(ready.size()), SleepMillis());
+      for (int i = 0; i < count; ++i) HandleEvent(ready[static_cast<size_t>(i)]);
       RunTasks();
     }
     {
-      std::lock_guard<std::mutex> lock(links_mutex);
+      const MutexLock lock(links_mutex);
       links.clear();
     }
     monitor = std::thread::id();
   }
 
-  void HandleEvent(const epoll_event& event) {
+  void HandleEvent(const epoll_event& event) TFC_REQUIRES(monitor_thread) {
     const int key = static_cast<int>(static_cast<int64_t>(event.data.u64));
     if (key == kWakeKey) {
       wake.Drain();
@@ -360,17 +366,21 @@ struct ControlConnections::Impl {
     }
   }
 
-  // Under the mutex.
-  Status NotConnected() const {
+  size_t wanted() const { return is_root() ? static_cast<size_t>(options.self.size) - 1 : 1; }
+  bool MayStart() {
+    const MutexLock lock(mutex);
+    return connected.size() >= wanted() || !lost.ok();
+  }
+
+  // How the start ends, by now.
+  Status Started() {
+    const MutexLock lock(mutex);
+    if (!lost.ok() || connected.size() >= wanted()) return lost;
     if (!is_root()) return Status(Code::kDeadlineExceeded, "the connection to rank 0 was not ready in time", 0);
-    std::string text;
-    int first = kNoPeer;
-    for (int rank = 1; rank < options.self.size; ++rank) {
-      if (connected.count(rank) != 0) continue;
-      if (first == kNoPeer) first = rank;
-      text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
-    }
-    return Status(Code::kDeadlineExceeded, text + " did not connect to rank 0", first);
+    std::vector<int> missing;
+    for (int rank = 1; rank < options.self.size; ++rank)
+      if (connected.count(rank) == 0) missing.push_back(rank);
+    return Status(Code::kDeadlineExceeded, RankList(missing) + " did not connect to rank 0", missing.front());
   }
 
   Status ConnectToRoot(Deadline deadline) {
@@ -382,7 +392,10 @@ struct ControlConnections::Impl {
     auto fd = Connect(options.root, hello, options.key, deadline, cancel.fd());
     if (!fd.ok()) return fd.status();
     auto shared = std::make_shared<UniqueFd>(fd.Take());
-    PostTask([this, shared] { AddLink(0, std::move(*shared)); });
+    PostTask([this, shared] {
+      monitor_thread.AssertHeld();
+      AddLink(0, std::move(*shared));
+    });
     return Status::Ok();
   }
 };
@@ -420,12 +433,8 @@ Status ControlConnections::Start(Deadline deadline) {
   if (!thread.ok()) return thread.status();
   impl_->thread = thread.Take();
   if (!impl_->is_root()) TFC_RETURN_IF_ERROR(impl_->ConnectToRoot(deadline));
-  const size_t wanted = impl_->is_root() ? static_cast<size_t>(impl_->options.self.size) - 1 : 1;
-  std::unique_lock<std::mutex> lock(impl_->mutex);
-  impl_->changed.wait_until(lock, deadline.when(),
-                            [&] { return impl_->connected.size() >= wanted || !impl_->lost.ok(); });
-  if (!impl_->lost.ok()) return impl_->lost;
-  return impl_->connected.size() >= wanted ? Status::Ok() : impl_->NotConnected();
+  impl_->events.WaitUntil(deadline, [this] { return impl_->MayStart(); });
+  return impl_->Started();
 }
 
 bool ControlConnections::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }
@@ -441,7 +450,7 @@ void ControlConnections::Send(const std::vector<int>& to, uint8_t type, const st
 
 void ControlConnections::SendToAll(uint8_t type, const std::string& payload) {
   const SharedFrame frame = Frame(type, payload);
-  std::lock_guard<std::mutex> lock(impl_->all_mutex);
+  const MutexLock lock(impl_->all_mutex);
   for (int rank = 0; rank < impl_->options.self.size; ++rank) impl_->Send(rank, frame);
 }
 
@@ -450,7 +459,7 @@ void ControlConnections::Post(std::function<void()> task) { impl_->PostTask(std:
 void ControlConnections::Stop(Deadline deadline) {
   if (!impl_->thread.joinable()) return;
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->stopping = true;
     impl_->stop_deadline = deadline;
   }

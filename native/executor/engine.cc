@@ -76,8 +76,8 @@ class Engine::CallerWaiter final : public Waiter {
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
-      departures_(options_.topology.size),
-      set_up_(options_.topology.size),
+      departures_(options_.topology.size, &failure_.events()),
+      set_up_(options_.topology.size, &failure_),
       joining_(options_.topology.size, &watch_, &failure_, this),
       table_(options_.topology.size, kFirstPlanChannel, kMaxPlans),
       arbiter_(options_.topology.rank, options_.topology.size) {
@@ -103,7 +103,7 @@ Status Engine::Start(PolledTransport transport, Arena* arena, std::function<void
   Status failure;
   {
     // The monitor runs already, and a failure that it has seen ends the start.
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     arena_ = arena;
     transport_ = std::move(transport);
     if (arena_ != nullptr) caller_waiter_ = arena_->MakeWaiter(Arena::Sleeper::kCaller, options_.caller_spin_us);
@@ -168,7 +168,7 @@ Status Engine::MayWait() const {
 // stands in the waiter.
 Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared) {
   TFC_RETURN_IF_ERROR(MayWait());
-  std::lock_guard<OwnedMutex> lock(inline_mutex_);
+  const MutexLock lock(inline_mutex_);
   const bool usual = unusual_.load() == 0;
   if (!usual) TFC_RETURN_IF_ERROR(Admit());
   CallerWaiter waiter(this, operation);
@@ -194,12 +194,12 @@ Result<int> Engine::Join(double timeout_s) {
   if (options_.topology.size == 1) return 0;
   if (OnOwnThread()) return Status(Code::kFailedPrecondition, "a callback must not join");
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(Admit());
     unusual_ |= kJoining;
   }
   const Result<int> last = joining_.Join(timeout_s > 0 ? timeout_s : options_.op_timeout_s);
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   unusual_ &= ~uint32_t{kJoining};
   return last;
 }
@@ -209,7 +209,7 @@ Deadline Engine::EndOfWhatIsBegun() const {
   double seconds = options_.op_timeout_s;
   watch_.VisitRunning(
       [&seconds](uint32_t, uint64_t, const Operation& operation) { seconds = std::max(seconds, operation.timeout_s); });
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [name, queue] : pending_)
     for (const Pending& pending : queue) seconds = std::max(seconds, pending.deadline.Left());
   for (const auto& [name, plan] : plans_)
@@ -221,37 +221,34 @@ Deadline Engine::EndOfWhatIsBegun() const {
 Status Engine::WaitUntilNothingRuns() {
   const Deadline deadline = EndOfWhatIsBegun();
   {
-    std::lock_guard<OwnedMutex> callers(inline_mutex_);
+    const MutexLock callers(inline_mutex_);
   }
-  std::vector<uint32_t> channels{kNegotiatedChannel, kDirectChannel};
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const bool ended = changed_.wait_until(lock, deadline.when(), [this] {
-      const bool plans_wait =
-          std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) { return entry.second->waiting > 0; });
-      return failure_.failed() || (pending_.empty() && !plans_wait);
-    });
-    if (!ended) {
-      lock.unlock();
-      return NotEnded("join timed out: " + WaitingIn());
-    }
-    for (const auto& [name, plan] : plans_)
-      if (plan->channel && *plan->channel != kNoPlanChannel) channels.push_back(*plan->channel);
+  const auto nothing_waits = [this] {
+    const MutexLock lock(mutex_);
+    const bool plans_wait =
+        std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) { return entry.second->waiting > 0; });
+    return failure_.failed() || (pending_.empty() && !plans_wait);
+  };
+  bool passed = failure_.events().WaitUntil(deadline, nothing_waits);
+  if (passed) {
+    // Markers behind what is on the channels now. They may outlive this call.
+    const auto open = std::make_shared<std::atomic<int>>(0);
+    for (const uint32_t channel : ChannelsInUse())
+      *open += scheduler_->Submit(channel, [this, open](const Resources&, Channel*) {
+        --*open;
+        failure_.events().Notify();
+      });
+    passed = failure_.events().WaitUntil(deadline, [&open] { return *open == 0; });
   }
-  // Markers behind what is on the channels now. They may outlive this call.
-  auto open = std::make_shared<size_t>(0);  // under the mutex
-  for (uint32_t channel : channels) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    *open += scheduler_->Submit(channel, [this, open](const Resources&, Channel*) {
-      std::lock_guard<std::mutex> marker(mutex_);
-      --*open;
-      changed_.notify_all();
-    });
-  }
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool passed = changed_.wait_until(lock, deadline.when(), [&open] { return *open == 0; });
-  lock.unlock();
   return passed ? failure_.Get() : NotEnded("join timed out: " + WaitingIn());
+}
+
+std::vector<uint32_t> Engine::ChannelsInUse() const {
+  std::vector<uint32_t> channels{kNegotiatedChannel, kDirectChannel};
+  const MutexLock lock(mutex_);
+  for (const auto& [name, plan] : plans_)
+    if (plan->channel.value_or(kNoPlanChannel) != kNoPlanChannel) channels.push_back(*plan->channel);
+  return channels;
 }
 
 // Something here goes on long after its timeout: this rank's own threads do not get on.
@@ -265,7 +262,7 @@ Status Engine::NotEnded(const std::string& what) {
 
 void Engine::RunInTurn(uint32_t channel, const Scheduler::Task& task) {
   if (channel != kInlineChannel) return static_cast<void>(scheduler_->Submit(channel, task));
-  std::lock_guard<OwnedMutex> callers(inline_mutex_);
+  const MutexLock callers(inline_mutex_);
   task(Resources{nullptr, arena_, caller_waiter_.get()}, &inline_channel_);
 }
 
@@ -300,31 +297,26 @@ Status Engine::RunOnProgress(Operation* operation) {
 Status Engine::DoOnProgress(const Operation& title, uint32_t channel_index,
                             const std::function<Status(const Resources&, Channel*)>& task) {
   TFC_RETURN_IF_ERROR(MayWait());
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<Status> result;
+  Status result;
+  std::atomic<bool> ended{false};
   bool taken = false;
   {
-    std::lock_guard<std::mutex> admission(mutex_);  // the rank that joins next finds this call on the channel
+    const MutexLock lock(mutex_);  // the rank that joins next finds this call on the channel
     TFC_RETURN_IF_ERROR(Admit());
-    taken = scheduler_->Submit(channel_index, [&](const Resources& resources, Channel* channel) {
-      const Status status = task(resources, channel);
-      std::lock_guard<std::mutex> lock(mutex);
-      result = status;
-      changed.notify_all();
+    taken = scheduler_->Submit(channel_index, [&, this](const Resources& resources, Channel* channel) {
+      result = task(resources, channel);
+      ended = true;  // from here on the caller's stack may be gone
+      failure_.events().Notify();
     });
   }
   if (!taken) return Status(Code::kFailedPrecondition, "the communicator has been shut down");
-  std::unique_lock<std::mutex> lock(mutex);
-  const auto has_ended = [&] { return result.has_value(); };
-  if (!changed.wait_until(lock, Deadline::After(title.timeout_s + 2 * timing::kDecision).when(), has_ended)) {
-    lock.unlock();
+  const auto has_ended = [&ended] { return ended.load(); };
+  if (!failure_.events().WaitUntil(Deadline::After(title.timeout_s + 2 * timing::kDecision), has_ended)) {
     static_cast<void>(NotEnded(title.Title()));
-    lock.lock();
     // The task, which uses the caller's memory, is interrupted and ends as soon as the thread gets on.
-    changed.wait(lock, has_ended);
+    failure_.events().WaitUntil(Deadline::Never(), has_ended);
   }
-  return *result;
+  return result;
 }
 
 Status Engine::ProbeLink(Deadline deadline) {
@@ -391,7 +383,10 @@ Status Engine::Settle(const Status& error, const Operation& operation, uint32_t 
   const bool differs = event == FailureArbiter::Event::kMismatch;
   const Status seen =
       differs ? Status(error.code(), error.message() + "; this rank: " + operation.Describe(), error.peer()) : error;
-  control_->Post([this, event, seen, place = Place{channel, sequence}] { Observe({event, seen, place}); });
+  control_->Post([this, event, seen, place = Place{channel, sequence}] {
+    monitor_.AssertHeld();
+    Observe({event, seen, place});
+  });
   const Status decision = failure_.WaitFor(Deadline::After(timing::kDecision));
   if (!decision.ok()) return decision;
   FailAll(seen);
@@ -412,7 +407,7 @@ Status Engine::Submit(Operation operation, Done done) {
   AllocateOutside(&operation);
   const Request request = RequestFor(operation);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
     TFC_RETURN_IF_ERROR(Admit());
     TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
@@ -439,7 +434,7 @@ void Engine::Ask(const Request& request) {
 
 Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
   if (spec.num_buckets == 0) return Status(Code::kInvalidArgument, "a bucket plan needs at least one bucket");
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& plan = plans_[spec.name];
   if (plan == nullptr) plan = std::make_shared<Plan>(spec);
   TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
@@ -447,7 +442,7 @@ Result<std::shared_ptr<Plan>> Engine::AcquirePlan(const PlanSpec& spec) {
 }
 
 void Engine::ForgetPlan(const std::string& name) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = plans_.find(name);
   if (found == plans_.end()) return;
   const std::shared_ptr<Plan> plan = found->second;
@@ -455,7 +450,7 @@ void Engine::ForgetPlan(const std::string& name) {
   DropIfForgotten(plan);
 }
 
-// Under the mutex. The channel's counters stay as they are, and are the same on all ranks: each has done all runs. In
+// The channel's counters stay as they are, and are the same on all ranks: each has done all runs. In
 // the middle of a step the plan is needed for the rest: another one of its name would begin with the first bucket.
 void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
   if (!plan->forgotten || plan->unfinished > 0 || plan->order().cursor() != 0) return;
@@ -465,7 +460,7 @@ void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
 }
 
 void Engine::EndRun(const std::shared_ptr<Plan>& plan) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   --plan->unfinished;
   DropIfForgotten(plan);
 }
@@ -493,7 +488,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
   bool ask = false;
   std::optional<uint32_t> agreed;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(Admit());
     // It may have been forgotten since it was acquired, and another one of its name may be in its place.
     plan = plans_.emplace(spec.name, plan).first->second;
@@ -529,11 +524,11 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel
     while (true) {
       std::optional<Plan::Run> run;
       {
-        std::lock_guard<std::mutex> lock(mutex_);
+        const MutexLock lock(mutex_);
         run = plan->order().Next();
         if (!run) return;
         --plan->waiting;
-        if (Is(kJoining)) changed_.notify_all();
+        if (Is(kJoining)) failure_.events().Notify();
       }
       const Status status = RunWatched(run->operation, resources, run->deadline, channel);
       scheduler_->CallOutside([&] { run->done(status); });
@@ -557,7 +552,7 @@ void Engine::NegotiateBuckets(const std::shared_ptr<Plan>& plan) {
   std::vector<Request> requests;
   {
     // Runs of one bucket keep their order.
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     for (Plan::Run& run : plan->order().TakeAll()) {
       const Done done = [this, plan, done = std::move(run.done)](const Status& status) {
         done(status);
@@ -575,23 +570,20 @@ void Engine::Fail(const Status& status) {
   if (!failure_.Set(status)) return;
   unusual_ |= kFailed;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (started_) {
       if (transport_.transport != nullptr) transport_.transport->Interrupt(status);
       if (arena_ != nullptr) arena_->Interrupt(status);
     }
   }
   CancelPending(status);
-  changed_.notify_all();
-  set_up_.Wake();
-  joining_.Wake();
   if (options_.on_failure) options_.on_failure();
 }
 
 // The thread that fails the engine may hold a lock or be on a fiber: the progress thread calls. Handed over with the
 // mutex, so that a shutdown, which cancels too, does not stop the thread before.
 void Engine::CancelPending(const Status& status) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Done> cancelled = TakeEverythingPending();
   if (cancelled.empty()) return;
   scheduler_->Call([cancelled = std::move(cancelled), status] {
@@ -627,7 +619,7 @@ void Engine::Abort(const std::string& cause) {
 
 void Engine::Shutdown(double timeout_s) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (shut_down_) return;
     shut_down_ = true;
     unusual_ |= kClosing;
@@ -638,7 +630,7 @@ void Engine::Shutdown(double timeout_s) {
   if (control_ == nullptr) return;
   if (scheduler_ != nullptr) scheduler_->Stop();
   {
-    std::lock_guard<OwnedMutex> callers(inline_mutex_);
+    const MutexLock callers(inline_mutex_);
   }  // the last call has been interrupted
   control_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
   const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, timing::kFailedLinger) : timeout_s);
@@ -653,7 +645,7 @@ bool Engine::OnOwnThread() const {
 }
 
 EngineCounters Engine::counters() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   EngineCounters counters;
   counters.completed = watch_.completed();
   counters.pending = watch_.active();
@@ -666,10 +658,13 @@ Status Engine::Synchronise(Deadline deadline, const Status& mine, Status* object
   if (options_.topology.size == 1) return Status::Ok();
   set_up_.Close();
   control_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
-  const auto go = set_up_.Wait(deadline, failure_);
+  const auto go = set_up_.Wait(deadline);
   if (failure_.failed()) return failure_.Get();
-  if (go && objection != nullptr) *objection = go->objection;
-  if (go) return Status::Ok();
+  if (go) {
+    probes_ = go->probe;
+    if (objection != nullptr) *objection = go->objection;
+    return Status::Ok();
+  }
   if (!is_root()) return Status(Code::kDeadlineExceeded, "rank 0 did not say that all ranks are ready", 0);
   const std::vector<int> missing = set_up_.missing();
   return Status(Code::kDeadlineExceeded, RankList(missing) + " did not get ready", missing.front());

@@ -4,13 +4,11 @@
 #define TFCOLLECTIVE_EXECUTOR_ENGINE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -114,7 +112,10 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   // Lets rank 0 decide about an operation on GPUs. Not in a world of one.
   void Ask(const Request& request);
   // At rank 0, on the monitor thread: nothing runs on GPUs, and no rank is waited for there.
-  void CloseGpus() { table_.CloseGpus(); }
+  void CloseGpus() {
+    monitor_.AssertHeld();
+    table_.CloseGpus();
+  }
   // PEER_LOST if a rank has left: for operations that no rank has begun yet.
   Status NobodyLeft(const std::string& title) const { return watch_.NobodyLeft(title); }
   // Not on a thread of its own: see OnOwnThread.
@@ -186,24 +187,24 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
   void NegotiateBuckets(const std::shared_ptr<Plan>& plan);
   void EndRun(const std::shared_ptr<Plan>& plan);
-  void DropIfForgotten(const std::shared_ptr<Plan>& plan);
+  void DropIfForgotten(const std::shared_ptr<Plan>& plan) TFC_REQUIRES(mutex_);
   Request RequestFor(const Operation& operation) const;
 
   // Messages (monitor thread).
-  void OnRequest(int from, const std::string& payload);
-  void OnDecision(const std::string& payload);
-  void OnForget(int from, const std::string& payload);
+  void OnRequest(int from, const std::string& payload) TFC_REQUIRES(monitor_);
+  void OnDecision(const std::string& payload) TFC_REQUIRES(monitor_);
+  void OnForget(int from, const std::string& payload) TFC_REQUIRES(monitor_);
   void OnFreed(const std::string& payload);
-  void OnAbort(int from, const std::string& payload);
-  void OnFailed(const std::string& payload);
-  void OnTrouble(int from, const std::string& payload);
+  void OnAbort(int from, const std::string& payload) TFC_REQUIRES(monitor_);
+  void OnFailed(const std::string& payload) TFC_REQUIRES(monitor_);
+  void OnTrouble(int from, const std::string& payload) TFC_REQUIRES(monitor_);
   void OnViewQuery(const std::string& payload);
-  void OnView(int from, const std::string& payload);
+  void OnView(int from, const std::string& payload) TFC_REQUIRES(monitor_);
   void OnLeave(int from, const std::string& payload);
-  void OnLeft(const std::string& payload);
+  void OnLeft(const std::string& payload) TFC_REQUIRES(monitor_);
   void OnReady(int from, const std::string& payload);
   void OnGo(const std::string& payload);
-  void OnJoin(int from, const std::string& payload);
+  void OnJoin(int from, const std::string& payload) TFC_REQUIRES(monitor_);
   void OnJoining(int from, Message type, const std::string& payload);
   void Protocol(const Status& malformed, int from);
 
@@ -212,31 +213,32 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void RunInTurn(uint32_t channel, const Scheduler::Task& task) override;
   void RunHere(Operation* operation, const Resources& resources, Channel* channel) override;
   Deadline EndOfWhatIsBegun() const;
+  std::vector<uint32_t> ChannelsInUse() const;
 
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
-  void Announce(const Decision& decision);
+  void Announce(const Decision& decision) TFC_REQUIRES(monitor_);
   void StartPlan(const Decision& decision);
   void StartOperation(const Decision& decision);
-  void Observe(const FailureArbiter::Observation& seen);
-  void Act(const FailureArbiter::Action& action);
+  void Observe(const FailureArbiter::Observation& seen) TFC_REQUIRES(monitor_);
+  void Act(const FailureArbiter::Action& action) TFC_REQUIRES(monitor_);
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
   Status BlockedBy(int rank, const Progress& progress);
-  void LookAtWaiting(Deadline::Clock::time_point now);
+  void LookAtWaiting(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
   void KeepTicking();
-  void TickNegotiation(Deadline::Clock::time_point now);
+  void TickNegotiation(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
   void TickPending();
-  std::vector<Done> TakeEverythingPending();
+  std::vector<Done> TakeEverythingPending() TFC_REQUIRES(mutex_);
   void CancelPending(const Status& status);
   Status OldestPending() const;
 
   const EngineOptions options_;
   ControlConnections* control_ = nullptr;  // set before any thread runs
+  // Set under the mutex, before there are callers; the monitor, which runs already, takes the mutex to look.
   Arena* arena_ = nullptr;
   PolledTransport transport_;
-  std::function<void(int, UniqueFd)> add_connection_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Waiter> caller_waiter_;
-  bool runs_inline_ = false;  // direct calls run on the caller's thread; set before there are callers
+  bool runs_inline_ = false;  // direct calls run on the caller's thread
   Link link_;                 // set before there are callers
   FirstFailure failure_;
   WatchList watch_;  // what runs now on every channel
@@ -248,21 +250,22 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   OwnedMutex inline_mutex_;  // one call on a caller's thread at a time
   Channel inline_channel_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool started_ = false;
   std::atomic<uint32_t> unusual_{0};
-  bool shut_down_ = false;
-  std::atomic<bool> probes_{false};                     // rank 0 wants the link measured
-  std::atomic<bool> ticking_{false};                    // the monitor looks at deadlines now and then
-  std::map<std::string, std::deque<Pending>> pending_;  // submitted, not decided yet
-  std::map<std::string, std::shared_ptr<Plan>> plans_;
+  std::atomic<bool> ticking_{false};  // the monitor looks at deadlines now and then
+  bool probes_ = false;               // rank 0 wants the link measured; set before there are callers
 
-  // Monitor thread only.
-  NegotiationTable table_;  // rank 0
-  FailureArbiter arbiter_;
-  Deadline::Clock::time_point last_busy_{};
-  Deadline::Clock::time_point next_look_{};  // at what waits
+  mutable Mutex mutex_;
+  bool started_ TFC_GUARDED_BY(mutex_) = false;
+  bool shut_down_ TFC_GUARDED_BY(mutex_) = false;
+  std::function<void(int, UniqueFd)> add_connection_ TFC_GUARDED_BY(mutex_);
+  std::map<std::string, std::deque<Pending>> pending_ TFC_GUARDED_BY(mutex_);  // submitted, not decided yet
+  std::map<std::string, std::shared_ptr<Plan>> plans_ TFC_GUARDED_BY(mutex_);  // and what they hold
+
+  ThreadRole monitor_;
+  NegotiationTable table_ TFC_GUARDED_BY(monitor_);  // rank 0
+  FailureArbiter arbiter_ TFC_GUARDED_BY(monitor_);
+  Deadline::Clock::time_point last_busy_ TFC_GUARDED_BY(monitor_){};
+  Deadline::Clock::time_point next_look_ TFC_GUARDED_BY(monitor_){};  // at what waits
 };
 
 }  // namespace tfc

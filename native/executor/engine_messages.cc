@@ -11,6 +11,7 @@
 
 namespace tfc {
 void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
+  monitor_.AssertHeld();
   switch (static_cast<Message>(type)) {
     case Message::kReady:
       return OnReady(from, payload);
@@ -68,7 +69,6 @@ void Engine::OnGo(const std::string& payload) {
   Go go;
   const Status decoded = Decode(payload, &go);
   if (!decoded.ok()) return Protocol(decoded, 0);
-  probes_ = go.probe;
   set_up_.Open(go);
 }
 
@@ -98,7 +98,7 @@ void Engine::OnFreed(const std::string& payload) {
   if (decoded.ok() && (channel < kFirstPlanChannel || channel >= kFirstPlanChannel + kMaxPlans))
     decoded = Status(Code::kProtocol, "freed the channel " + std::to_string(channel) + ", which is no plan's");
   if (!decoded.ok()) return Protocol(decoded, 0);
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (arena_ != nullptr) arena_->Release(channel);
 }
 
@@ -116,7 +116,7 @@ void Engine::OnDecision(const std::string& payload) {
 void Engine::StartPlan(const Decision& decision) {
   std::shared_ptr<Plan> plan;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = plans_.find(decision.name);
     // Failed meanwhile, or the others agreed while this rank had joined: it will ask for itself.
     if (found == plans_.end() || !found->second->asked) return;
@@ -129,13 +129,13 @@ void Engine::StartPlan(const Decision& decision) {
 void Engine::StartOperation(const Decision& decision) {
   std::shared_ptr<Pending> next;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = pending_.find(decision.name);
     if (found == pending_.end()) return;  // failed meanwhile
     next = std::make_shared<Pending>(std::move(found->second.front()));
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
-    if (Is(kJoining)) changed_.notify_all();
+    if (Is(kJoining)) failure_.events().Notify();
   }
   const bool taken = decision.refusal.ok()
                          ? scheduler_->Submit(kNegotiatedChannel,
@@ -213,7 +213,7 @@ void Engine::OnViewQuery(const std::string& payload) {
 std::string Engine::WaitingIn() const {
   const std::string running = watch_.Oldest();
   if (!running.empty()) return running;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return pending_.empty() ? "" : pending_.begin()->second.front().operation.Title();
 }
 
@@ -252,7 +252,7 @@ Status Engine::BlockedBy(int rank, const Progress& progress) {
   TFC_RETURN_IF_ERROR(watch_.Depart(rank, progress));
   std::string waiting;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!pending_.empty()) waiting = pending_.begin()->second.front().operation.Title();
     for (const auto& [name, plan] : plans_)
       if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
@@ -262,6 +262,7 @@ Status Engine::BlockedBy(int rank, const Progress& progress) {
 }
 
 void Engine::OnClosed(int rank, const Status& why) {
+  monitor_.AssertHeld();
   if (departures_.Close(rank) || Is(kClosing)) return;
   Observe({FailureArbiter::Event::kLost,
            Status(Code::kPeerLost, Call(rank) + " is gone: its process ended or its link broke (" + why.message() + ")",
@@ -288,7 +289,7 @@ void Engine::OnJoining(int from, Message type, const std::string& payload) {
 void Engine::OnDataConnection(int peer, UniqueFd fd) {
   std::function<void(int, UniqueFd)> add;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     add = add_connection_;
   }
   if (add) add(peer, std::move(fd));
@@ -301,6 +302,7 @@ void Engine::KeepTicking() {
 }
 
 std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_point now) {
+  monitor_.AssertHeld();
   if (arbiter_.due() && failure_.failed()) Act(arbiter_.On({FailureArbiter::Event::kFailedHere}, now));
   Act(arbiter_.OnTime(now));
   // The monitor asks after each batch of messages: what waits is not gone through for each of them.
@@ -338,7 +340,7 @@ void Engine::TickNegotiation(Deadline::Clock::time_point now) {
 
 // The operation that waits longest, as the error that it will get; Ok if none waits.
 Status Engine::OldestPending() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::optional<std::pair<Deadline::Clock::time_point, std::string>> oldest;
   const auto consider = [&oldest](Deadline deadline, const std::string& text) {
     if (!oldest || deadline.when() < oldest->first) oldest = {deadline.when(), text};
@@ -360,7 +362,7 @@ void Engine::TickPending() {
   if (oldest.ok() || failure_.failed()) return;
   bool overdue = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto late = [](Deadline deadline) {
       return Deadline::Clock::now() > deadline.when() + Deadline::Seconds(timing::kRootGrace);
     };

@@ -52,7 +52,7 @@ void JoinProtocol::Correct(const Operation& operation, uint32_t channel, uint64_
 
 Result<int> JoinProtocol::Join(double timeout_s) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     joining_ = true;
   }
   const Status left = LeftWithoutJoining();
@@ -60,53 +60,59 @@ Result<int> JoinProtocol::Join(double timeout_s) {
   const Status begun = host_->WaitUntilNothingRuns();
   if (begun.ok()) control_->Send(0, static_cast<uint8_t>(Message::kJoin), Encode(watch_->progress()));
   Result<int> last = begun.ok() ? ContributeUntilAllJoin(timeout_s) : begun;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   joining_ = false;
   all_joined_.reset();
   contributions_.clear();
   return last;
 }
 
-void JoinProtocol::Wake() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  changed_.notify_all();
-}
-
 Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
   Deadline deadline = Deadline::After(timeout_s);
-  bool asked = false;  // rank 0, who alone knows of all joins
-  std::unique_lock<std::mutex> lock(mutex_);
+  bool asked = false;  // rank 0, which alone knows of all joins
   while (true) {
-    const bool woken = changed_.wait_until(
-        lock, deadline.when(), [this] { return failure_->failed() || all_joined_ || !contributions_.empty(); });
+    const bool woken = failure_->events().WaitUntil(deadline, [this] { return failure_->failed() || HasWork(); });
     if (failure_->failed()) return failure_->Get();
-    if (!woken && !std::exchange(asked, true)) {
-      control_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
-      deadline = Deadline::After(timing::kRootAnswer);
-      continue;
-    }
-    if (!woken) {
-      lock.unlock();
+    if (!woken && asked) {
       host_->FailEverywhere(Status(Code::kDeadlineExceeded, "join timed out: rank 0 does not answer", 0));
       return failure_->Get();
     }
-    if (contributions_.empty()) {
-      const int last = *all_joined_;
-      lock.unlock();
-      // Our part in the last operations may still be under way, though the others have ended them.
-      TFC_RETURN_IF_ERROR(host_->WaitUntilNothingRuns());
-      return last;
+    if (!woken) {
+      control_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
+      deadline = Deadline::After(timing::kRootAnswer);
+      asked = true;
+      continue;
     }
-    const ZeroContribution contribution = std::move(contributions_.front());
-    contributions_.pop_front();
-    lock.unlock();
-    host_->RunInTurn(contribution.channel, [this, contribution](const Resources& resources, Channel* channel) {
-      Run(contribution, resources, channel);
+    const auto contribution = NextContribution();
+    if (!contribution) break;
+    host_->RunInTurn(contribution->channel, [this, contribution](const Resources& resources, Channel* channel) {
+      Run(*contribution, resources, channel);
     });
-    lock.lock();
     deadline = Deadline::After(timeout_s);
     asked = false;
   }
+  const int last = last_joined();
+  // Our part in the last operations may still be under way, though the others have ended them.
+  TFC_RETURN_IF_ERROR(host_->WaitUntilNothingRuns());
+  return last;
+}
+
+bool JoinProtocol::HasWork() const {
+  const MutexLock lock(mutex_);
+  return all_joined_ || !contributions_.empty();
+}
+
+std::optional<ZeroContribution> JoinProtocol::NextContribution() {
+  const MutexLock lock(mutex_);
+  if (contributions_.empty()) return std::nullopt;
+  std::optional<ZeroContribution> next = std::move(contributions_.front());
+  contributions_.pop_front();
+  return next;
+}
+
+int JoinProtocol::last_joined() const {
+  const MutexLock lock(mutex_);
+  return all_joined_.value_or(kNoPeer);
 }
 
 void JoinProtocol::Run(const ZeroContribution& contribution, const Resources& resources, Channel* channel) {
@@ -131,7 +137,7 @@ void JoinProtocol::Run(const ZeroContribution& contribution, const Resources& re
 
 Status JoinProtocol::LeftWithoutJoining() const {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!joining_ || all_joined_) return Status::Ok();
   }
   const Status left = watch_->NobodyLeft("join");
@@ -143,11 +149,6 @@ Status JoinProtocol::LeftWithoutJoining() const {
 }
 
 // ---- messages -----------------------------------------------------------------------------------
-
-bool JoinProtocol::Takes(Message type) {
-  return type == Message::kJoined || type == Message::kNoted || type == Message::kMissing ||
-         type == Message::kZeroContribution || type == Message::kAllJoined || type == Message::kJoinTimeout;
-}
 
 Status JoinProtocol::OnMessage(int from, Message type, const std::string& payload) {
   if (type == Message::kJoined) return OnJoined(payload);
@@ -162,16 +163,16 @@ Status JoinProtocol::OnMessage(int from, Message type, const std::string& payloa
   } else if (type == Message::kZeroContribution) {
     ZeroContribution contribution;
     TFC_RETURN_IF_ERROR(Decode(payload, &contribution));
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     contributions_.push_back(std::move(contribution));
-    changed_.notify_all();
+    failure_->events().Notify();
   } else if (type == Message::kAllJoined) {
     int last = 0;
     TFC_RETURN_IF_ERROR(DecodeRank(payload, &last));
     joined_.Clear();
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     all_joined_ = last;
-    changed_.notify_all();
+    failure_->events().Notify();
   } else if (type == Message::kJoinTimeout) {
     double seconds = 0;
     TFC_RETURN_IF_ERROR(DecodeSeconds(payload, &seconds));

@@ -3,14 +3,13 @@
 #ifndef TFCOLLECTIVE_EXECUTOR_JOIN_PROTOCOL_H_
 #define TFCOLLECTIVE_EXECUTOR_JOIN_PROTOCOL_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/failure.h"
 #include "communicator/operation.h"
@@ -46,8 +45,6 @@ class JoinProtocol {
 
   // On the thread that joins.
   Result<int> Join(double timeout_s);
-  // There is a failure.
-  void Wake();
 
   // For operations.
   const JoinedRanks& joined() const { return joined_; }
@@ -57,7 +54,6 @@ class JoinProtocol {
   void Correct(const Operation& operation, uint32_t channel, uint64_t sequence) const;
 
   // On the monitor thread.
-  static bool Takes(Message type);
   // PROTOCOL if the message is none.
   Status OnMessage(int from, Message type, const std::string& payload);
   // At rank 0: `rank` joins. True if all have now.
@@ -71,6 +67,10 @@ class JoinProtocol {
 
  private:
   Result<int> ContributeUntilAllJoin(double timeout_s);
+  // What rank 0 has asked this rank for, and, when there is nothing left, who has joined last.
+  bool HasWork() const;
+  std::optional<ZeroContribution> NextContribution();
+  int last_joined() const;
   void Run(const ZeroContribution& contribution, const Resources& resources, Channel* channel);
   Status OnJoined(const std::string& payload);
   void Order(const std::vector<JoinTracker::Order>& orders);
@@ -84,11 +84,10 @@ class JoinProtocol {
   JoinedRanks joined_;
   JoinTracker tracker_;  // rank 0; monitor thread only
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool joining_ = false;                        // this rank has joined
-  std::deque<ZeroContribution> contributions_;  // what it has to take part in
-  std::optional<int> all_joined_;               // the rank that joined last
+  mutable Mutex mutex_;
+  bool joining_ TFC_GUARDED_BY(mutex_) = false;                        // this rank has joined
+  std::deque<ZeroContribution> contributions_ TFC_GUARDED_BY(mutex_);  // what it has to take part in
+  std::optional<int> all_joined_ TFC_GUARDED_BY(mutex_);               // the rank that joined last
 };
 
 }  // namespace tfc

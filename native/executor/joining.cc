@@ -28,13 +28,13 @@ bool TakesZeroContributions(const Operation& operation) {
 }
 
 void JoinedRanks::Add(int rank, const Progress& progress) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   joined_[rank] = progress;
   any_.store(true);
 }
 
 void JoinedRanks::Clear() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   joined_.clear();
   any_.store(false);
 }
@@ -44,14 +44,14 @@ bool JoinedRanks::Needs(uint32_t channel, uint64_t sequence) const {
 }
 
 std::vector<int> JoinedRanks::ranks() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<int> ranks;
   for (const auto& [rank, progress] : joined_) ranks.push_back(rank);
   return ranks;
 }
 
 JoinedRanks::Numbers JoinedRanks::ContributorsOf(uint32_t channel, uint64_t sequence) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Numbers contributors{size_, size_};
   for (const auto& [rank, progress] : joined_) {
     const uint64_t missed = CountOf(progress, channel);  // the first operation without it

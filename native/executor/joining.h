@@ -12,13 +12,13 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/operation.h"
 #include "executor/frontier.h"
@@ -69,8 +69,8 @@ class JoinedRanks final : public Contributors {
  private:
   const int size_;
   std::atomic<bool> any_{false};
-  mutable std::mutex mutex_;
-  std::map<int, Progress> joined_;
+  mutable Mutex mutex_;
+  std::map<int, Progress> joined_ TFC_GUARDED_BY(mutex_);
 };
 
 // Ranks that have joined, by what each had completed.

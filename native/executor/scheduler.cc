@@ -2,22 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/event_count.h"
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "executor/fiber.h"
 
 namespace tfc {
 namespace {
 
-constexpr double kForever = 1e9;
 constexpr double kRetrySeconds = 0.01;  // when a stack could not be mapped
 constexpr double kStackSeconds = 1.0;   // and for how long it is tried, before tasks go without
 
@@ -111,24 +110,24 @@ struct Scheduler::Impl {
   std::thread thread;
   std::atomic<std::thread::id> progress{};  // while it runs
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::pair<uint32_t, Task>> inbox;
-  std::deque<std::function<void()>> calls;
-  bool stopping = false;
+  Mutex mutex;
+  std::deque<std::pair<uint32_t, Task>> inbox TFC_GUARDED_BY(mutex);
+  std::deque<std::function<void()>> calls TFC_GUARDED_BY(mutex);
+  bool stopping TFC_GUARDED_BY(mutex) = false;
   std::atomic<bool> news{false};  // the inbox is not empty, or stopping has begun
+  EventCount events;              // where the progress thread sleeps when it has nothing to poll
 
-  // Progress thread only.
-  std::map<uint32_t, std::unique_ptr<Stream>> streams;
-  Stream* running = nullptr;  // whose fiber has the thread
-  Link link;
+  ThreadRole progress_thread;
+  std::map<uint32_t, std::unique_ptr<Stream>> streams TFC_GUARDED_BY(progress_thread);
+  Stream* running TFC_GUARDED_BY(progress_thread) = nullptr;  // whose fiber has the thread
+  Link link TFC_GUARDED_BY(progress_thread);
 
-  void TakeInbox() {
+  void TakeInbox() TFC_REQUIRES(progress_thread) {
     if (!news.exchange(false, std::memory_order_acquire)) return;
     std::deque<std::pair<uint32_t, Task>> taken;
     std::deque<std::function<void()>> called;
     {
-      std::lock_guard<std::mutex> lock(mutex);
+      const MutexLock lock(mutex);
       taken.swap(inbox);
       called.swap(calls);
     }
@@ -144,14 +143,14 @@ struct Scheduler::Impl {
   }
 
   // The fiber's body.
-  void RunTasks(Stream* stream) {
+  void RunTasks(Stream* stream) TFC_REQUIRES(progress_thread) {
     while (!stream->ending) {
       RunQueued(stream);
-      stream->Block(Wait::kTask, nullptr, Deadline::After(kForever));
+      stream->Block(Wait::kTask, nullptr, Deadline::Never());
     }
   }
 
-  void RunQueued(Stream* stream) {
+  void RunQueued(Stream* stream) TFC_REQUIRES(progress_thread) {
     FiberTransport fiber_transport(transport.transport, stream);
     FiberWaiter fiber_waiter(arena, stream);
     Resources resources;
@@ -173,7 +172,7 @@ struct Scheduler::Impl {
   }
 
   // One turn for every stream that has work and may go on.
-  bool ResumeAll() {
+  bool ResumeAll() TFC_REQUIRES(progress_thread) {
     bool resumed = false;
     for (auto& [index, stream] : streams) {
       if (!stream->busy() || !MayGoOn(*stream)) continue;
@@ -192,7 +191,7 @@ struct Scheduler::Impl {
   }
 
   // Gives the stream its turn.
-  void Resume(Stream* stream) {
+  void Resume(Stream* stream) TFC_REQUIRES(progress_thread) {
     do {
       if (stream->outside != nullptr) (*std::exchange(stream->outside, nullptr))();
       running = stream;
@@ -204,7 +203,7 @@ struct Scheduler::Impl {
   // Makes the stream's fiber if it has none. Without memory for a stack the tasks stay queued for a moment.
   bool HasFiber(Stream* stream) {
     if (stream->fiber != nullptr) return true;
-    auto fiber = Fiber::Create([this, stream] { RunTasks(stream); });
+    auto fiber = Fiber::Create([this, stream]() TFC_REQUIRES(progress_thread) { RunTasks(stream); });
     if (fiber.ok()) {
       stream->fiber = fiber.Take();
       return true;
@@ -214,11 +213,11 @@ struct Scheduler::Impl {
     return false;
   }
 
-  bool HasWork() const {
+  bool HasWork() const TFC_REQUIRES(progress_thread) {
     return std::any_of(streams.begin(), streams.end(), [](const auto& stream) { return stream.second->busy(); });
   }
 
-  void EndFibers() {
+  void EndFibers() TFC_REQUIRES(progress_thread) {
     for (auto& [index, stream] : streams) {
       stream->ending = true;
       if (stream->fiber != nullptr) Resume(stream.get());
@@ -231,6 +230,7 @@ struct Scheduler::Impl {
    public:
     explicit Something(const Impl* impl) : impl_(impl) {}
     bool Holds() const override {
+      impl_->progress_thread.AssertHeld();
       if (impl_->news.load(std::memory_order_acquire)) return true;
       return std::any_of(impl_->streams.begin(), impl_->streams.end(), [this](const auto& stream) {
         return stream.second->wait == Wait::kArena && impl_->MayGoOn(*stream.second);
@@ -241,10 +241,10 @@ struct Scheduler::Impl {
     const Impl* impl_;
   };
 
-  void Sleep() {
+  void Sleep() TFC_REQUIRES(progress_thread) {
     bool in_transport = false;
     bool in_arena = false;
-    Deadline deadline = Deadline::After(kForever);
+    Deadline deadline = Deadline::Never();
     for (const auto& [index, stream] : streams) {
       if (stream->fiber == nullptr && stream->busy()) deadline = deadline.Earlier(Deadline::After(kRetrySeconds));
       if (stream->fiber == nullptr || !stream->busy()) continue;
@@ -259,7 +259,7 @@ struct Scheduler::Impl {
     if (arena != nullptr) {
       arena->SleepUntilRung(Arena::Sleeper::kProgress, something, deadline);
     } else {
-      SleepUntilNews(deadline);
+      events.WaitUntil(deadline, [this] { return news.load(std::memory_order_acquire); });
     }
   }
 
@@ -274,11 +274,6 @@ struct Scheduler::Impl {
       return false;
     }
     return polled.ok();
-  }
-
-  void SleepUntilNews(Deadline deadline) {
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait_until(lock, deadline.when(), [this] { return news.load(std::memory_order_acquire); });
   }
 
   bool Spin(const Condition& condition) const {
@@ -300,12 +295,13 @@ struct Scheduler::Impl {
   }
 
   void Loop() {
+    progress_thread.AssertHeld();
     progress = std::this_thread::get_id();
     while (true) {
       TakeInbox();
       if (ResumeAll()) continue;
       {
-        std::lock_guard<std::mutex> lock(mutex);
+        const MutexLock lock(mutex);
         if (stopping && inbox.empty() && calls.empty() && !HasWork()) break;
       }
       Sleep();
@@ -315,13 +311,10 @@ struct Scheduler::Impl {
   }
 
   void Wake() {
-    {
-      std::lock_guard<std::mutex> lock(mutex);  // or SleepUntilNews could miss it
-      news.store(true, std::memory_order_release);
-    }
-    changed.notify_all();
+    news.store(true, std::memory_order_release);
     if (arena != nullptr) return arena->Ring(Arena::Sleeper::kProgress);
     if (transport.wake) transport.wake();
+    events.Notify();
   }
 };
 
@@ -342,7 +335,7 @@ Status Scheduler::Start() {
 
 bool Scheduler::Submit(uint32_t channel, Task task) {
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     if (impl_->stopping) return false;
     impl_->inbox.emplace_back(channel, std::move(task));
   }
@@ -352,7 +345,7 @@ bool Scheduler::Submit(uint32_t channel, Task task) {
 
 bool Scheduler::Call(std::function<void()> call) {
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     if (impl_->stopping) return false;
     impl_->calls.push_back(std::move(call));
   }
@@ -361,7 +354,9 @@ bool Scheduler::Call(std::function<void()> call) {
 }
 
 void Scheduler::CallOutside(const std::function<void()>& call) {
-  Stream* const stream = IsProgress() ? impl_->running : nullptr;
+  if (!IsProgress()) return call();
+  impl_->progress_thread.AssertHeld();
+  Stream* const stream = impl_->running;
   if (stream == nullptr) return call();
   std::exception_ptr thrown;  // goes on where the call was made
   const std::function<void()> caught = [&] {
@@ -376,14 +371,17 @@ void Scheduler::CallOutside(const std::function<void()>& call) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-void Scheduler::SetLink(const Link& link) { impl_->link = link; }
+void Scheduler::SetLink(const Link& link) {
+  impl_->progress_thread.AssertHeld();
+  impl_->link = link;
+}
 
 bool Scheduler::IsProgress() const { return impl_->progress.load() == std::this_thread::get_id(); }
 
 void Scheduler::Stop() {
   if (!impl_->thread.joinable()) return;
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->stopping = true;
   }
   impl_->Wake();

@@ -2,14 +2,13 @@
 #ifndef TFCOLLECTIVE_EXECUTOR_SET_UP_BARRIER_H_
 #define TFCOLLECTIVE_EXECUTOR_SET_UP_BARRIER_H_
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/failure.h"
 #include "executor/messages.h"
@@ -19,11 +18,11 @@ namespace tfc {
 // Thread-safe.
 class SetUpBarrier {
  public:
-  explicit SetUpBarrier(int size) : size_(size) {}
+  SetUpBarrier(int size, const FirstFailure* failure) : size_(size), failure_(failure) {}
 
   // At rank 0: `rank` has come. The objection of the first rank that has one, when all have come.
   std::optional<Status> Arrive(int rank, const Status& objection) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (gathered_.ok()) gathered_ = objection;
     arrived_.insert(rank);
     if (static_cast<int>(arrived_.size()) < size_) return std::nullopt;
@@ -32,30 +31,24 @@ class SetUpBarrier {
   }
   // Rank 0 has said that all have come.
   void Open(const Go& go) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     go_ = go;
-    changed_.notify_all();
-  }
-  // There is a failure.
-  void Wake() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    changed_.notify_all();
+    failure_->events().Notify();
   }
 
   // Before this rank says that it comes.
   void Close() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     go_.reset();
   }
   // What rank 0 has said; nothing after a failure or the deadline.
-  std::optional<Go> Wait(Deadline deadline, const FirstFailure& failure) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline.when(), [&] { return go_ || failure.failed(); });
-    return go_;
+  std::optional<Go> Wait(Deadline deadline) const {
+    failure_->events().WaitUntil(deadline, [this] { return failure_->failed() || go(); });
+    return go();
   }
   // At rank 0.
   std::vector<int> missing() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank)
       if (arrived_.count(rank) == 0) missing.push_back(rank);
@@ -63,12 +56,17 @@ class SetUpBarrier {
   }
 
  private:
+  std::optional<Go> go() const {
+    const MutexLock lock(mutex_);
+    return go_;
+  }
+
   const int size_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::set<int> arrived_;
-  Status gathered_;
-  std::optional<Go> go_;
+  const FirstFailure* const failure_;
+  mutable Mutex mutex_;
+  std::set<int> arrived_ TFC_GUARDED_BY(mutex_);
+  Status gathered_ TFC_GUARDED_BY(mutex_);
+  std::optional<Go> go_ TFC_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfc

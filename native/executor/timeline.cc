@@ -14,7 +14,7 @@ int64_t MonotonicNanoseconds() {
 }
 
 void Timeline::Start(size_t capacity) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   capacity_ = std::max<size_t>(capacity, 1);
   recorded_ = Recorded();
   on_.store(true, std::memory_order_relaxed);
@@ -22,7 +22,7 @@ void Timeline::Start(size_t capacity) {
 
 void Timeline::Add(TimelineEvent event) {
   if (!on()) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!on()) return;
   if (recorded_.events.size() == capacity_) {
     recorded_.events.pop_front();
@@ -32,7 +32,7 @@ void Timeline::Add(TimelineEvent event) {
 }
 
 Timeline::Recorded Timeline::Stop() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   on_.store(false, std::memory_order_relaxed);
   return std::exchange(recorded_, Recorded());
 }

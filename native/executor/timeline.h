@@ -5,9 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "communicator/operation.h"
 
 namespace tfc {
@@ -47,9 +47,9 @@ class Timeline {
 
  private:
   std::atomic<bool> on_{false};
-  std::mutex mutex_;
-  size_t capacity_ = 0;
-  Recorded recorded_;
+  Mutex mutex_;
+  size_t capacity_ TFC_GUARDED_BY(mutex_) = 0;
+  Recorded recorded_ TFC_GUARDED_BY(mutex_);
 };
 
 // The event of an operation that ends now.

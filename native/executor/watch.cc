@@ -35,7 +35,7 @@ uint64_t WatchList::CompletedOnAll() const {
 }
 
 Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& operation, bool* view_owed) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [rank, progress] : departed_)
     if (sequence >= CountOf(progress, channel)) return Gone(rank, progress, operation.Title());
   Slot& slot = slots_[channel];
@@ -49,14 +49,14 @@ Status WatchList::Begin(uint32_t channel, uint64_t sequence, const Operation& op
 }
 
 void WatchList::End(uint32_t channel, bool completed) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Slot& slot = slots_[channel];
   slot.operation = nullptr;
   if (completed) ++slot.completed;
 }
 
 Status WatchList::Depart(int rank, const Progress& progress) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   departed_.emplace_back(rank, progress);
   for (const auto& [channel, slot] : slots_)
     if (slot.operation != nullptr && slot.sequence >= CountOf(progress, channel))
@@ -65,7 +65,7 @@ Status WatchList::Depart(int rank, const Progress& progress) {
 }
 
 Status WatchList::NobodyLeft(const std::string& title) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (departed_.empty()) return Status::Ok();
   return Gone(departed_.front().first, departed_.front().second, title);
 }
@@ -73,7 +73,7 @@ Status WatchList::NobodyLeft(const std::string& title) const {
 FailureArbiter::View WatchList::View(uint32_t channel, uint64_t sequence) {
   FailureArbiter::View view;
   view.place = {channel, sequence};
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Slot& slot = slots_[channel];
   if (slot.operation != nullptr && slot.sequence == sequence) {
     view.text = slot.operation->Describe();
@@ -87,7 +87,7 @@ FailureArbiter::View WatchList::View(uint32_t channel, uint64_t sequence) {
 }
 
 Progress WatchList::progress() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Progress progress;
   for (const auto& [channel, slot] : slots_) progress[channel] = slot.completed;
   const uint64_t unseen = unseen_.load(std::memory_order_acquire);
@@ -96,19 +96,19 @@ Progress WatchList::progress() const {
 }
 
 uint64_t WatchList::completed() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return CompletedOnAll();
 }
 
 uint64_t WatchList::active() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t active = 0;
   for (const auto& [channel, slot] : slots_) active += slot.operation != nullptr ? 1 : 0;
   return active;
 }
 
 std::string WatchList::Oldest() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto begun = [](const Slot& slot) { return slot.since.value_or(Deadline::Clock::time_point::max()); };
   const Slot* oldest = nullptr;
   for (const auto& [channel, slot] : slots_)
@@ -119,7 +119,7 @@ std::string WatchList::Oldest() const {
 std::vector<WatchList::Stall> WatchList::Stalled(Deadline::Clock::time_point now, double seconds) {
   std::vector<Stall> stalls;
   if (seconds <= 0) return stalls;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [channel, slot] : slots_) {
     if (slot.operation == nullptr || slot.reported) continue;
     if (!slot.since) slot.since = now;

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/operation.h"
 #include "control/failure_arbiter.h"
@@ -49,7 +49,7 @@ class WatchList {
   // What runs now: calls visit(channel, sequence, operation) for each, which must neither block nor call the list.
   template <typename Visitor>
   void VisitRunning(const Visitor& visit) const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [channel, slot] : slots_)
       if (slot.operation != nullptr) visit(channel, slot.sequence, *slot.operation);
   }
@@ -72,14 +72,14 @@ class WatchList {
     std::optional<uint64_t> view_owed;
   };
 
-  Status Gone(int rank, const Progress& progress, const std::string& title) const;
+  Status Gone(int rank, const Progress& progress, const std::string& title) const TFC_REQUIRES(mutex_);
   uint64_t CompletedOn(uint32_t channel, const Slot& slot) const;
-  uint64_t CompletedOnAll() const;
+  uint64_t CompletedOnAll() const TFC_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<uint32_t, Slot> slots_;
+  mutable Mutex mutex_;
+  std::map<uint32_t, Slot> slots_ TFC_GUARDED_BY(mutex_);
   // In the order in which they left: the first one is the cause of what follows.
-  std::vector<std::pair<int, Progress>> departed_;
+  std::vector<std::pair<int, Progress>> departed_ TFC_GUARDED_BY(mutex_);
   std::atomic<uint64_t> unseen_{0};
 };
 

@@ -6,7 +6,8 @@ namespace tfc {
 namespace {
 
 TEST(DeparturesTest, OnlyNewsIsAnnounced) {
-  Departures departures(4);
+  EventCount events;
+  Departures departures(4, &events);
   EXPECT_TRUE(departures.Announce(1, {{0, 5}}));
   EXPECT_FALSE(departures.Announce(2, {{0, 5}}));
   EXPECT_TRUE(departures.Announce(3, {{0, 4}}));
@@ -14,7 +15,8 @@ TEST(DeparturesTest, OnlyNewsIsAnnounced) {
 }
 
 TEST(DeparturesTest, AConnectionMayEndAfterALeaveOnly) {
-  Departures departures(3);
+  EventCount events;
+  Departures departures(3, &events);
   EXPECT_FALSE(departures.Close(1));
   departures.Announce(2, {});  // before the news comes back
   EXPECT_TRUE(departures.Close(2));
@@ -23,7 +25,8 @@ TEST(DeparturesTest, AConnectionMayEndAfterALeaveOnly) {
 }
 
 TEST(DeparturesTest, AllAreGoneWhenEachHasLeftOrIsLost) {
-  Departures departures(3);
+  EventCount events;
+  Departures departures(3, &events);
   departures.Announce(0, {{0, 5}});
   departures.Leave(0);
   departures.Announce(1, {{0, 5}});

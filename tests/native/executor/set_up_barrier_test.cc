@@ -8,7 +8,8 @@ namespace tfc {
 namespace {
 
 TEST(SetUpBarrierTest, TheFirstObjectionIsThatOfAllRanks) {
-  SetUpBarrier barrier(3);
+  FirstFailure failure;
+  SetUpBarrier barrier(3, &failure);
   EXPECT_FALSE(barrier.Arrive(2, Status::Ok()));
   EXPECT_FALSE(barrier.Arrive(0, Status(Code::kIo, "rank 0: no memory")));
   EXPECT_EQ(barrier.missing(), std::vector<int>{1});
@@ -22,27 +23,24 @@ TEST(SetUpBarrierTest, TheFirstObjectionIsThatOfAllRanks) {
 }
 
 TEST(SetUpBarrierTest, OpensOnceForEachTime) {
-  SetUpBarrier barrier(2);
   FirstFailure failure;
+  SetUpBarrier barrier(2, &failure);
   barrier.Close();
   barrier.Open(Go{true, Status::Ok()});
-  const auto go = barrier.Wait(Deadline::After(60), failure);
+  const auto go = barrier.Wait(Deadline::After(60));
   ASSERT_TRUE(go);
   EXPECT_TRUE(go->probe);
   barrier.Close();
-  EXPECT_FALSE(barrier.Wait(Deadline::After(0), failure));
+  EXPECT_FALSE(barrier.Wait(Deadline::After(0)));
 }
 
 TEST(SetUpBarrierTest, AFailureEndsTheWait) {
-  SetUpBarrier barrier(2);
   FirstFailure failure;
+  SetUpBarrier barrier(2, &failure);
   barrier.Close();
   const Deadline deadline = Deadline::After(60);
-  std::thread failing([&] {
-    failure.Set(Status(Code::kPeerLost, "gone", 1));
-    barrier.Wake();
-  });
-  EXPECT_FALSE(barrier.Wait(deadline, failure));
+  std::thread failing([&] { failure.Set(Status(Code::kPeerLost, "gone", 1)); });
+  EXPECT_FALSE(barrier.Wait(deadline));
   EXPECT_FALSE(deadline.Passed());
   failing.join();
 }
