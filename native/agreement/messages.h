@@ -2,19 +2,25 @@
 #ifndef TFCOLLECTIVE_AGREEMENT_MESSAGES_H_
 #define TFCOLLECTIVE_AGREEMENT_MESSAGES_H_
 
-#include <string>
+#include <tuple>
 
 #include "agreement/negotiation.h"
-#include "base/status.h"
+#include "control/wire.h"
 
 namespace tfc {
 
-std::string Encode(const Request& request);
-std::string Encode(const Decision& decision);
+inline bool IsValid(Subject subject) { return subject <= Subject::kSetup; }
 
-// PROTOCOL for bytes that are no such message.
-Status Decode(const std::string& bytes, Request* request);
-Status Decode(const std::string& bytes, Decision* decision);
+inline auto FieldsOf(const Request*) {
+  return std::make_tuple(&Request::subject, &Request::name, &Request::on_gpus, &Request::signature, &Request::view,
+                         &Request::timeout_s, &Request::takes_zeros, &Request::blob, &Request::objection);
+}
+
+// `only_rank` and `ends_all` are for rank 0, which sends it.
+inline auto FieldsOf(const Decision*) {
+  return std::make_tuple(&Decision::subject, &Decision::name, &Decision::on_gpus, &Decision::channel,
+                         &Decision::refusal, &Decision::blobs);
+}
 
 }  // namespace tfc
 

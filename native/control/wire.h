@@ -1,12 +1,20 @@
-// Control messages as bytes: little-endian numbers and length-prefixed text. Reading never trusts a
+// Control messages as bytes: little-endian numbers, and texts and lists behind their lengths. Reading never trusts a
 // length: a short or oversized message gives PROTOCOL.
+//
+// FieldsOf, beside a struct, names the fields that travel, once for both directions:
+//   inline auto FieldsOf(const Place*) { return std::make_tuple(&Place::channel, &Place::sequence); }
+// IsValid, beside an enum, says which of its values may arrive.
 #ifndef TFCOLLECTIVE_CONTROL_WIRE_H_
 #define TFCOLLECTIVE_CONTROL_WIRE_H_
 
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -16,7 +24,7 @@ class WireWriter {
  public:
   template <typename T>
   WireWriter& Number(T value) {
-    static_assert(std::is_arithmetic_v<T>);
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
     return *this;
   }
@@ -31,6 +39,29 @@ class WireWriter {
         .Number(static_cast<int32_t>(status.sys_errno()))
         .Text(status.message());
   }
+  template <typename T>
+  WireWriter& Value(const T& value) {
+    if constexpr (std::is_class_v<T>) {
+      std::apply([&](auto... field) { (Value(value.*field), ...); }, FieldsOf(&value));
+      return *this;
+    } else {
+      return Number(value);
+    }
+  }
+  WireWriter& Value(const std::string& text) { return Text(text); }
+  WireWriter& Value(const Status& status) { return Error(status); }
+  template <typename T>
+  WireWriter& Value(const std::vector<T>& list) {
+    Number(static_cast<uint32_t>(list.size()));
+    for (const T& value : list) Value(value);
+    return *this;
+  }
+  template <typename Key, typename T>
+  WireWriter& Value(const std::map<Key, T>& map) {
+    Number(static_cast<uint32_t>(map.size()));
+    for (const auto& [key, value] : map) Value(key).Value(value);
+    return *this;
+  }
   std::string Take() { return std::move(bytes_); }
 
  private:
@@ -44,7 +75,7 @@ class WireReader {
 
   template <typename T>
   T Number() {
-    static_assert(std::is_arithmetic_v<T>);
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
     T value{};
     if (!Has(sizeof(T))) return value;
     std::memcpy(&value, bytes_.data() + at_, sizeof(T));
@@ -67,6 +98,33 @@ class WireReader {
     if (!ok_ || code == 0) return Status::Ok();
     return Status(static_cast<Code>(code), message, peer, sys_errno);
   }
+  template <typename T>
+  void Value(T* value) {
+    if constexpr (std::is_class_v<T>) {
+      std::apply([&](auto... field) { (Value(&(value->*field)), ...); }, FieldsOf(value));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      *value = Number<uint8_t>() != 0;
+    } else {
+      *value = Number<T>();
+      if constexpr (std::is_enum_v<T>) ok_ = ok_ && IsValid(*value);
+    }
+  }
+  void Value(std::string* text) { *text = Text(); }
+  void Value(Status* status) { *status = Error(); }
+  template <typename T>
+  void Value(std::vector<T>* list) {
+    list->clear();
+    for (auto left = Number<uint32_t>(); left > 0 && ok_; --left) Value(&list->emplace_back());
+  }
+  template <typename Key, typename T>
+  void Value(std::map<Key, T>* map) {
+    map->clear();
+    for (auto left = Number<uint32_t>(); left > 0 && ok_; --left) {
+      Key key{};
+      Value(&key);
+      Value(&(*map)[std::move(key)]);
+    }
+  }
   bool ok() const { return ok_; }
   Status Finish(const char* what) const {
     if (ok_ && at_ == bytes_.size()) return Status::Ok();
@@ -82,6 +140,19 @@ class WireReader {
   size_t at_ = 0;
   bool ok_ = true;
 };
+
+template <typename Message>
+std::string Encode(const Message& message) {
+  return WireWriter().Value(message).Take();
+}
+
+// PROTOCOL for bytes that are no such message.
+template <typename Message>
+Status Decode(const std::string& bytes, Message* message) {
+  WireReader reader(bytes);
+  reader.Value(message);
+  return reader.Finish("a value is out of range, or the length is wrong");
+}
 
 }  // namespace tfc
 

@@ -7,7 +7,6 @@
 #include <new>
 #include <utility>
 
-#include "agreement/messages.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/messages.h"
@@ -353,7 +352,7 @@ Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64
     return failure_.Get();
   }
   KeepTicking();
-  if (view_owed) control_->Send(0, static_cast<uint8_t>(Message::kView), Encode(watch_.View(channel, sequence)));
+  if (view_owed) Send(control_, 0, Message::kView, watch_.View(channel, sequence));
   return Status::Ok();
 }
 
@@ -428,7 +427,7 @@ Request Engine::RequestFor(const Operation& operation) const {
 }
 
 void Engine::Ask(const Request& request) {
-  control_->Send(0, static_cast<uint8_t>(Message::kRequest), Encode(request));
+  Send(control_, 0, Message::kRequest, request);
   KeepTicking();
 }
 
@@ -455,7 +454,7 @@ void Engine::ForgetPlan(const std::string& name) {
 void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
   if (!plan->forgotten || plan->unfinished > 0 || plan->order().cursor() != 0) return;
   plans_.erase(plan->spec().name);
-  if (plan->asked && !failure_.failed()) control_->Send(0, static_cast<uint8_t>(Message::kForget), plan->spec().name);
+  if (plan->asked && !failure_.failed()) Send(control_, 0, Message::kForget, plan->spec().name);
   plan->StartAnew();
 }
 
@@ -605,7 +604,7 @@ std::vector<Done> Engine::TakeEverythingPending() {
 
 void Engine::FailAll(const Status& status) {
   // Notify the peers before waking local waiters: a waiter may leave at once.
-  if (control_ != nullptr) control_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(status));
+  if (control_ != nullptr) Send(control_, 0, Message::kAbort, status);
   Fail(status);
 }
 
@@ -613,7 +612,7 @@ void Engine::Abort(const std::string& cause) {
   const int rank = options_.topology.rank;
   const Status there(Code::kAborted, "rank " + std::to_string(rank) + " stopped: " + cause, rank);
   if (failure_.failed()) return;
-  if (control_ != nullptr) control_->Send(0, static_cast<uint8_t>(Message::kAbort), Encode(there));
+  if (control_ != nullptr) Send(control_, 0, Message::kAbort, there);
   Fail(Status(Code::kCancelled, "stopped on this rank: " + cause, rank));
 }
 
@@ -632,7 +631,7 @@ void Engine::Shutdown(double timeout_s) {
   {
     const MutexLock callers(inline_mutex_);
   }  // the last call has been interrupted
-  control_->Send(0, static_cast<uint8_t>(Message::kLeave), Encode(watch_.progress()));
+  Send(control_, 0, Message::kLeave, watch_.progress());
   const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, timing::kFailedLinger) : timeout_s);
   // The control connections end with rank 0, so rank 0 stays a little for those who still tell each other why.
   if (is_root()) departures_.WaitForAll(deadline);
@@ -657,7 +656,7 @@ EngineCounters Engine::counters() const {
 Status Engine::Synchronise(Deadline deadline, const Status& mine, Status* objection) {
   if (options_.topology.size == 1) return Status::Ok();
   set_up_.Close();
-  control_->Send(0, static_cast<uint8_t>(Message::kReady), Encode(mine));
+  Send(control_, 0, Message::kReady, mine);
   const auto go = set_up_.Wait(deadline);
   if (failure_.failed()) return failure_.Get();
   if (go) {

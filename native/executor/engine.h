@@ -190,23 +190,26 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void DropIfForgotten(const std::shared_ptr<Plan>& plan) TFC_REQUIRES(mutex_);
   Request RequestFor(const Operation& operation) const;
 
-  // Messages (monitor thread).
-  void OnRequest(int from, const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnDecision(const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnForget(int from, const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnFreed(const std::string& payload);
-  void OnAbort(int from, const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnFailed(const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnTrouble(int from, const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnViewQuery(const std::string& payload);
-  void OnView(int from, const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnLeave(int from, const std::string& payload);
-  void OnLeft(const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnReady(int from, const std::string& payload);
-  void OnGo(const std::string& payload);
-  void OnJoin(int from, const std::string& payload) TFC_REQUIRES(monitor_);
-  void OnJoining(int from, Message type, const std::string& payload);
-  void Protocol(const Status& malformed, int from);
+  // Messages.
+  Status Take(int from, Message type, const std::string& payload) TFC_REQUIRES(monitor_);
+  template <typename Body>
+  Status Give(void (Engine::*handle)(int, Body), int from, const std::string& payload);
+  void OnRequest(int from, Request request) TFC_REQUIRES(monitor_);
+  void OnDecision(int from, const Decision& decision);
+  void OnForget(int from, const std::string& plan) TFC_REQUIRES(monitor_);
+  void OnFreed(int from, const Freed& freed);
+  void OnAbort(int from, const Status& status) TFC_REQUIRES(monitor_);
+  void OnFailed(int from, const Status& status) TFC_REQUIRES(monitor_);
+  void OnTrouble(int from, FailureArbiter::Observation trouble) TFC_REQUIRES(monitor_);
+  void OnViewQuery(int from, const Place& place);
+  void OnView(int from, FailureArbiter::View view) TFC_REQUIRES(monitor_);
+  void OnLeave(int from, const Progress& progress);
+  void OnLeft(int from, const Left& left) TFC_REQUIRES(monitor_);
+  void OnReady(int from, const Status& objection);
+  void OnGo(int from, const Go& go);
+  void OnJoin(int from, const Progress& progress) TFC_REQUIRES(monitor_);
+  Status OnJoining(int from, Message type, const std::string& payload);
+  void Protocol(const std::string& wrong, int from);
 
   // JoinProtocol::Host.
   Status WaitUntilNothingRuns() override;

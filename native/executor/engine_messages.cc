@@ -1,8 +1,8 @@
 // The half of the engine that listens to the peers. Everything here runs on the monitor thread.
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
-#include "agreement/messages.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/engine.h"
@@ -12,102 +12,92 @@
 namespace tfc {
 void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
   monitor_.AssertHeld();
-  switch (static_cast<Message>(type)) {
+  const Status taken = Take(from, static_cast<Message>(type), payload);
+  if (!taken.ok()) Protocol("control message " + std::to_string(type) + ": " + taken.message(), from);
+}
+
+Status Engine::Take(int from, Message type, const std::string& payload) {
+  switch (type) {
     case Message::kReady:
-      return OnReady(from, payload);
+      return Give(&Engine::OnReady, from, payload);
     case Message::kGo:
-      return OnGo(payload);
+      return Give(&Engine::OnGo, from, payload);
     case Message::kRequest:
-      return OnRequest(from, payload);
+      return Give(&Engine::OnRequest, from, payload);
     case Message::kDecision:
-      return OnDecision(payload);
+      return Give(&Engine::OnDecision, from, payload);
     case Message::kAbort:
-      return OnAbort(from, payload);
+      return Give(&Engine::OnAbort, from, payload);
     case Message::kFailed:
-      return OnFailed(payload);
+      return Give(&Engine::OnFailed, from, payload);
     case Message::kTrouble:
-      return OnTrouble(from, payload);
+      return Give(&Engine::OnTrouble, from, payload);
     case Message::kViewQuery:
-      return OnViewQuery(payload);
+      return Give(&Engine::OnViewQuery, from, payload);
     case Message::kView:
-      return OnView(from, payload);
+      return Give(&Engine::OnView, from, payload);
     case Message::kLeave:
-      return OnLeave(from, payload);
+      return Give(&Engine::OnLeave, from, payload);
     case Message::kLeft:
-      return OnLeft(payload);
+      return Give(&Engine::OnLeft, from, payload);
     case Message::kJoin:
-      return OnJoin(from, payload);
+      return Give(&Engine::OnJoin, from, payload);
     case Message::kForget:
-      return OnForget(from, payload);
+      return Give(&Engine::OnForget, from, payload);
     case Message::kFreed:
-      return OnFreed(payload);
+      return Give(&Engine::OnFreed, from, payload);
     case Message::kJoined:
     case Message::kNoted:
     case Message::kMissing:
     case Message::kZeroContribution:
     case Message::kAllJoined:
     case Message::kJoinTimeout:
-      return OnJoining(from, static_cast<Message>(type), payload);
+      return OnJoining(from, type, payload);
   }
-  Protocol(Status(Code::kProtocol, "unknown control message " + std::to_string(type)), from);
+  return Status(Code::kProtocol, "of no known kind");
 }
 
-void Engine::Protocol(const Status& malformed, int from) {
-  FailAll(Status(Code::kProtocol, Call(from) + ": " + malformed.message(), from));
+template <typename Body>
+Status Engine::Give(void (Engine::*handle)(int, Body), int from, const std::string& payload) {
+  std::decay_t<Body> body;
+  TFC_RETURN_IF_ERROR(DecodeAndCheck(payload, options_.topology.size, &body));
+  (this->*handle)(from, std::move(body));
+  return Status::Ok();
 }
 
-void Engine::OnReady(int from, const std::string& payload) {
-  Status objection;
-  const Status decoded = Decode(payload, &objection);
-  if (!decoded.ok()) return Protocol(decoded, from);
-  if (!objection.ok()) objection = objection.WithContext(Call(from));
-  const auto gathered = set_up_.Arrive(from, objection);
-  if (gathered) control_->SendToAll(static_cast<uint8_t>(Message::kGo), Encode(Go{options_.probe_link, *gathered}));
+void Engine::Protocol(const std::string& wrong, int from) {
+  FailAll(Status(Code::kProtocol, Call(from) + ": " + wrong, from));
 }
 
-void Engine::OnGo(const std::string& payload) {
-  Go go;
-  const Status decoded = Decode(payload, &go);
-  if (!decoded.ok()) return Protocol(decoded, 0);
-  set_up_.Open(go);
+void Engine::OnReady(int from, const Status& objection) {
+  const auto gathered = set_up_.Arrive(from, objection.ok() ? objection : objection.WithContext(Call(from)));
+  if (gathered) SendToAll(control_, Message::kGo, Go{options_.probe_link, *gathered});
 }
 
-void Engine::OnRequest(int from, const std::string& payload) {
-  Request request;
-  const Status decoded = Decode(payload, &request);
-  if (!decoded.ok()) return Protocol(decoded, from);
+void Engine::OnGo(int, const Go& go) { set_up_.Open(go); }
+
+void Engine::OnRequest(int from, Request request) {
   if (const auto decision = table_.Arrive(from, std::move(request), Deadline::Clock::now())) Announce(*decision);
 }
 
 void Engine::Announce(const Decision& decision) {
   if (decision.ends_all) return FailAll(decision.refusal);
-  const auto type = static_cast<uint8_t>(Message::kDecision);
-  if (decision.only_rank != kNoPeer) return control_->Send(decision.only_rank, type, Encode(decision));
-  control_->SendToAll(type, Encode(decision));
+  if (decision.only_rank != kNoPeer) return Send(control_, decision.only_rank, Message::kDecision, decision);
+  SendToAll(control_, Message::kDecision, decision);
 }
 
-void Engine::OnForget(int from, const std::string& payload) {
-  const auto freed = table_.Forget(from, payload);
-  if (freed) control_->SendToAll(static_cast<uint8_t>(Message::kFreed), EncodeChannel(*freed));
+void Engine::OnForget(int from, const std::string& plan) {
+  const auto freed = table_.Forget(from, plan);
+  if (freed) SendToAll(control_, Message::kFreed, Freed{*freed});
 }
 
 // The decision that gives the channel to another plan comes after this, on all ranks.
-void Engine::OnFreed(const std::string& payload) {
-  uint32_t channel = 0;
-  Status decoded = DecodeChannel(payload, &channel);
-  if (decoded.ok() && (channel < kFirstPlanChannel || channel >= kFirstPlanChannel + kMaxPlans))
-    decoded = Status(Code::kProtocol, "freed the channel " + std::to_string(channel) + ", which is no plan's");
-  if (!decoded.ok()) return Protocol(decoded, 0);
+void Engine::OnFreed(int, const Freed& freed) {
   const MutexLock lock(mutex_);
-  if (arena_ != nullptr) arena_->Release(channel);
+  if (arena_ != nullptr) arena_->Release(freed.channel);
 }
 
-void Engine::OnDecision(const std::string& payload) {
-  Decision decision;
-  Status decoded = Decode(payload, &decision);
-  if (decoded.ok() && !decision.blobs.empty() && static_cast<int>(decision.blobs.size()) != options_.topology.size)
-    decoded = Status(Code::kProtocol, "a decision for another number of ranks");
-  if (!decoded.ok()) return Protocol(decoded, 0);
+void Engine::OnDecision(int, const Decision& decision) {
   if (decision.subject == Subject::kPlan) return StartPlan(decision);
   if (!decision.on_gpus) return StartOperation(decision);
   if (options_.on_gpu_decision) options_.on_gpu_decision(decision);
@@ -148,24 +138,15 @@ void Engine::StartOperation(const Decision& decision) {
   if (!taken) next->done(failure_.Get());
 }
 
-void Engine::OnAbort(int from, const std::string& payload) {
-  Status status;
-  const Status decoded = Decode(payload, &status);
-  if (!decoded.ok()) return Protocol(decoded, from);
+void Engine::OnAbort(int from, const Status& status) {
   if (!status.ok()) Observe({FailureArbiter::Event::kReport, status, {}, from});
 }
 
-void Engine::OnFailed(const std::string& payload) {
-  Status status;
-  const Status decoded = Decode(payload, &status);
-  if (!decoded.ok()) return Protocol(decoded, 0);
+void Engine::OnFailed(int, const Status& status) {
   if (!status.ok()) Observe({FailureArbiter::Event::kDecision, status});
 }
 
-void Engine::OnTrouble(int from, const std::string& payload) {
-  FailureArbiter::Observation trouble;
-  const Status decoded = Decode(payload, &trouble);
-  if (!decoded.ok()) return Protocol(decoded, from);
+void Engine::OnTrouble(int from, FailureArbiter::Observation trouble) {
   trouble.rank = from;
   Observe(trouble);
 }
@@ -182,14 +163,13 @@ void Engine::Act(const FailureArbiter::Action& action) {
     case Kind::kNone:
       return;
     case Kind::kAskRoot:
-      control_->Send(0, static_cast<uint8_t>(Message::kTrouble),
-                     Encode(FailureArbiter::Observation{action.about, action.status, action.place}));
+      Send(control_, 0, Message::kTrouble, FailureArbiter::Observation{action.about, action.status, action.place});
       if (action.about == FailureArbiter::Event::kSlow)
         options_.log.Warning(action.status.message() +
                              ": rank 0 says which ranks it waits for, unless rank 0 is stopped itself");
       return;
     case Kind::kAskViews:
-      return control_->SendToAll(static_cast<uint8_t>(Message::kViewQuery), Encode(action.place));
+      return SendToAll(control_, Message::kViewQuery, action.place);
     case Kind::kWarn:
       return options_.log.Warning(action.status.message());
     case Kind::kFailHere:
@@ -197,17 +177,14 @@ void Engine::Act(const FailureArbiter::Action& action) {
     case Kind::kFailEverywhere:
       return FailAll(action.status);
     case Kind::kSendAll:
-      return control_->SendToAll(static_cast<uint8_t>(Message::kFailed), Encode(action.status));
+      return SendToAll(control_, Message::kFailed, action.status);
   }
 }
 
-void Engine::OnViewQuery(const std::string& payload) {
-  Place place;
-  const Status decoded = Decode(payload, &place);
-  if (!decoded.ok()) return Protocol(decoded, 0);
+void Engine::OnViewQuery(int, const Place& place) {
   FailureArbiter::View view = watch_.View(place.channel, place.sequence);
   if (view.text.empty()) view.instead = WaitingIn();
-  control_->Send(0, static_cast<uint8_t>(Message::kView), Encode(view));
+  Send(control_, 0, Message::kView, view);
 }
 
 std::string Engine::WaitingIn() const {
@@ -217,32 +194,21 @@ std::string Engine::WaitingIn() const {
   return pending_.empty() ? "" : pending_.begin()->second.front().operation.Title();
 }
 
-void Engine::OnView(int from, const std::string& payload) {
-  FailureArbiter::View view;
-  const Status decoded = Decode(payload, &view);
-  if (!decoded.ok()) return Protocol(decoded, from);
+void Engine::OnView(int from, FailureArbiter::View view) {
   view.excused = joining_.has_joined(from);
   Act(arbiter_.OnView(from, std::move(view)));
 }
 
 // Most ranks leave after the same operations, and the first of them says it all: a thousand that leave must not cost a
 // million messages.
-void Engine::OnLeave(int from, const std::string& payload) {
-  Progress progress;
-  const Status decoded = Decode(payload, &progress);
-  if (!decoded.ok()) return Protocol(decoded, from);
-  if (departures_.Announce(from, progress))
-    control_->SendToAll(static_cast<uint8_t>(Message::kLeft), EncodeLeft(from, progress));
+void Engine::OnLeave(int from, const Progress& progress) {
+  if (departures_.Announce(from, progress)) SendToAll(control_, Message::kLeft, Left{from, progress});
 }
 
-void Engine::OnLeft(const std::string& payload) {
-  int rank = 0;
-  Progress progress;
-  const Status decoded = DecodeLeft(payload, &rank, &progress);
-  if (!decoded.ok()) return Protocol(decoded, 0);
-  departures_.Leave(rank);
-  if (rank == options_.topology.rank) return;
-  Status blocked = BlockedBy(rank, progress);
+void Engine::OnLeft(int, const Left& left) {
+  departures_.Leave(left.rank);
+  if (left.rank == options_.topology.rank) return;
+  Status blocked = BlockedBy(left.rank, left.progress);
   if (blocked.ok() && options_.on_left) blocked = options_.on_left();
   if (!blocked.ok()) Observe({FailureArbiter::Event::kBlocked, blocked});
 }
@@ -269,21 +235,18 @@ void Engine::OnClosed(int rank, const Status& why) {
                   rank)});
 }
 
-void Engine::OnJoin(int from, const std::string& payload) {
-  Progress progress;
-  const Status decoded = Decode(payload, &progress);
-  if (!decoded.ok()) return Protocol(decoded, from);
-  if (joining_.has_joined(from)) return Protocol(Status(Code::kProtocol, "joined twice"), from);
+void Engine::OnJoin(int from, const Progress& progress) {
+  if (joining_.has_joined(from)) return Protocol("joined twice", from);
   if (joining_.Arrive(from, progress)) return table_.Return();
   for (const Decision& decision : table_.Join(from)) Announce(decision);
 }
 
-void Engine::OnJoining(int from, Message type, const std::string& payload) {
+Status Engine::OnJoining(int from, Message type, const std::string& payload) {
   // Before this rank says that it knows: an operation that ends after that looks who has joined.
   if (type == Message::kJoined) unusual_ |= kSomeJoined;
-  const Status handled = joining_.OnMessage(from, type, payload);
-  if (!handled.ok()) return Protocol(handled, from);
+  TFC_RETURN_IF_ERROR(joining_.OnMessage(from, type, payload));
   if (type == Message::kAllJoined) unusual_ &= ~uint32_t{kSomeJoined};
+  return Status::Ok();
 }
 
 void Engine::OnDataConnection(int peer, UniqueFd fd) {

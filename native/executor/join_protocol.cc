@@ -33,7 +33,7 @@ Status JoinProtocol::Call(const Operation& operation, uint32_t channel, uint64_t
     host_->FailEverywhere(Unjoinable(operation.Describe(), joined_.ranks()));
     return failure_->Get();
   }
-  control_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(ZeroContributionOf(channel, sequence, operation)));
+  Send(control_, 0, Message::kMissing, ZeroContributionOf(channel, sequence, operation));
   return Status::Ok();
 }
 
@@ -58,7 +58,7 @@ Result<int> JoinProtocol::Join(double timeout_s) {
   const Status left = LeftWithoutJoining();
   if (!left.ok()) host_->Fail(left);
   const Status begun = host_->WaitUntilNothingRuns();
-  if (begun.ok()) control_->Send(0, static_cast<uint8_t>(Message::kJoin), Encode(watch_->progress()));
+  if (begun.ok()) Send(control_, 0, Message::kJoin, watch_->progress());
   Result<int> last = begun.ok() ? ContributeUntilAllJoin(timeout_s) : begun;
   const MutexLock lock(mutex_);
   joining_ = false;
@@ -78,7 +78,7 @@ Result<int> JoinProtocol::ContributeUntilAllJoin(double timeout_s) {
       return failure_->Get();
     }
     if (!woken) {
-      control_->Send(0, static_cast<uint8_t>(Message::kJoinTimeout), EncodeSeconds(timeout_s));
+      Send(control_, 0, Message::kJoinTimeout, timeout_s);
       deadline = Deadline::After(timing::kRootAnswer);
       asked = true;
       continue;
@@ -151,31 +151,32 @@ Status JoinProtocol::LeftWithoutJoining() const {
 // ---- messages -----------------------------------------------------------------------------------
 
 Status JoinProtocol::OnMessage(int from, Message type, const std::string& payload) {
+  monitor_.AssertHeld();
   if (type == Message::kJoined) return OnJoined(payload);
   if (type == Message::kNoted) {
     Order(tracker_.Acknowledge());
     Announce();
   } else if (type == Message::kMissing) {
     ZeroContribution contribution;
-    TFC_RETURN_IF_ERROR(Decode(payload, &contribution));
+    TFC_RETURN_IF_ERROR(DecodeAndCheck(payload, size_, &contribution));
     Order(tracker_.Ask(std::move(contribution)));
     Announce();
   } else if (type == Message::kZeroContribution) {
     ZeroContribution contribution;
-    TFC_RETURN_IF_ERROR(Decode(payload, &contribution));
+    TFC_RETURN_IF_ERROR(DecodeAndCheck(payload, size_, &contribution));
     const MutexLock lock(mutex_);
     contributions_.push_back(std::move(contribution));
     failure_->events().Notify();
   } else if (type == Message::kAllJoined) {
-    int last = 0;
-    TFC_RETURN_IF_ERROR(DecodeRank(payload, &last));
+    AllJoined all;
+    TFC_RETURN_IF_ERROR(DecodeAndCheck(payload, size_, &all));
     joined_.Clear();
     const MutexLock lock(mutex_);
-    all_joined_ = last;
+    all_joined_ = all.last_rank;
     failure_->events().Notify();
   } else if (type == Message::kJoinTimeout) {
     double seconds = 0;
-    TFC_RETURN_IF_ERROR(DecodeSeconds(payload, &seconds));
+    TFC_RETURN_IF_ERROR(Decode(payload, &seconds));
     // The tracker has let go of everything if all have joined meanwhile: then the rank hears of that.
     if (tracker_.joined(from)) host_->FailEverywhere(NotAllJoined(seconds));
   }
@@ -183,9 +184,10 @@ Status JoinProtocol::OnMessage(int from, Message type, const std::string& payloa
 }
 
 Status JoinProtocol::OnJoined(const std::string& payload) {
-  Joins joins;
-  TFC_RETURN_IF_ERROR(Decode(payload, &joins));
-  for (const auto& [rank, progress] : joins) joined_.Add(rank, progress);
+  RanksByProgress joins;
+  TFC_RETURN_IF_ERROR(DecodeAndCheck(payload, size_, &joins));
+  for (const auto& [progress, ranks] : joins)
+    for (const int rank : ranks) joined_.Add(rank, progress);
   std::vector<ZeroContribution> missing;
   Status refusal;
   watch_->VisitRunning([&](uint32_t channel, uint64_t sequence, const Operation& operation) {
@@ -198,30 +200,31 @@ Status JoinProtocol::OnJoined(const std::string& payload) {
     host_->FailEverywhere(refusal);
     return Status::Ok();
   }
-  for (const ZeroContribution& contribution : missing)
-    control_->Send(0, static_cast<uint8_t>(Message::kMissing), Encode(contribution));
+  for (const ZeroContribution& contribution : missing) Send(control_, 0, Message::kMissing, contribution);
   return Status::Ok();
 }
 
 bool JoinProtocol::Arrive(int rank, const Progress& progress) {
+  monitor_.AssertHeld();
   if (!tracker_.Join(rank, progress)) {
     Announce();
     return false;
   }
   tracker_.Clear();  // no rank runs anything that another one is missing from
-  control_->SendToAll(static_cast<uint8_t>(Message::kAllJoined), EncodeRank(rank));
+  SendToAll(control_, Message::kAllJoined, AllJoined{rank});
   return true;
 }
 
 void JoinProtocol::Announce() {
+  monitor_.AssertHeld();
   if (!tracker_.due()) return;
   const Joins joins = tracker_.TakeAnnouncement(Deadline::Clock::now());
-  if (!joins.empty()) control_->SendToAll(static_cast<uint8_t>(Message::kJoined), Encode(joins));
+  if (!joins.empty()) SendToAll(control_, Message::kJoined, Grouped(joins));
 }
 
 void JoinProtocol::Order(const std::vector<JoinTracker::Order>& orders) {
   for (const JoinTracker::Order& order : orders)
-    control_->Send(order.ranks, static_cast<uint8_t>(Message::kZeroContribution), Encode(order.contribution));
+    Send(control_, order.ranks, Message::kZeroContribution, order.contribution);
 }
 
 Status JoinProtocol::NotAllJoined(double timeout_s) const {

@@ -58,10 +58,16 @@ class JoinProtocol {
   Status OnMessage(int from, Message type, const std::string& payload);
   // At rank 0: `rank` joins. True if all have now.
   bool Arrive(int rank, const Progress& progress);
-  bool has_joined(int rank) const { return tracker_.joined(rank); }
+  bool has_joined(int rank) const {
+    monitor_.AssertHeld();
+    return tracker_.joined(rank);
+  }
   // Tells all ranks of the joins that matter to them.
   void Announce();
-  std::optional<Deadline::Clock::time_point> due() const { return tracker_.due(); }
+  std::optional<Deadline::Clock::time_point> due() const {
+    monitor_.AssertHeld();
+    return tracker_.due();
+  }
   // PEER_LOST if this rank waits in vain, because a rank has left.
   Status LeftWithoutJoining() const;
 
@@ -74,7 +80,7 @@ class JoinProtocol {
   void Run(const ZeroContribution& contribution, const Resources& resources, Channel* channel);
   Status OnJoined(const std::string& payload);
   void Order(const std::vector<JoinTracker::Order>& orders);
-  Status NotAllJoined(double timeout_s) const;
+  Status NotAllJoined(double timeout_s) const TFC_REQUIRES(monitor_);
 
   const int size_;
   WatchList* const watch_;
@@ -82,7 +88,8 @@ class JoinProtocol {
   Host* const host_;
   ControlConnections* control_ = nullptr;
   JoinedRanks joined_;
-  JoinTracker tracker_;  // rank 0; monitor thread only
+  ThreadRole monitor_;
+  JoinTracker tracker_ TFC_GUARDED_BY(monitor_);  // rank 0
 
   mutable Mutex mutex_;
   bool joining_ TFC_GUARDED_BY(mutex_) = false;                        // this rank has joined

@@ -157,5 +157,23 @@ TEST_P(RootMessagesTest, RanksThatLeaveAfterTheSameOperationCostEachRankTwo) {
   EXPECT_EQ(counts.size(), 1u);
 }
 
+TEST(RootMessagesTest, AWrongMessageIsAnErrorThatNamesItsSender) {
+  Root root(3);
+  ZeroContribution contribution;  // a barrier
+  root.peers[1]->Say(Message::kMissing, Encode(contribution));
+  const Status failure = root.engine().failure().WaitFor(Deadline::After(60));
+  EXPECT_EQ(failure.code(), Code::kProtocol);
+  EXPECT_EQ(failure.peer(), 2);
+  EXPECT_EQ(failure.message().rfind("rank 2: control message 16: ", 0), 0u) << failure.message();
+}
+
+TEST(RootMessagesTest, ADepartureOfARankThatThereIsNotIsRefused) {
+  Root root(3);
+  root.Say(Message::kLeft, Encode(Left{3, {{0, 5}}}));
+  const Status failure = root.engine().failure().WaitFor(Deadline::After(60));
+  EXPECT_EQ(failure.code(), Code::kProtocol);
+  EXPECT_NE(failure.message().find("rank 3 of a world of 3"), std::string::npos) << failure.message();
+}
+
 }  // namespace
 }  // namespace tfc
