@@ -212,7 +212,7 @@ Deadline Engine::EndOfWhatIsBegun() const {
   for (const auto& [name, queue] : pending_)
     for (const Pending& pending : queue) seconds = std::max(seconds, pending.deadline.Left());
   for (const auto& [name, plan] : plans_)
-    for (const Plan::Run* run : plan->order().Waiting()) seconds = std::max(seconds, run->deadline.Left());
+    for (const Pending* run : plan->order().Waiting()) seconds = std::max(seconds, run->deadline.Left());
   return Deadline::After(seconds + timing::kRootGrace + timing::kDecision);
 }
 
@@ -495,7 +495,7 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
     // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
     if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
       TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
-    plan->order().Start(bucket, Plan::Run{std::move(operation), std::move(done), deadline});
+    plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline});
     ++plan->waiting;
     ++plan->unfinished;
     ask = !std::exchange(plan->asked, true);
@@ -521,7 +521,7 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel
   if (plan_channel == kNoPlanChannel) return NegotiateBuckets(plan);
   scheduler_->Submit(plan_channel, [this, plan](const Resources& resources, Channel* channel) {
     while (true) {
-      std::optional<Plan::Run> run;
+      std::optional<Pending> run;
       {
         const MutexLock lock(mutex_);
         run = plan->order().Next();
@@ -552,7 +552,7 @@ void Engine::NegotiateBuckets(const std::shared_ptr<Plan>& plan) {
   {
     // Runs of one bucket keep their order.
     const MutexLock lock(mutex_);
-    for (Plan::Run& run : plan->order().TakeAll()) {
+    for (Pending& run : plan->order().TakeAll()) {
       const Done done = [this, plan, done = std::move(run.done)](const Status& status) {
         done(status);
         EndRun(plan);
@@ -596,7 +596,7 @@ std::vector<Done> Engine::TakeEverythingPending() {
     for (Pending& pending : queue) all.push_back(std::move(pending.done));
   pending_.clear();
   for (auto& [name, plan] : plans_) {
-    for (Plan::Run& run : plan->order().TakeAll()) all.push_back(std::move(run.done));
+    for (Pending& run : plan->order().TakeAll()) all.push_back(std::move(run.done));
     plan->waiting = 0;
   }
   return all;

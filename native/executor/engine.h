@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agreement/negotiation.h"
@@ -63,6 +64,13 @@ struct PlanSpec {
   double prescale = 1.0;
   double postscale = 1.0;
   double timeout_s = 0.0;
+};
+
+// An operation that waits for its turn.
+struct Pending {
+  Operation operation;
+  Done done;
+  Deadline deadline;
 };
 
 class Plan;  // opaque outside the engine
@@ -149,12 +157,6 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   std::optional<Deadline::Clock::time_point> OnTick(Deadline::Clock::time_point now) override;
 
  private:
-  struct Pending {
-    Operation operation;
-    Done done;
-    Deadline deadline;
-  };
-
   class CallerWaiter;
 
   // What keeps an operation from running as usual: one look at it is what every operation pays for all of that.
@@ -229,10 +231,9 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void LookAtWaiting(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
-  void TickPending();
   std::vector<Done> TakeEverythingPending() TFC_REQUIRES(mutex_);
   void CancelPending(const Status& status);
-  Status OldestPending() const;
+  std::optional<std::pair<Deadline, std::string>> OldestPending() const;
 
   const EngineOptions options_;
   ControlConnections* control_ = nullptr;  // set before any thread runs

@@ -281,13 +281,15 @@ std::optional<Deadline::Clock::time_point> Engine::OnTick(Deadline::Clock::time_
 void Engine::LookAtWaiting(Deadline::Clock::time_point now) {
   ticking_.store(false);  // before looking: an operation that comes later wakes the monitor again
   if (is_root()) TickNegotiation(now);
-  TickPending();
+  const auto oldest = OldestPending();
+  if (oldest && now > oldest->first.when() + Deadline::Seconds(timing::kRootGrace) && !failure_.failed())
+    FailAll(Status(Code::kDeadlineExceeded, oldest->second, options_.topology.rank));
   for (const WatchList::Stall& stall : watch_.Stalled(now, options_.stall_warning_s)) {
     const std::string text = stall.title + " has been running for more than " +
                              std::to_string(static_cast<int>(options_.stall_warning_s)) + " s";
     Observe({FailureArbiter::Event::kSlow, Status(Code::kDeadlineExceeded, text), {stall.channel, stall.sequence}});
   }
-  const bool busy = watch_.active() > 0 || !OldestPending().ok() || table_.waiting() > 0;
+  const bool busy = watch_.active() > 0 || oldest || table_.waiting() > 0;
   if (busy) last_busy_ = now;
   // Operations follow each other closely: going on for one more tick spares the next ones that wake-up.
   if (now - last_busy_ > Deadline::Seconds(timing::kTick)) return;
@@ -301,39 +303,20 @@ void Engine::TickNegotiation(Deadline::Clock::time_point now) {
   for (const std::string& text : table_.Stalled(now, options_.stall_warning_s)) options_.log.Warning(text);
 }
 
-// The operation that waits longest, as the error that it will get; Ok if none waits.
-Status Engine::OldestPending() const {
-  const MutexLock lock(mutex_);
-  std::optional<std::pair<Deadline::Clock::time_point, std::string>> oldest;
-  const auto consider = [&oldest](Deadline deadline, const std::string& text) {
-    if (!oldest || deadline.when() < oldest->first) oldest = {deadline.when(), text};
+// The operation that waits longest: its deadline, and the error that it will get.
+std::optional<std::pair<Deadline, std::string>> Engine::OldestPending() const {
+  std::optional<std::pair<Deadline, std::string>> oldest;
+  const auto consider = [&oldest](const Pending& pending, const std::string& why) {
+    if (!oldest || pending.deadline.when() < oldest->first.when())
+      oldest.emplace(pending.deadline, pending.operation.Title() + " timed out: " + why);
   };
-  for (const auto& [name, queue] : pending_)
-    consider(queue.front().deadline, queue.front().operation.Title() + " timed out: rank 0 has not decided about it");
-  for (const auto& [name, plan] : plans_) {
-    if (plan->waiting == 0) continue;
-    for (const auto& run : plan->order().Waiting())
-      consider(run->deadline, run->operation.Title() + " timed out: it waits for bucket " +
-                                  std::to_string(plan->order().cursor()) +
-                                  " of its plan, which this rank has not started");
-  }
-  return oldest ? Status(Code::kDeadlineExceeded, oldest->second, options_.topology.rank) : Status::Ok();
-}
-
-void Engine::TickPending() {
-  const Status oldest = OldestPending();
-  if (oldest.ok() || failure_.failed()) return;
-  bool overdue = false;
-  {
-    const MutexLock lock(mutex_);
-    const auto late = [](Deadline deadline) {
-      return Deadline::Clock::now() > deadline.when() + Deadline::Seconds(timing::kRootGrace);
-    };
-    for (const auto& [name, queue] : pending_) overdue = overdue || late(queue.front().deadline);
-    for (const auto& [name, plan] : plans_)
-      for (const auto& run : plan->order().Waiting()) overdue = overdue || late(run->deadline);
-  }
-  if (overdue) FailAll(oldest);
+  const MutexLock lock(mutex_);
+  for (const auto& [name, queue] : pending_) consider(queue.front(), "rank 0 has not decided about it");
+  for (const auto& [name, plan] : plans_)
+    for (const Pending* run : plan->order().Waiting())
+      consider(*run, "it waits for bucket " + std::to_string(plan->order().cursor()) +
+                         " of its plan, which this rank has not started");
+  return oldest;
 }
 
 }  // namespace tfc

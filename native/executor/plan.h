@@ -14,16 +14,10 @@ namespace tfc {
 // Guarded by the engine's mutex.
 class Plan {
  public:
-  struct Run {
-    Operation operation;
-    Done done;
-    Deadline deadline;
-  };
-
   explicit Plan(PlanSpec spec) : spec_(std::move(spec)), order_(spec_.num_buckets) {}
 
   const PlanSpec& spec() const { return spec_; }
-  BucketOrder<Run>& order() { return order_; }
+  BucketOrder<Pending>& order() { return order_; }
 
   // The next run asks the ranks to agree again, as the first one did.
   void StartAnew() {
@@ -40,7 +34,7 @@ class Plan {
 
  private:
   const PlanSpec spec_;
-  BucketOrder<Run> order_;
+  BucketOrder<Pending> order_;
 };
 
 }  // namespace tfc

@@ -104,6 +104,12 @@ class FiberWaiter final : public Waiter {
 }  // namespace
 
 struct Scheduler::Impl {
+  // What the progress thread shall do.
+  struct Given {
+    std::optional<uint32_t> channel;  // none: at once, on the thread's own stack
+    Task task;
+  };
+
   PolledTransport transport;
   Arena* arena = nullptr;
   int spin_us = 0;
@@ -111,8 +117,7 @@ struct Scheduler::Impl {
   std::atomic<std::thread::id> progress{};  // while it runs
 
   Mutex mutex;
-  std::deque<std::pair<uint32_t, Task>> inbox TFC_GUARDED_BY(mutex);
-  std::deque<std::function<void()>> calls TFC_GUARDED_BY(mutex);
+  std::deque<Given> inbox TFC_GUARDED_BY(mutex);
   bool stopping TFC_GUARDED_BY(mutex) = false;
   std::atomic<bool> news{false};  // the inbox is not empty, or stopping has begun
   EventCount events;              // where the progress thread sleeps when it has nothing to poll
@@ -124,22 +129,21 @@ struct Scheduler::Impl {
 
   void TakeInbox() TFC_REQUIRES(progress_thread) {
     if (!news.exchange(false, std::memory_order_acquire)) return;
-    std::deque<std::pair<uint32_t, Task>> taken;
-    std::deque<std::function<void()>> called;
+    std::deque<Given> taken;
     {
       const MutexLock lock(mutex);
       taken.swap(inbox);
-      called.swap(calls);
     }
-    for (const auto& call : called) call();
-    for (auto& [index, task] : taken) {
-      auto& stream = streams[index];
-      if (stream == nullptr) {
-        stream = std::make_unique<Stream>();
-        stream->channel.index = index;
-      }
-      stream->tasks.push_back(std::move(task));
+    for (Given& given : taken) given.channel ? Queue(*given.channel, std::move(given.task)) : given.task({}, nullptr);
+  }
+
+  void Queue(uint32_t index, Task task) TFC_REQUIRES(progress_thread) {
+    auto& stream = streams[index];
+    if (stream == nullptr) {
+      stream = std::make_unique<Stream>();
+      stream->channel.index = index;
     }
+    stream->tasks.push_back(std::move(task));
   }
 
   // The fiber's body.
@@ -302,12 +306,22 @@ struct Scheduler::Impl {
       if (ResumeAll()) continue;
       {
         const MutexLock lock(mutex);
-        if (stopping && inbox.empty() && calls.empty() && !HasWork()) break;
+        if (stopping && inbox.empty() && !HasWork()) break;
       }
       Sleep();
     }
     EndFibers();
     progress = std::thread::id();
+  }
+
+  bool Give(Given given) {
+    {
+      const MutexLock lock(mutex);
+      if (stopping) return false;
+      inbox.push_back(std::move(given));
+    }
+    Wake();
+    return true;
   }
 
   void Wake() {
@@ -333,24 +347,10 @@ Status Scheduler::Start() {
   return Status::Ok();
 }
 
-bool Scheduler::Submit(uint32_t channel, Task task) {
-  {
-    const MutexLock lock(impl_->mutex);
-    if (impl_->stopping) return false;
-    impl_->inbox.emplace_back(channel, std::move(task));
-  }
-  impl_->Wake();
-  return true;
-}
+bool Scheduler::Submit(uint32_t channel, Task task) { return impl_->Give({channel, std::move(task)}); }
 
 bool Scheduler::Call(std::function<void()> call) {
-  {
-    const MutexLock lock(impl_->mutex);
-    if (impl_->stopping) return false;
-    impl_->calls.push_back(std::move(call));
-  }
-  impl_->Wake();
-  return true;
+  return impl_->Give({std::nullopt, [call = std::move(call)](const Resources&, Channel*) { call(); }});
 }
 
 void Scheduler::CallOutside(const std::function<void()>& call) {
