@@ -118,6 +118,7 @@ void Engine::StartPlan(const Decision& decision) {
 
 void Engine::StartOperation(const Decision& decision) {
   std::shared_ptr<Pending> next;
+  bool taken = false;
   {
     const MutexLock lock(mutex_);
     const auto found = pending_.find(decision.name);
@@ -125,16 +126,16 @@ void Engine::StartOperation(const Decision& decision) {
     next = std::make_shared<Pending>(std::move(found->second.front()));
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
-    if (Is(kJoining)) failure_.events().Notify();
+    // Under the mutex: a join that finds nothing pending finds the operation on its channel.
+    taken = decision.refusal.ok() ? scheduler_->Submit(kNegotiatedChannel,
+                                                       [this, next](const Resources& resources, Channel* channel) {
+                                                         const Status status = RunWatched(next->operation, resources,
+                                                                                          next->deadline, channel);
+                                                         scheduler_->CallOutside([&] { next->done(status); });
+                                                       })
+                                  : scheduler_->Call([next, refusal = decision.refusal] { next->done(refusal); });
   }
-  const bool taken = decision.refusal.ok()
-                         ? scheduler_->Submit(kNegotiatedChannel,
-                                              [this, next](const Resources& resources, Channel* channel) {
-                                                const Status status =
-                                                    RunWatched(next->operation, resources, next->deadline, channel);
-                                                scheduler_->CallOutside([&] { next->done(status); });
-                                              })
-                         : scheduler_->Call([next, refusal = decision.refusal] { next->done(refusal); });
+  if (Is(kJoining)) failure_.events().Notify();
   if (!taken) next->done(failure_.Get());
 }
 

@@ -196,6 +196,28 @@ TEST_P(JoinTest, PlansGoOnWithoutTheRanksThatHaveJoined) {
   });
 }
 
+// In many rounds, as the decision on an operation may come just when the join looks whether any is pending.
+TEST_P(JoinTest, ComesAfterWhatThisRankHasSubmitted) {
+  EveryRank([&](int, tfc_communicator* communicator) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<float> values(5, 1.0f);
+      const tfc_span span{values.data(), values.data(), static_cast<int64_t>(values.size())};
+      tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "last");
+      request.spans = &span;
+      request.num_spans = 1;
+      std::atomic<int> code{-1};
+      const auto done = [](void* user, const tfc_error* error) {
+        static_cast<std::atomic<int>*>(user)->store(error == nullptr ? TFC_OK : error->code);
+      };
+      ASSERT_EQ(tfc_submit(communicator, &request, done, &code, nullptr), TFC_OK);
+      const Joined joined = Join(communicator);
+      ASSERT_EQ(joined.code, TFC_OK) << joined.message;
+      ASSERT_EQ(code, TFC_OK);
+      ASSERT_EQ(values, std::vector<float>(5, static_cast<float>(size()))) << "round " << round;
+    }
+  });
+}
+
 TEST_P(JoinTest, AllRanksContributeAgainAfterwards) {
   EveryRank([&](int rank, tfc_communicator* communicator) {
     for (int round = 0; round < 20; ++round) {
