@@ -286,7 +286,7 @@ test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
 
 .PHONY: soak-round
 soak-round:
-	$(call python_tests,tf221,-q -m kill $(CURDIR)/tests)
+	$(call python_tests,tf221,-q -m kill --numprocesses 4 --dist load $(shell grep -rl 'mark\.kill' $(CURDIR)/tests --include='test_*.py'))
 
 # ---- benchmarks -----------------------------------------------------------------------------------------------------
 
