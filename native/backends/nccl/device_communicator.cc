@@ -36,8 +36,8 @@ std::string RowsBlob(const Operation& operation, int size) {
 
 DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options)
     : engine_(engine), options_(std::move(options)), rank_(engine->topology().rank), size_(engine->topology().size) {
-  lanes_[kDirect].setup = "the set-up of direct calls";
-  lanes_[kByName].setup = "the set-up of calls by name";
+  queues_[kDirect].setup = "the set-up of direct calls";
+  queues_[kByName].setup = "the set-up of calls by name";
   host_staging_ = std::make_unique<HostStagingBackend>(engine_, options_.log, [this] { Signal(); });
 }
 
@@ -143,7 +143,7 @@ Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const Devic
   return gpu_ == nullptr ? 0 : gpu_->info().ordinal;
 }
 
-Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, const Lane& lane) {
+Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, const Queue& queue) {
   const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
   if (!opening.passed()) return AnotherOpens();
   {
@@ -152,14 +152,14 @@ Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& ca
     used_ = true;
   }
   const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, lane);
+  if (!driver.ok()) return Unable(driver, queue);
   const auto device = DeviceOf(operation, call);
   if (!device.ok()) return Misplaced(device.status());
   const Status found = FindNccl();
-  if (!found.ok()) return Unable(found, lane);
+  if (!found.ok()) return Unable(found, queue);
   const bool first = gpu_ == nullptr;
   const Status opened = OpenGpu(device.value());
-  if (!opened.ok()) return first ? Unable(opened, lane) : Misplaced(opened.WithContext(operation.Title()));
+  if (!opened.ok()) return first ? Unable(opened, queue) : Misplaced(opened.WithContext(operation.Title()));
   return StartNcclThread();
 }
 
@@ -191,8 +191,8 @@ Status DeviceCommunicator::AnotherOpens() {
 }
 
 // The other ranks would wait for this one. They hear of it once.
-Status DeviceCommunicator::Unable(const Status& why, const Lane& lane) {
-  Request request = SetupRequest(lane);
+Status DeviceCommunicator::Unable(const Status& why, const Queue& queue) {
+  Request request = SetupRequest(queue);
   request.objection = Status(why.code(),
                              "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message() +
                                  " (hosts with GPUs and hosts without cannot mix in one collective)",
@@ -226,13 +226,13 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation
 
 // Takes the operation's memory over where it succeeds.
 Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const DeviceCall& call,
-                                                              size_t lane_number) {
-  Lane& lane = lanes_[lane_number];
+                                                              size_t queue_number) {
+  Queue& queue = queues_[queue_number];
   TFC_RETURN_IF_ERROR(operation->Check(size_));
   TFC_RETURN_IF_ERROR(Admit());
   if (operation->collective == Collective::kAllReduce || operation->collective == Collective::kReduceScatter)
     if (const auto possible = ReductionOf(*operation, size_); !possible.ok()) return possible.status();
-  TFC_RETURN_IF_ERROR(Open(*operation, call, lane));
+  TFC_RETURN_IF_ERROR(Open(*operation, call, queue));
   if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
   auto made = MakeTask(*operation, call);
   if (!made.ok()) return made.status();
@@ -250,11 +250,11 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operati
     std::lock_guard<std::mutex> lock(mutex_);
     if (!broken_.ok()) return broken_;  // meanwhile, on all ranks
     TFC_RETURN_IF_ERROR(engine_->NobodyLeft(operation->Title()));
-    lane.wanted = true;
+    queue.wanted = true;
     task->operation = std::move(*operation);
-    task->ticket = ++tickets_ << 1 | lane_number;
-    lane.open.emplace(task->ticket, task);
-    lane.unagreed[request.name].push_back(task);
+    task->ticket = ++tickets_ << 1 | queue_number;
+    queue.open.emplace(task->ticket, task);
+    queue.unagreed[request.name].push_back(task);
   }
   Ask(std::move(request));
   return task;
@@ -289,7 +289,7 @@ Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& 
   if (IsRagged(task->operation)) TFC_RETURN_IF_ERROR(AllocateResult(task));
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    lanes_[kDirect].to_launch.push_back(task);
+    queues_[kDirect].to_launch.push_back(task);
   }
   Signal();
   TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kThreadGraceSeconds),
@@ -346,7 +346,7 @@ Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const
 
 DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto& open = lanes_[ticket & 1].open;
+  const auto& open = queues_[ticket & 1].open;
   const auto found = open.find(ticket);
   return found == open.end() ? nullptr : found->second;
 }
@@ -356,8 +356,8 @@ Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
   const TaskPtr task = FindOpen(ticket);
   if (task == nullptr) {  // complete, or lost
     std::lock_guard<std::mutex> lock(mutex_);
-    const Lane& lane = lanes_[ticket & 1];
-    return ticket >= lane.lost_from ? lane.lost : Status::Ok();
+    const Queue& queue = queues_[ticket & 1];
+    return ticket >= queue.lost_from ? queue.lost : Status::Ok();
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -370,7 +370,7 @@ Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
 
 Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
   TFC_RETURN_IF_ERROR(MayWait());
-  const Lane& lane = lanes_[ticket & 1];
+  const Queue& queue = queues_[ticket & 1];
   const double seconds = timeout_s > 0 ? timeout_s : options_.op_timeout_s;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -378,19 +378,19 @@ Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
   }
   Signal();  // the NCCL thread looks more often while a thread waits
   const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete", [&] {
-    const bool open = !lane.open.empty() && lane.open.begin()->first <= ticket;
+    const bool open = !queue.open.empty() && queue.open.begin()->first <= ticket;
     return !open && host_staging_->Complete(ticket);
   });
   std::lock_guard<std::mutex> lock(mutex_);
   --waiters_;
-  return status.ok() && ticket >= lane.lost_from ? lane.lost : status;
+  return status.ok() && ticket >= queue.lost_from ? queue.lost : status;
 }
 
 Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
   const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
   if (!opening.passed()) return AnotherOpens();
   const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, lanes_[kDirect]);
+  if (!driver.ok()) return Unable(driver, queues_[kDirect]);
   if (memory_gpu_ == nullptr) {
     const auto place =
         like == nullptr ? Result<int>(gpu_ == nullptr ? 0 : gpu_->info().ordinal) : GpuOfPointer(*cuda_, like);
@@ -429,11 +429,11 @@ void DeviceCommunicator::Ask(Request request) {
   OnDecision(decision);
 }
 
-Request DeviceCommunicator::SetupRequest(const Lane& lane) const {
+Request DeviceCommunicator::SetupRequest(const Queue& queue) const {
   Request request;
   request.on_gpus = true;
   request.subject = Subject::kSetup;
-  request.name = request.view = lane.setup;
+  request.name = request.view = queue.setup;
   request.timeout_s = options_.op_timeout_s;
   return request;
 }
@@ -456,20 +456,20 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
   Done refused;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Lane& lane = lanes_[number];
-    const auto found = lane.unagreed.find(decision.name);
-    if (found == lane.unagreed.end()) return;  // lost meanwhile
+    Queue& queue = queues_[number];
+    const auto found = queue.unagreed.find(decision.name);
+    if (found == queue.unagreed.end()) return;  // lost meanwhile
     const TaskPtr task = found->second.front();
     found->second.pop_front();
-    if (found->second.empty()) lane.unagreed.erase(found);
+    if (found->second.empty()) queue.unagreed.erase(found);
     if (decision.refusal.ok()) {
       task->agreed = true;
       // The others may be with the NCCL thread already, which reads this without the mutex.
       if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, decision.blobs);
-      if (number == kByName) lane.to_launch.push_back(task);
+      if (number == kByName) queue.to_launch.push_back(task);
     } else {
       refused = task->End(decision.refusal);
-      lane.open.erase(task->ticket);
+      queue.open.erase(task->ticket);
     }
   }
   Signal();
@@ -486,10 +486,10 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (judged.ok()) judged = JudgeSetup(entries, engine_->topology(), devices_.share_gpus);
     if (broken_.ok()) broken_ = judged;
-    for (Lane& lane : lanes_) {
-      if (!judged.ok() || lane.setup != decision.name) continue;
-      lane.agreed = true;
-      lane.id = entries[0].id;
+    for (Queue& queue : queues_) {
+      if (!judged.ok() || queue.setup != decision.name) continue;
+      queue.agreed = true;
+      queue.id = entries[0].id;
     }
   }
   // Ranks that had asked for a call before they hear of this are not to be waited for.
@@ -500,9 +500,9 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
 // What the ranks have not agreed on by now the one that has left will never come to.
 Status DeviceCommunicator::OnLeft() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const Lane& lane : lanes_) {
-    if (broken_.ok() && lane.wanted && !lane.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(lane.setup));
-    for (const auto& [name, tasks] : lane.unagreed)
+  for (const Queue& queue : queues_) {
+    if (broken_.ok() && queue.wanted && !queue.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(queue.setup));
+    for (const auto& [name, tasks] : queue.unagreed)
       TFC_RETURN_IF_ERROR(engine_->NobodyLeft(tasks.front()->operation.Title()));
   }
   return Status::Ok();
@@ -556,9 +556,9 @@ void DeviceCommunicator::LeaveBehind() {
     stuck_ = true;
     if (gpu_ != nullptr) text += " on " + gpu_->Title();
     text += " does not return; its thread is left behind";
-    for (const Lane& lane : lanes_) {
-      incomplete = incomplete || !lane.open.empty();
-      for (const auto& [ticket, task] : lane.open)  // the lists are the NCCL thread's, which may come back
+    for (const Queue& queue : queues_) {
+      incomplete = incomplete || !queue.open.empty();
+      for (const auto& [ticket, task] : queue.open)  // the lists are the NCCL thread's, which may come back
         if (Done done = task->End(Status(Code::kPeerLost, text, rank_))) waiting.push_back(std::move(done));
     }
   }

@@ -1,6 +1,6 @@
 // Collectives on GPUs beside a connected communicator: what is called when, and what happens when it fails.
 //
-// Two lanes, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
+// Two queues, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
 // order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the NCCL thread,
 // makes all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0013.
 #ifndef TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
@@ -79,7 +79,7 @@ class DeviceCommunicator {
   Result<uint64_t> Submit(Operation operation, const DeviceCall& call);
   // Makes `stream` wait for the ticket's operation, which has been launched. Does not block.
   Status Join(uint64_t ticket, CUstream stream);
-  // Blocks until that operation and those before it on its lane are complete here and all ranks have agreed on them.
+  // Blocks until that operation and those before it on its queue are complete here and all ranks have agreed on them.
   Status Wait(uint64_t ticket, double timeout_s);
 
   // Memory for results on the GPU where `like` lies; nullptr: on the one that this rank works on.
@@ -96,9 +96,9 @@ class DeviceCommunicator {
   bool OnOwnThread() const;
 
  private:
-  // How far the set-up of a lane has come. The NCCL thread never waits in it: the other lane's work goes on.
+  // How far the set-up of a queue has come. The NCCL thread never waits in it: the other queue's work goes on.
   enum class Stage { kUnused, kAsking, kConnecting, kUsable };
-  struct Lane {
+  struct Queue {
     std::string setup;  // what the ranks call it
     bool wanted = false;
     bool agreed = false;  // all ranks can set it up ...
@@ -106,7 +106,7 @@ class DeviceCommunicator {
     // The NCCL thread's, until the map.
     Stage stage = Stage::kUnused;
     Deadline connected_by = Deadline::After(0);
-    NcclChannel channel;
+    NcclStream nccl;
     std::unique_ptr<PackedBuffer> packed;
     TaskPtr launching;  // on its way to the stream
     std::unique_ptr<StreamLaunch> launch;
@@ -125,7 +125,7 @@ class DeviceCommunicator {
   void Signal();
   // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
   Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
-  Status Open(const Operation& operation, const DeviceCall& call, const Lane& lane);
+  Status Open(const Operation& operation, const DeviceCall& call, const Queue& queue);
   Status LoadDriver();
   Status OpenGpu(int device);
   Status FindNccl();
@@ -134,10 +134,10 @@ class DeviceCommunicator {
   static Status AnotherOpens();
   bool NcclThreadEnds(Deadline end);
   void LeaveBehind();
-  Status Unable(const Status& why, const Lane& lane);
+  Status Unable(const Status& why, const Queue& queue);
   Status Misplaced(const Status& why);
   Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
-  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t lane);
+  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t queue);
   Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
   bool WithoutNccl() const;
   Result<uint64_t> StageThroughHost(Operation operation, const DeviceCall& call, const Status& why);
@@ -146,7 +146,7 @@ class DeviceCommunicator {
 
   // Agreement.
   void Ask(Request request);
-  Request SetupRequest(const Lane& lane) const;
+  Request SetupRequest(const Queue& queue) const;
   void OnSetup(const Decision& decision);
   static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
 
@@ -154,31 +154,31 @@ class DeviceCommunicator {
   void RunNcclThread();
   bool Step();
   void Rest(bool busy, uint64_t seen);
-  void SetUp(Lane* lane);
+  void SetUp(Queue* queue);
   Status Broken() const;
-  bool Wanted(const Lane& lane) const;
-  void AskForSetup(Lane* lane);
-  Status ConnectWhenAgreed(Lane* lane);
-  Status Connect(Lane* lane, const std::string& id);
-  Status FinishConnecting(Lane* lane);
-  std::optional<Status> Settled(const NcclChannel& channel, const std::string& what) const;
-  Status Settle(const NcclChannel& channel, Deadline deadline, const std::string& what);
-  bool LaunchNext(Lane* lane);
-  Status BeginLaunch(Lane* lane);
-  Result<bool> ContinueLaunch(Lane* lane);
-  static bool UnderWay(const Lane& lane);
-  void BreakLane(Lane* lane, const Status& status);
-  void Poll(Lane* lane);
+  bool Wanted(const Queue& queue) const;
+  void AskForSetup(Queue* queue);
+  Status ConnectWhenAgreed(Queue* queue);
+  Status Connect(Queue* queue, const std::string& id);
+  Status FinishConnecting(Queue* queue);
+  std::optional<Status> Settled(const NcclStream& stream, const std::string& what) const;
+  Status Settle(const NcclStream& stream, Deadline deadline, const std::string& what);
+  bool LaunchNext(Queue* queue);
+  Status BeginLaunch(Queue* queue);
+  Result<bool> ContinueLaunch(Queue* queue);
+  static bool UnderWay(const Queue& queue);
+  void BreakQueue(Queue* queue, const Status& status);
+  void Poll(Queue* queue);
   void CheckDeadlines();
   Status Overdue(const Task& task) const;
   std::string WhereOf(const Task& task) const;
   void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const;
   void GiveUp(const Status& status);
-  void AbortLanes();
-  void CloseLanes();
+  void AbortQueues();
+  void CloseQueues();
   void FinishFlights();
-  void Finish(Lane* lane);
-  static void LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting);
+  void Finish(Queue* queue);
+  static void LoseOpen(Queue* queue, const Status& status, std::vector<Done>* waiting);
 
   Engine* const engine_;
   const DeviceCommunicatorOptions options_;
@@ -203,7 +203,7 @@ class DeviceCommunicator {
   std::shared_ptr<const NcclApi> nccl_;
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<Gpu> memory_gpu_;  // needs no NCCL
-  std::array<Lane, 2> lanes_;
+  std::array<Queue, 2> queues_;
   std::unique_ptr<HostStagingBackend> host_staging_;
   uint64_t tickets_ = 0;
   int waiters_ = 0;

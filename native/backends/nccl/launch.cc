@@ -96,20 +96,20 @@ std::string Named(const char* call, const Operation& operation) { return operati
 
 // Calls inside become one launch. What is begun is ended, whatever happens in between.
 template <typename Body>
-Status Grouped(const NcclChannel& channel, const Operation& operation, Body body) {
-  TFC_RETURN_IF_ERROR(NcclStatus(*channel.nccl, channel.nccl->ncclGroupStart(), channel.comm, "ncclGroupStart"));
+Status Grouped(const NcclStream& stream, const Operation& operation, Body body) {
+  TFC_RETURN_IF_ERROR(NcclStatus(*stream.api, stream.api->ncclGroupStart(), stream.comm, "ncclGroupStart"));
   const Status inside = body();
-  const ncclResult_t ended = channel.nccl->ncclGroupEnd();
+  const ncclResult_t ended = stream.api->ncclGroupEnd();
   if (!inside.ok()) return inside;
-  return NcclStatus(*channel.nccl, ended, channel.comm, Named("ncclGroupEnd", operation));
+  return NcclStatus(*stream.api, ended, stream.comm, Named("ncclGroupEnd", operation));
 }
 
 // The operation that NCCL is asked for, made where it is none of its own.
 class ReductionHandle {
  public:
-  explicit ReductionHandle(const NcclChannel& channel) : channel_(channel) {}
+  explicit ReductionHandle(const NcclStream& stream) : stream_(stream) {}
   ~ReductionHandle() {
-    if (made_) channel_.nccl->ncclRedOpDestroy(op_, channel_.comm);
+    if (made_) stream_.api->ncclRedOpDestroy(op_, stream_.comm);
   }
   ReductionHandle(const ReductionHandle&) = delete;
   ReductionHandle& operator=(const ReductionHandle&) = delete;
@@ -119,16 +119,16 @@ class ReductionHandle {
     if (!reduction.premultiplied) return Status::Ok();
     uint64_t scalar = ScalarOf(reduction.type, reduction.factor);
     TFC_RETURN_IF_ERROR(NcclStatus(
-        *channel_.nccl,
-        channel_.nccl->ncclRedOpCreatePreMulSum(&op_, &scalar, reduction.type, kNcclScalarHostImmediate, channel_.comm),
-        channel_.comm, "ncclRedOpCreatePreMulSum"));
+        *stream_.api,
+        stream_.api->ncclRedOpCreatePreMulSum(&op_, &scalar, reduction.type, kNcclScalarHostImmediate, stream_.comm),
+        stream_.comm, "ncclRedOpCreatePreMulSum"));
     made_ = true;
     return Status::Ok();
   }
   ncclRedOp_t op() const { return op_; }
 
  private:
-  const NcclChannel& channel_;
+  const NcclStream& stream_;
   ncclRedOp_t op_ = kNcclSum;
   bool made_ = false;
 };
@@ -145,9 +145,9 @@ CUdeviceptr Address(const void* pointer) { return static_cast<CUdeviceptr>(reint
 
 class StreamLaunch::Parts {
  public:
-  Parts(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
+  Parts(const NcclStream& stream, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
         PackedBuffer* packed)
-      : channel_(channel), operation_(operation), rows_(rows), gpu_(gpu), packed_(packed), reduction_(channel) {}
+      : stream_(stream), operation_(operation), rows_(rows), gpu_(gpu), packed_(packed), reduction_(stream) {}
 
   Status Begin() {
     const bool nothing_in = TotalSize(operation_.input) == 0;
@@ -175,7 +175,7 @@ class StreamLaunch::Parts {
     TFC_RETURN_IF_ERROR(Unpack(batches_[batch_]));
     if (++batch_ == batches_.size()) return false;
     TFC_RETURN_IF_ERROR(Pack(batches_[batch_]));
-    TFC_RETURN_IF_ERROR(Grouped(channel_, operation_, [&] { return ReducePacked(); }));
+    TFC_RETURN_IF_ERROR(Grouped(stream_, operation_, [&] { return ReducePacked(); }));
     return true;
   }
 
@@ -186,7 +186,7 @@ class StreamLaunch::Parts {
     std::vector<size_t> large;
     DealBatches(&large);
     if (!batches_.empty()) TFC_RETURN_IF_ERROR(Pack(batches_[0]));
-    return Grouped(channel_, operation_, [&] {
+    return Grouped(stream_, operation_, [&] {
       TFC_RETURN_IF_ERROR(ReducePacked());
       for (const size_t i : large)
         TFC_RETURN_IF_ERROR(ReduceOne(operation_.input[i].data, operation_.output[i].data, operation_.input[i].size));
@@ -210,22 +210,22 @@ class StreamLaunch::Parts {
 
   Status ReduceScatter() {
     TFC_RETURN_IF_ERROR(Prepare());
-    const auto offsets = DealRows(operation_.rows(), channel_.size);
+    const auto offsets = DealRows(operation_.rows(), stream_.size);
     const size_t row = operation_.RowBytes();
-    if (operation_.rows() % channel_.size == 0) {
+    if (operation_.rows() % stream_.size == 0) {
       const size_t count = static_cast<size_t>(offsets[1]) * row / element();
-      return Check(channel_.nccl->ncclReduceScatter(Input(0), Output(), count, type_, reduction_.op(), channel_.comm,
-                                                    channel_.stream),
+      return Check(stream_.api->ncclReduceScatter(Input(0), Output(), count, type_, reduction_.op(), stream_.comm,
+                                                  stream_.stream),
                    "ncclReduceScatter");
     }
-    return Grouped(channel_, operation_, [&] {
-      for (int rank = 0; rank < channel_.size; ++rank) {
+    return Grouped(stream_, operation_, [&] {
+      for (int rank = 0; rank < stream_.size; ++rank) {
         const auto first = static_cast<size_t>(offsets[static_cast<size_t>(rank)]);
         const auto last = static_cast<size_t>(offsets[static_cast<size_t>(rank) + 1]);
         if (last == first) continue;
         TFC_RETURN_IF_ERROR(
-            Check(channel_.nccl->ncclReduce(Input(first * row), Output(), (last - first) * row / element(), type_,
-                                            reduction_.op(), rank, channel_.comm, channel_.stream),
+            Check(stream_.api->ncclReduce(Input(first * row), Output(), (last - first) * row / element(), type_,
+                                          reduction_.op(), rank, stream_.comm, stream_.stream),
                   "ncclReduce"));
       }
       return Status::Ok();
@@ -233,7 +233,7 @@ class StreamLaunch::Parts {
   }
 
   Status Broadcast() {
-    return Grouped(channel_, operation_, [&] {
+    return Grouped(stream_, operation_, [&] {
       for (size_t i = 0; i < operation_.input.size(); ++i)
         TFC_RETURN_IF_ERROR(BroadcastBytes(operation_.input[i].data, operation_.output[i].data,
                                            operation_.input[i].size, operation_.root));
@@ -244,13 +244,13 @@ class StreamLaunch::Parts {
   Status AllGather(const std::vector<int64_t>& rows) {
     const size_t row = operation_.RowBytes();
     if (std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; })) {
-      return Check(channel_.nccl->ncclAllGather(Input(0), Output(), static_cast<size_t>(rows[0]) * row, kNcclUint8,
-                                                channel_.comm, channel_.stream),
+      return Check(stream_.api->ncclAllGather(Input(0), Output(), static_cast<size_t>(rows[0]) * row, kNcclUint8,
+                                              stream_.comm, stream_.stream),
                    "ncclAllGather");
     }
-    return Grouped(channel_, operation_, [&] {
+    return Grouped(stream_, operation_, [&] {
       std::byte* to = Output();
-      for (int rank = 0; rank < channel_.size; ++rank) {
+      for (int rank = 0; rank < stream_.size; ++rank) {
         const size_t bytes = static_cast<size_t>(rows[static_cast<size_t>(rank)]) * row;
         TFC_RETURN_IF_ERROR(BroadcastBytes(Input(0), to, bytes, rank));
         to += bytes;
@@ -261,18 +261,18 @@ class StreamLaunch::Parts {
 
   Status AllToAll(const std::vector<int64_t>& rows) {
     const size_t row = operation_.RowBytes();
-    return Grouped(channel_, operation_, [&] {
+    return Grouped(stream_, operation_, [&] {
       size_t sent = 0;
       size_t received = 0;
-      for (int rank = 0; rank < channel_.size; ++rank) {
+      for (int rank = 0; rank < stream_.size; ++rank) {
         const size_t out = RowsFor(rank) * row;
         const size_t in = static_cast<size_t>(rows[static_cast<size_t>(rank)]) * row;
         if (out > 0)
           TFC_RETURN_IF_ERROR(Check(
-              channel_.nccl->ncclSend(Input(sent), out, kNcclUint8, rank, channel_.comm, channel_.stream), "ncclSend"));
+              stream_.api->ncclSend(Input(sent), out, kNcclUint8, rank, stream_.comm, stream_.stream), "ncclSend"));
         if (in > 0)
           TFC_RETURN_IF_ERROR(
-              Check(channel_.nccl->ncclRecv(Output() + received, in, kNcclUint8, rank, channel_.comm, channel_.stream),
+              Check(stream_.api->ncclRecv(Output() + received, in, kNcclUint8, rank, stream_.comm, stream_.stream),
                     "ncclRecv"));
         sent += out;
         received += in;
@@ -282,7 +282,7 @@ class StreamLaunch::Parts {
   }
 
   Status Prepare() {
-    auto reduction = ReductionOf(operation_, channel_.size);
+    auto reduction = ReductionOf(operation_, stream_.size);
     if (!reduction.ok()) return reduction.status();
     type_ = reduction.value().type;
     return reduction_.Make(reduction.value());
@@ -294,16 +294,16 @@ class StreamLaunch::Parts {
   }
 
   Status ReduceOne(const std::byte* from, std::byte* to, size_t bytes) {
-    return Check(channel_.nccl->ncclAllReduce(from, to, bytes / element(), type_, reduction_.op(), channel_.comm,
-                                              channel_.stream),
-                 "ncclAllReduce");
+    return Check(
+        stream_.api->ncclAllReduce(from, to, bytes / element(), type_, reduction_.op(), stream_.comm, stream_.stream),
+        "ncclAllReduce");
   }
 
   Status BroadcastBytes(const std::byte* from, std::byte* to, size_t bytes, int root) {
     if (bytes == 0) return Status::Ok();
     // Only the root's input counts, and NCCL wants an address from everybody.
-    return Check(channel_.nccl->ncclBroadcast(channel_.rank == root ? from : to, to, bytes, kNcclUint8, root,
-                                              channel_.comm, channel_.stream),
+    return Check(stream_.api->ncclBroadcast(stream_.rank == root ? from : to, to, bytes, kNcclUint8, root, stream_.comm,
+                                            stream_.stream),
                  "ncclBroadcast");
   }
 
@@ -326,12 +326,12 @@ class StreamLaunch::Parts {
   }
 
   Status Copy(const std::byte* from, std::byte* to, size_t bytes) {
-    return gpu_->Check(gpu_->api().cuMemcpyDtoDAsync(Address(to), Address(from), bytes, channel_.stream),
+    return gpu_->Check(gpu_->api().cuMemcpyDtoDAsync(Address(to), Address(from), bytes, stream_.stream),
                        operation_.Title() + ": cuMemcpyDtoDAsync");
   }
 
   size_t RowsFor(int rank) const {
-    if (operation_.splits.empty()) return static_cast<size_t>(operation_.rows() / channel_.size);
+    if (operation_.splits.empty()) return static_cast<size_t>(operation_.rows() / stream_.size);
     return static_cast<size_t>(operation_.splits[static_cast<size_t>(rank)]);
   }
 
@@ -342,10 +342,10 @@ class StreamLaunch::Parts {
   std::byte* Output() const { return operation_.output.empty() ? nullptr : operation_.output[0].data; }
   Status Check(ncclResult_t result, const char* call) const {
     return result == kNcclSuccess ? Status::Ok()
-                                  : NcclStatus(*channel_.nccl, result, channel_.comm, Named(call, operation_));
+                                  : NcclStatus(*stream_.api, result, stream_.comm, Named(call, operation_));
   }
 
-  const NcclChannel& channel_;
+  const NcclStream& stream_;
   const Operation& operation_;
   const std::vector<int64_t>& rows_;
   Gpu* gpu_;
@@ -356,9 +356,9 @@ class StreamLaunch::Parts {
   size_t batch_ = 0;  // the one that is under way
 };
 
-StreamLaunch::StreamLaunch(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows,
+StreamLaunch::StreamLaunch(const NcclStream& stream, const Operation& operation, const std::vector<int64_t>& rows,
                            Gpu* gpu, PackedBuffer* packed)
-    : parts_(std::make_unique<Parts>(channel, operation, rows, gpu, packed)) {}
+    : parts_(std::make_unique<Parts>(stream, operation, rows, gpu, packed)) {}
 
 StreamLaunch::~StreamLaunch() = default;
 

@@ -52,21 +52,21 @@ class PackedBuffer {
 };
 
 // One NCCL communicator and the stream that it works on. One thread only.
-struct NcclChannel {
-  const NcclApi* nccl = nullptr;
+struct NcclStream {
+  const NcclApi* api = nullptr;
   ncclComm_t comm = nullptr;
   CUstream stream = nullptr;
   int rank = 0;
   int size = 1;
 };
 
-// One operation on its way to the channel's stream. NCCL goes on in the background with what it is asked for; until it
+// One operation on its way to an NCCL stream. NCCL goes on in the background with what it is asked for; until it
 // has settled nothing else may be asked of the communicator, and what is given to the stream could overtake it. Waits
 // for nothing. What it is made of must outlive it.
 class StreamLaunch {
  public:
   // `rows` as tells the allocation of the result: rows from each rank, where ranks bring their own number.
-  StreamLaunch(const NcclChannel& channel, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
+  StreamLaunch(const NcclStream& stream, const Operation& operation, const std::vector<int64_t>& rows, Gpu* gpu,
                PackedBuffer* packed);
   ~StreamLaunch();
   StreamLaunch(const StreamLaunch&) = delete;

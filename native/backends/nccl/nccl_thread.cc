@@ -35,7 +35,7 @@ void DeviceCommunicator::RunNcclThread() {
       }
       Rest(Step(), seen);
     }
-    CloseLanes();
+    CloseQueues();
   }
   std::lock_guard<std::mutex> lock(mutex_);
   nccl_thread_ended_ = true;
@@ -45,16 +45,16 @@ void DeviceCommunicator::RunNcclThread() {
 // Does what there is to do now; true if something was given to NCCL or has come from it to the stream.
 bool DeviceCommunicator::Step() {
   if (engine_->failure().failed()) {
-    AbortLanes();
+    AbortQueues();
     return false;
   }
   bool launched = false;
-  for (Lane& lane : lanes_) {
-    const Stage before = lane.stage;
-    SetUp(&lane);
-    launched = launched || lane.stage != before;
-    while (LaunchNext(&lane)) launched = true;
-    Poll(&lane);
+  for (Queue& queue : queues_) {
+    const Stage before = queue.stage;
+    SetUp(&queue);
+    launched = launched || queue.stage != before;
+    while (LaunchNext(&queue)) launched = true;
+    Poll(&queue);
   }
   host_staging_->Poll();
   CheckDeadlines();
@@ -62,8 +62,8 @@ bool DeviceCommunicator::Step() {
 }
 
 // Whether something of it is with NCCL or on the GPU, to be looked after often.
-bool DeviceCommunicator::UnderWay(const Lane& lane) {
-  return lane.stage == Stage::kConnecting || lane.launch != nullptr || !lane.in_flight.empty();
+bool DeviceCommunicator::UnderWay(const Queue& queue) {
+  return queue.stage == Stage::kConnecting || queue.launch != nullptr || !queue.in_flight.empty();
 }
 
 void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
@@ -74,9 +74,9 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
   }
   if (now < active_ + microseconds(options_.spin_us)) return;
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_open = [](const Lane& lane) { return !lane.open.empty() || lane.stage == Stage::kAsking; };
-  const bool flying = std::any_of(lanes_.begin(), lanes_.end(), UnderWay) || host_staging_->busy();
-  const bool open = std::any_of(lanes_.begin(), lanes_.end(), is_open) || !host_staging_->empty();
+  const auto is_open = [](const Queue& queue) { return !queue.open.empty() || queue.stage == Stage::kAsking; };
+  const bool flying = std::any_of(queues_.begin(), queues_.end(), UnderWay) || host_staging_->busy();
+  const bool open = std::any_of(queues_.begin(), queues_.end(), is_open) || !host_staging_->empty();
   const auto changed = [&] { return signals_.load(std::memory_order_relaxed) != seen; };
   if (!flying && !open) return changed_.wait(lock, changed);
   interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
@@ -86,12 +86,12 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
 // ---- set-up ----
 
 // As far as it goes now.
-void DeviceCommunicator::SetUp(Lane* lane) {
-  if (const Status broken = Broken(); !broken.ok()) return BreakLane(lane, broken);
-  if (lane->stage == Stage::kUnused && Wanted(*lane)) AskForSetup(lane);
+void DeviceCommunicator::SetUp(Queue* queue) {
+  if (const Status broken = Broken(); !broken.ok()) return BreakQueue(queue, broken);
+  if (queue->stage == Stage::kUnused && Wanted(*queue)) AskForSetup(queue);
   Status status;
-  if (lane->stage == Stage::kAsking) status = ConnectWhenAgreed(lane);
-  if (status.ok() && lane->stage == Stage::kConnecting) status = FinishConnecting(lane);
+  if (queue->stage == Stage::kAsking) status = ConnectWhenAgreed(queue);
+  if (status.ok() && queue->stage == Stage::kConnecting) status = FinishConnecting(queue);
   if (!status.ok()) GiveUp(status);
 }
 
@@ -100,12 +100,12 @@ Status DeviceCommunicator::Broken() const {
   return broken_;
 }
 
-bool DeviceCommunicator::Wanted(const Lane& lane) const {
+bool DeviceCommunicator::Wanted(const Queue& queue) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return lane.wanted;
+  return queue.wanted;
 }
 
-void DeviceCommunicator::AskForSetup(Lane* lane) {
+void DeviceCommunicator::AskForSetup(Queue* queue) {
   SetupEntry mine;
   mine.nccl_version = nccl_->version;
   mine.nccl_path = nccl_->path;
@@ -117,65 +117,65 @@ void DeviceCommunicator::AskForSetup(Lane* lane) {
     if (!made.ok()) return GiveUp(made);
     mine.id.assign(id.internal, sizeof(id.internal));
   }
-  lane->stage = Stage::kAsking;
-  Request request = SetupRequest(*lane);
+  queue->stage = Stage::kAsking;
+  Request request = SetupRequest(*queue);
   request.blob = Encode(mine);
   Ask(std::move(request));
 }
 
-Status DeviceCommunicator::ConnectWhenAgreed(Lane* lane) {
+Status DeviceCommunicator::ConnectWhenAgreed(Queue* queue) {
   std::string id;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!lane->agreed) return Status::Ok();
-    id = lane->id;
+    if (!queue->agreed) return Status::Ok();
+    id = queue->id;
   }
-  return Connect(lane, id);
+  return Connect(queue, id);
 }
 
-Status DeviceCommunicator::Connect(Lane* lane, const std::string& id) {
+Status DeviceCommunicator::Connect(Queue* queue, const std::string& id) {
   ncclUniqueId unique{};
   if (id.size() != sizeof(unique.internal)) return Status(Code::kProtocol, "rank 0 has sent no unique id of NCCL", 0);
   std::copy(id.begin(), id.end(), unique.internal);
   auto stream = gpu_->CreateUrgentStream();
   if (!stream.ok()) return stream.status();
-  lane->channel = NcclChannel{nccl_.get(), nullptr, stream.Take(), rank_, size_};
+  queue->nccl = NcclStream{nccl_.get(), nullptr, stream.Take(), rank_, size_};
   auto packed = PackedBuffer::Make(gpu_);
   if (!packed.ok()) return packed.status();
-  lane->packed = packed.Take();
+  queue->packed = packed.Take();
   ncclConfig_t config;
   if (devices_.max_ctas > 0) config.max_ctas = devices_.max_ctas;
-  const ncclResult_t begun = nccl_->ncclCommInitRankConfig(&lane->channel.comm, size_, unique, rank_, &config);
-  TFC_RETURN_IF_ERROR(NcclStatus(*nccl_, begun, lane->channel.comm, "ncclCommInitRankConfig"));
-  lane->stage = Stage::kConnecting;
-  lane->connected_by = Deadline::After(options_.op_timeout_s);
+  const ncclResult_t begun = nccl_->ncclCommInitRankConfig(&queue->nccl.comm, size_, unique, rank_, &config);
+  TFC_RETURN_IF_ERROR(NcclStatus(*nccl_, begun, queue->nccl.comm, "ncclCommInitRankConfig"));
+  queue->stage = Stage::kConnecting;
+  queue->connected_by = Deadline::After(options_.op_timeout_s);
   return Status::Ok();
 }
 
-Status DeviceCommunicator::FinishConnecting(Lane* lane) {
+Status DeviceCommunicator::FinishConnecting(Queue* queue) {
   const std::string what = "ncclCommInitRankConfig";
-  const auto settled = Settled(lane->channel, what);
-  if (!settled && lane->connected_by.Passed())
+  const auto settled = Settled(queue->nccl, what);
+  if (!settled && queue->connected_by.Passed())
     return Status(Code::kDeadlineExceeded, what + ": NCCL does not come to an end");
   if (!settled || !settled->ok()) return settled.value_or(Status::Ok());
-  lane->stage = Stage::kUsable;
+  queue->stage = Stage::kUsable;
   return Status::Ok();
 }
 
 // NCCL works on in the background; until it is done nothing else may be asked of the communicator. Nothing: it is not.
-std::optional<Status> DeviceCommunicator::Settled(const NcclChannel& channel, const std::string& what) const {
+std::optional<Status> DeviceCommunicator::Settled(const NcclStream& stream, const std::string& what) const {
   ncclResult_t state = kNcclSuccess;
-  const ncclResult_t asked = nccl_->ncclCommGetAsyncError(channel.comm, &state);
+  const ncclResult_t asked = nccl_->ncclCommGetAsyncError(stream.comm, &state);
   if (asked != kNcclSuccess) state = asked;
   if (state == kNcclInProgress) return std::nullopt;
-  return NcclStatus(*nccl_, state, channel.comm, what);
+  return NcclStatus(*nccl_, state, stream.comm, what);
 }
 
-// At the end only: no other lane's work is held up any more.
-Status DeviceCommunicator::Settle(const NcclChannel& channel, Deadline deadline, const std::string& what) {
+// At the end only: no other queue's work is held up any more.
+Status DeviceCommunicator::Settle(const NcclStream& stream, Deadline deadline, const std::string& what) {
   microseconds look = kShortestLook;
   while (true) {
-    if (const auto settled = Settled(channel, what)) return *settled;
+    if (const auto settled = Settled(stream, what)) return *settled;
     if (engine_->failure().failed()) return engine_->failure().Get();
     if (deadline.Passed()) return Status(Code::kDeadlineExceeded, what + ": NCCL does not come to an end");
     std::unique_lock<std::mutex> lock(mutex_);
@@ -186,19 +186,19 @@ Status DeviceCommunicator::Settle(const NcclChannel& channel, Deadline deadline,
 }
 
 // All ranks come to the same end: GPUs cannot be used, the communicator lives on. It has not been used before either.
-void DeviceCommunicator::BreakLane(Lane* lane, const Status& status) {
-  lane->stage = Stage::kUnused;
+void DeviceCommunicator::BreakQueue(Queue* queue, const Status& status) {
+  queue->stage = Stage::kUnused;
   std::vector<Done> waiting;
   std::vector<TaskPtr> staged;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (lane->open.empty()) return;
-    for (auto one = lane->open.begin(); one != lane->open.end();) {
+    if (queue->open.empty()) return;
+    for (auto one = queue->open.begin(); one != queue->open.end();) {
       const bool stage = one->second->through_host && status.code() == Code::kUnimplemented;
       if (stage) staged.push_back(one->second);
-      one = stage ? lane->open.erase(one) : std::next(one);
+      one = stage ? queue->open.erase(one) : std::next(one);
     }
-    LoseOpen(lane, status, &waiting);
+    LoseOpen(queue, status, &waiting);
   }
   Signal();
   for (const TaskPtr& task : staged) host_staging_->Start(task, status);
@@ -207,20 +207,20 @@ void DeviceCommunicator::BreakLane(Lane* lane, const Status& status) {
 
 // ---- work ----
 
-// Brings the lane's next operation to the GPU, or as far as NCCL has come with it. True if it has arrived there.
-bool DeviceCommunicator::LaunchNext(Lane* lane) {
-  if (lane->stage != Stage::kUsable) return false;
-  const Status begun = BeginLaunch(lane);
-  if (begun.ok() && lane->launch == nullptr) return false;
-  const auto arrived = begun.ok() ? ContinueLaunch(lane) : Result<bool>(begun);
+// Brings the queue's next operation to the GPU, or as far as NCCL has come with it. True if it has arrived there.
+bool DeviceCommunicator::LaunchNext(Queue* queue) {
+  if (queue->stage != Stage::kUsable) return false;
+  const Status begun = BeginLaunch(queue);
+  if (begun.ok() && queue->launch == nullptr) return false;
+  const auto arrived = begun.ok() ? ContinueLaunch(queue) : Result<bool>(begun);
   if (!arrived.ok()) GiveUp(arrived.status());
   if (!arrived.ok() || !arrived.value()) return false;
-  lane->launch.reset();
-  const TaskPtr task = std::exchange(lane->launching, nullptr);
+  queue->launch.reset();
+  const TaskPtr task = std::exchange(queue->launching, nullptr);
   Done done;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    lane->in_flight.push_back(task);
+    queue->in_flight.push_back(task);
     done = task->End(Status::Ok());
   }
   Signal();
@@ -229,59 +229,59 @@ bool DeviceCommunicator::LaunchNext(Lane* lane) {
 }
 
 // Takes the next task, if none is on its way.
-Status DeviceCommunicator::BeginLaunch(Lane* lane) {
-  if (lane->launch != nullptr) return Status::Ok();
+Status DeviceCommunicator::BeginLaunch(Queue* queue) {
+  if (queue->launch != nullptr) return Status::Ok();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (lane->to_launch.empty()) return Status::Ok();
-    lane->launching = lane->to_launch.front();
-    lane->to_launch.pop_front();
+    if (queue->to_launch.empty()) return Status::Ok();
+    queue->launching = queue->to_launch.front();
+    queue->to_launch.pop_front();
   }
   active_ = Deadline::Clock::now();
   interval_ = kShortestLook;
-  const Task& task = *lane->launching;
-  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuStreamWaitEvent(lane->channel.stream, task.before, 0),
+  const Task& task = *queue->launching;
+  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuStreamWaitEvent(queue->nccl.stream, task.before, 0),
                                   task.operation.Title() + ": cuStreamWaitEvent"));
-  lane->launch =
-      std::make_unique<StreamLaunch>(lane->channel, task.operation, task.rows, gpu_.get(), lane->packed.get());
-  return lane->launch->Begin();
+  queue->launch =
+      std::make_unique<StreamLaunch>(queue->nccl, task.operation, task.rows, gpu_.get(), queue->packed.get());
+  return queue->launch->Begin();
 }
 
 // True when the stream holds all of the operation.
-Result<bool> DeviceCommunicator::ContinueLaunch(Lane* lane) {
-  const Task& task = *lane->launching;
+Result<bool> DeviceCommunicator::ContinueLaunch(Queue* queue) {
+  const Task& task = *queue->launching;
   for (bool more = true; more;) {
-    const auto settled = Settled(lane->channel, task.operation.Title());
+    const auto settled = Settled(queue->nccl, task.operation.Title());
     if (!settled) return false;
     TFC_RETURN_IF_ERROR(*settled);
-    const auto next = lane->launch->Continue();
+    const auto next = queue->launch->Continue();
     if (!next.ok()) return next.status();
     more = next.value();
   }
-  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuEventRecord(task.after, lane->channel.stream),
+  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuEventRecord(task.after, queue->nccl.stream),
                                   task.operation.Title() + ": cuEventRecord"));
   return true;
 }
 
-void DeviceCommunicator::Poll(Lane* lane) {
+void DeviceCommunicator::Poll(Queue* queue) {
   bool completed = false;
-  while (!lane->in_flight.empty()) {
-    const TaskPtr task = lane->in_flight.front();
+  while (!queue->in_flight.empty()) {
+    const TaskPtr task = queue->in_flight.front();
     const CUresult state = gpu_->api().cuEventQuery(task->after);
     if (state == kCudaNotReady) break;
     if (state != kCudaSuccess) return GiveUp(gpu_->Check(state, task->operation.Title()));
     std::lock_guard<std::mutex> lock(mutex_);
     if (!task->agreed) break;  // done here, but do the others do the same?
-    lane->in_flight.pop_front();
-    lane->open.erase(task->ticket);
+    queue->in_flight.pop_front();
+    queue->open.erase(task->ticket);
     completed = true;
   }
   if (completed) Signal();
-  if (lane->in_flight.empty()) return;
+  if (queue->in_flight.empty()) return;
   ncclResult_t state = kNcclSuccess;
-  const ncclResult_t asked = nccl_->ncclCommGetAsyncError(lane->channel.comm, &state);
-  const Status status = NcclStatus(*nccl_, asked == kNcclSuccess ? state : asked, lane->channel.comm,
-                                   lane->in_flight.front()->operation.Title());
+  const ncclResult_t asked = nccl_->ncclCommGetAsyncError(queue->nccl.comm, &state);
+  const Status status = NcclStatus(*nccl_, asked == kNcclSuccess ? state : asked, queue->nccl.comm,
+                                   queue->in_flight.front()->operation.Title());
   if (!status.ok()) GiveUp(status);
 }
 
@@ -305,8 +305,8 @@ void DeviceCommunicator::CheckDeadlines() {
   Status overdue;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (Lane& lane : lanes_) {
-      for (const auto& [ticket, task] : lane.open) {
+    for (Queue& queue : queues_) {
+      for (const auto& [ticket, task] : queue.open) {
         if (now < task->deadline.when()) {
           WarnOfStall(task.get(), now, &stalled);
         } else if (overdue.ok()) {
@@ -342,53 +342,53 @@ std::string DeviceCommunicator::WhereOf(const Task& task) const {
 }
 
 // Ends what the GPU does for us: kernels of NCCL that wait for a peer end here and nowhere else.
-void DeviceCommunicator::AbortLanes() {
+void DeviceCommunicator::AbortQueues() {
   Status failure = engine_->failure().Get();
   if (failure.ok()) failure = Status(Code::kCancelled, "the communicator was shut down on this rank");
   std::vector<Done> waiting;
-  for (Lane& lane : lanes_) {
-    lane.launch.reset();  // what it has made of NCCL's goes before the communicator
-    lane.launching.reset();
-    if (lane.channel.comm != nullptr) nccl_->ncclCommAbort(std::exchange(lane.channel.comm, nullptr));
-    Finish(&lane);
+  for (Queue& queue : queues_) {
+    queue.launch.reset();  // what it has made of NCCL's goes before the communicator
+    queue.launching.reset();
+    if (queue.nccl.comm != nullptr) nccl_->ncclCommAbort(std::exchange(queue.nccl.comm, nullptr));
+    Finish(&queue);
     std::lock_guard<std::mutex> lock(mutex_);
-    LoseOpen(&lane, failure, &waiting);
-    lane.stage = Stage::kUnused;
-    lane.wanted = false;
+    LoseOpen(&queue, failure, &waiting);
+    queue.stage = Stage::kUnused;
+    queue.wanted = false;
   }
   if (!waiting.empty()) Signal();
   for (const Done& done : waiting) done(failure);
   host_staging_->Abort(failure);
 }
 
-void DeviceCommunicator::LoseOpen(Lane* lane, const Status& status, std::vector<Done>* waiting) {
-  if (!lane->open.empty() && lane->lost.ok()) {
-    lane->lost_from = lane->open.begin()->first;
-    lane->lost = status;
+void DeviceCommunicator::LoseOpen(Queue* queue, const Status& status, std::vector<Done>* waiting) {
+  if (!queue->open.empty() && queue->lost.ok()) {
+    queue->lost_from = queue->open.begin()->first;
+    queue->lost = status;
   }
-  for (const auto& [ticket, task] : lane->open)
+  for (const auto& [ticket, task] : queue->open)
     if (Done done = task->End(status)) waiting->push_back(std::move(done));
-  lane->open.clear();
-  lane->unagreed.clear();
-  lane->to_launch.clear();
-  lane->in_flight.clear();
+  queue->open.clear();
+  queue->unagreed.clear();
+  queue->to_launch.clear();
+  queue->in_flight.clear();
 }
 
-void DeviceCommunicator::Finish(Lane* lane) {
-  lane->packed.reset();
-  if (lane->channel.stream != nullptr) gpu_->api().cuStreamDestroy(std::exchange(lane->channel.stream, nullptr));
+void DeviceCommunicator::Finish(Queue* queue) {
+  queue->packed.reset();
+  if (queue->nccl.stream != nullptr) gpu_->api().cuStreamDestroy(std::exchange(queue->nccl.stream, nullptr));
 }
 
 // What the GPU has been given is still brought to its end: the peers need this rank for it.
 void DeviceCommunicator::FinishFlights() {
   while (!engine_->failure().failed() && !stop_deadline_.Passed()) {
     bool flying = false;
-    for (Lane& lane : lanes_) {
-      if (lane.stage == Stage::kConnecting) SetUp(&lane);
-      while (LaunchNext(&lane)) {
+    for (Queue& queue : queues_) {
+      if (queue.stage == Stage::kConnecting) SetUp(&queue);
+      while (LaunchNext(&queue)) {
       }
-      Poll(&lane);
-      flying = flying || UnderWay(lane);
+      Poll(&queue);
+      flying = flying || UnderWay(queue);
     }
     host_staging_->Poll();
     if (!flying && host_staging_->empty()) return;
@@ -397,25 +397,25 @@ void DeviceCommunicator::FinishFlights() {
   }
 }
 
-void DeviceCommunicator::CloseLanes() {
-  for (const Lane& lane : lanes_)  // the others would set NCCL up without this rank
-    if (lane.stage == Stage::kAsking) GiveUp(Status(Code::kPeerLost, "it left during " + lane.setup, rank_));
+void DeviceCommunicator::CloseQueues() {
+  for (const Queue& queue : queues_)  // the others would set NCCL up without this rank
+    if (queue.stage == Stage::kAsking) GiveUp(Status(Code::kPeerLost, "it left during " + queue.setup, rank_));
   FinishFlights();
   const Deadline deadline = Deadline::After(std::min(stop_deadline_.Left(), kCloseSeconds));
   bool complete = true;
-  for (Lane& lane : lanes_) {
-    if (lane.channel.comm == nullptr || engine_->failure().failed()) continue;
-    complete = complete && !UnderWay(lane);
-    if (UnderWay(lane)) continue;
+  for (Queue& queue : queues_) {
+    if (queue.nccl.comm == nullptr || engine_->failure().failed()) continue;
+    complete = complete && !UnderWay(queue);
+    if (UnderWay(queue)) continue;
     const std::string what = "ncclCommFinalize";
-    Status closed = NcclStatus(*nccl_, nccl_->ncclCommFinalize(lane.channel.comm), lane.channel.comm, what);
-    if (closed.ok()) closed = Settle(lane.channel, deadline, what);
-    if (closed.ok()) nccl_->ncclCommDestroy(std::exchange(lane.channel.comm, nullptr));
+    Status closed = NcclStatus(*nccl_, nccl_->ncclCommFinalize(queue.nccl.comm), queue.nccl.comm, what);
+    if (closed.ok()) closed = Settle(queue.nccl, deadline, what);
+    if (closed.ok()) nccl_->ncclCommDestroy(std::exchange(queue.nccl.comm, nullptr));
   }
   if (!complete && !engine_->failure().failed())
     engine_->FailEverywhere(
         Status(Code::kPeerLost, "rank " + std::to_string(rank_) + " left before its work on GPUs was complete", rank_));
-  AbortLanes();
+  AbortQueues();
 }
 
 }  // namespace tfc

@@ -1,4 +1,4 @@
-// What one lane does must not hold the other one up, and nothing must overtake NCCL's work in the background.
+// What one queue does must not hold the other one up, and nothing must overtake NCCL's work in the background.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,10 +12,10 @@
 namespace tfc::testing {
 namespace {
 
-class GpuLanesTest : public GpuTest {};
+class GpuQueuesTest : public GpuTest {};
 
 // One rank begins with the call by name, the other one with the direct call, and neither goes on before that has ended.
-TEST_F(GpuLanesTest, TheSetUpOfOneLaneDoesNotHoldUpTheOther) {
+TEST_F(GpuQueuesTest, TheSetUpOfOneQueueDoesNotHoldUpTheOther) {
   RunGpuWorld(2, [](GpuRank& self) {
     OnGpu<float> direct(self.rank, std::vector<float>(4, 1.0f));
     OnGpu<float> named(self.rank, std::vector<float>(4, 2.0f));
@@ -36,7 +36,7 @@ TEST_F(GpuLanesTest, TheSetUpOfOneLaneDoesNotHoldUpTheOther) {
 }
 
 // NCCL connects in the first operation, which settles when all ranks have come to it.
-TEST_F(GpuLanesTest, AnOperationThatDoesNotSettleDoesNotHoldUpTheOtherLane) {
+TEST_F(GpuQueuesTest, AnOperationThatDoesNotSettleDoesNotHoldUpTheOtherQueue) {
   standin_set("lazy", 1);
   RunGpuWorld(2, [](GpuRank& self) {
     OnGpu<float> direct(self.rank, std::vector<float>(4, 1.0f));
@@ -55,7 +55,7 @@ TEST_F(GpuLanesTest, AnOperationThatDoesNotSettleDoesNotHoldUpTheOtherLane) {
   });
 }
 
-TEST_F(GpuLanesTest, MoreSmallTensorsThanThereIsRoomForTravelInTurns) {
+TEST_F(GpuQueuesTest, MoreSmallTensorsThanThereIsRoomForTravelInTurns) {
   constexpr size_t kTensors = 45;
   constexpr size_t kCount = 60000;  // float32: 45 of them are more than the 8 MiB of the buffer
   standin_set("busy", 3);           // what overtakes the operation takes the buffer as it was
@@ -83,7 +83,7 @@ TEST_F(GpuLanesTest, MoreSmallTensorsThanThereIsRoomForTravelInTurns) {
   });
 }
 
-TEST_F(GpuLanesTest, ACallThatDoesNotReturnIsLeftBehindAtTheEnd) {
+TEST_F(GpuQueuesTest, ACallThatDoesNotReturnIsLeftBehindAtTheEnd) {
   static auto* const recorder = new LogRecorder();  // who is left behind may write to it
   WorldOptions options;
   options.log = [](void* self, int32_t, const char* message) {
@@ -110,7 +110,7 @@ TEST_F(GpuLanesTest, ACallThatDoesNotReturnIsLeftBehindAtTheEnd) {
   EXPECT_GT(standin_calls("ncclCommDestroy"), 0);
 }
 
-TEST_F(GpuLanesTest, WhoCannotUseGpusSaysSoOnce) {
+TEST_F(GpuQueuesTest, WhoCannotUseGpusSaysSoOnce) {
   WorldOptions options;
   std::promise<void> left;
   RunWorld(options, [&left](int rank, tfc_communicator* communicator) {
@@ -138,7 +138,7 @@ TEST_F(GpuLanesTest, WhoCannotUseGpusSaysSoOnce) {
   });
 }
 
-TEST_F(GpuLanesTest, TheEndComesDuringTheFirstUse) {
+TEST_F(GpuQueuesTest, TheEndComesDuringTheFirstUse) {
   for (int turn = 0; turn < 30; ++turn) {
     RunGpuWorld(1, [turn](GpuRank& self) {
       OnGpu<float> buffer(0, std::vector<float>(4, 1.0f));
