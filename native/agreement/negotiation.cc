@@ -55,9 +55,12 @@ void Refuse(const std::map<int, Request>& requests, Decision* decision) {
 
 }  // namespace
 
-NegotiationTable::NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans)
+NegotiationTable::NegotiationTable(int world_size, PlanChannels plans, PlanChannels gpu_plans)
     : world_size_(world_size) {
-  for (uint32_t plan = 0; plan < max_plans; ++plan) free_channels_.insert(first_plan_channel + plan);
+  for (const bool on_gpus : {false, true}) {
+    const PlanChannels& channels = on_gpus ? gpu_plans : plans;
+    for (uint32_t plan = 0; plan < channels.count; ++plan) free_channels_[on_gpus].insert(channels.first + plan);
+  }
 }
 
 std::optional<Decision> NegotiationTable::Arrive(int rank, Request request, Deadline::Clock::time_point now) {
@@ -130,6 +133,8 @@ void NegotiationTable::Return() {
 // becomes complete by that: the first one had a request of each of these ranks.
 void NegotiationTable::CloseGpus() {
   gpus_closed_ = true;
+  for (auto plan = agreed_.begin(); plan != agreed_.end();)
+    plan = plan->second.request.on_gpus ? agreed_.erase(plan) : std::next(plan);
   for (auto found = entries_.begin(); found != entries_.end();) {
     Rounds kept;
     for (Entry& entry : found->second)
@@ -160,9 +165,10 @@ std::optional<uint32_t> NegotiationTable::Forget(int rank, const std::string& pl
   found->second.ranks.erase(rank);
   if (!found->second.ranks.empty()) return std::nullopt;
   const uint32_t channel = found->second.channel;
+  const bool on_gpus = found->second.request.on_gpus;
   agreed_.erase(found);
   if (channel == kNoPlanChannel) return std::nullopt;
-  free_channels_.insert(channel);
+  free_channels_[on_gpus].insert(channel);
   return channel;
 }
 
@@ -183,8 +189,9 @@ Decision NegotiationTable::Decide(const Key& key, const Entry& entry) {
 }
 
 void NegotiationTable::BeginPlan(const Entry& entry, Decision* decision) {
-  decision->channel = free_channels_.empty() ? kNoPlanChannel : *free_channels_.begin();
-  free_channels_.erase(decision->channel);
+  std::set<uint32_t>& free = free_channels_[decision->on_gpus];
+  decision->channel = free.empty() ? kNoPlanChannel : *free.begin();
+  free.erase(decision->channel);
   Agreed& agreed = agreed_[decision->name];
   agreed.request = entry.requests.begin()->second;
   agreed.channel = decision->channel;

@@ -54,10 +54,15 @@ struct Decision {
   bool ends_all = false;  // the ranks cannot get into step again after this refusal
 };
 
+// The channels that plans get; plans on GPUs have their own.
+struct PlanChannels {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
 class NegotiationTable {
  public:
-  // Plans get channels from `first_plan_channel` on.
-  NegotiationTable(int world_size, uint32_t first_plan_channel, uint32_t max_plans);
+  NegotiationTable(int world_size, PlanChannels plans, PlanChannels gpu_plans = {});
 
   // The decision, if `rank` was the last one missing for this name.
   std::optional<Decision> Arrive(int rank, Request request, Deadline::Clock::time_point now);
@@ -76,7 +81,7 @@ class NegotiationTable {
   std::vector<Decision> Join(int rank);
   void Return();
 
-  // Nothing runs on GPUs: what ranks have asked for there, or still ask for, is forgotten.
+  // Nothing runs on GPUs: what ranks have agreed on there, have asked for or still ask for is forgotten.
   void CloseGpus();
 
   size_t waiting() const { return entries_.size(); }
@@ -111,7 +116,7 @@ class NegotiationTable {
   std::string Elsewhere(const Entry& entry) const;
 
   const int world_size_;
-  std::set<uint32_t> free_channels_;
+  std::map<bool, std::set<uint32_t>> free_channels_;  // by whether they are of plans on GPUs
   std::set<int> joined_;
   bool gpus_closed_ = false;
   std::map<std::string, Agreed> agreed_;

@@ -21,11 +21,6 @@ struct tfc_listener {
   std::unique_ptr<tfc::ListenerBundle> bundle;
 };
 
-struct tfc_plan {
-  std::shared_ptr<tfc::CommunicatorImpl> impl;
-  std::shared_ptr<tfc::Plan> plan;
-};
-
 // What can be known of an operation before it has memory: `prepared` where direct calls run on the caller's thread.
 struct tfc_call {
   std::weak_ptr<tfc::CommunicatorImpl> impl;

@@ -114,4 +114,9 @@ struct tfc_communicator {
   std::shared_ptr<tfc::CommunicatorImpl> impl;
 };
 
+struct tfc_plan {
+  std::shared_ptr<tfc::CommunicatorImpl> impl;
+  std::shared_ptr<tfc::Plan> plan;
+};
+
 #endif  // TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_

@@ -106,10 +106,15 @@ Status Run(tfc::CommunicatorImpl* impl, const tfc_request& request, const tfc_de
   where.stream = static_cast<tfc::CUstream>(call.stream);
   where.by_name = call.by_name != 0;
   where.through_host = call.through_host != 0;
-  where.agreement = call.agreement;
-  where.agreement_text = Text(call.agreement_text);
   if (where.by_name && call.launched == nullptr)
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a callback");
+  if (call.plan != nullptr) {
+    if (!where.by_name || call.bucket < 0)
+      return Status(Code::kInvalidArgument, "a bucket of a plan is a call by name, and its number is not negative");
+    if (call.plan->impl.get() != impl) return Status(Code::kInvalidArgument, "the plan is one of another communicator");
+    where.plan = call.plan->plan;
+    where.bucket = static_cast<size_t>(call.bucket);
+  }
   if (where.by_name) where.launched = tfc::DoneOf(call.launched, call.user, impl->world_ranks());
   auto given =
       where.by_name ? impl->devices().Submit(operation.Take(), where) : impl->devices().Run(operation.Take(), where);

@@ -15,6 +15,18 @@ inline constexpr uint32_t kFirstPlanChannel = 3;   // from here on one for each 
 inline constexpr uint32_t kMaxPlans = ArenaShape{}.channels - kFirstPlanChannel;
 inline constexpr uint32_t kProbeChannel = kFirstPlanChannel + kMaxPlans;  // once, over the transport only
 
+// One for each bucket plan on GPUs: there it is a stream and an NCCL communicator, which take blocks and memory of the
+// GPU. See docs/adr/0036.
+inline constexpr uint32_t kFirstGpuPlanChannel = kProbeChannel + 1;
+inline constexpr uint32_t kMaxGpuPlans = 2;
+
+inline constexpr bool IsPlanChannel(uint32_t channel) {
+  return channel >= kFirstPlanChannel && channel < kFirstPlanChannel + kMaxPlans;
+}
+inline constexpr bool IsGpuPlanChannel(uint32_t channel) {
+  return channel >= kFirstGpuPlanChannel && channel < kFirstGpuPlanChannel + kMaxGpuPlans;
+}
+
 }  // namespace tfc
 
 #endif  // TFCOLLECTIVE_EXECUTOR_CHANNELS_H_

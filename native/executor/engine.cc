@@ -78,7 +78,7 @@ Engine::Engine(EngineOptions options)
       departures_(options_.topology.size, &failure_.events()),
       set_up_(options_.topology.size, &failure_),
       joining_(options_.topology.size, &watch_, &failure_, this),
-      table_(options_.topology.size, kFirstPlanChannel, kMaxPlans),
+      table_(options_.topology.size, {kFirstPlanChannel, kMaxPlans}, {kFirstGpuPlanChannel, kMaxGpuPlans}),
       arbiter_(options_.topology.rank, options_.topology.size) {
   inline_channel_.index = kInlineChannel;
 }
@@ -224,8 +224,10 @@ Status Engine::WaitUntilNothingRuns() {
   }
   const auto nothing_waits = [this] {
     const MutexLock lock(mutex_);
-    const bool plans_wait =
-        std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) { return entry.second->waiting > 0; });
+    const bool plans_wait = std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) {
+      const Plan& plan = *entry.second;
+      return plan.waiting > 0 || (plan.on_gpus.value_or(false) && plan.unfinished > 0);
+    });
     return failure_.failed() || (pending_.empty() && !plans_wait);
   };
   bool passed = failure_.events().WaitUntil(deadline, nothing_waits);
@@ -246,7 +248,7 @@ std::vector<uint32_t> Engine::ChannelsInUse() const {
   std::vector<uint32_t> channels{kNegotiatedChannel, kDirectChannel};
   const MutexLock lock(mutex_);
   for (const auto& [name, plan] : plans_)
-    if (plan->channel.value_or(kNoPlanChannel) != kNoPlanChannel) channels.push_back(*plan->channel);
+    if (plan->channel && IsPlanChannel(*plan->channel)) channels.push_back(*plan->channel);
   return channels;
 }
 
@@ -378,18 +380,22 @@ Status Engine::RunWatched(const Operation& operation, const Resources& resources
 Status Engine::Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (failure_.failed()) return failure_.Get();
   if (control_ == nullptr) return error;
-  const auto event = FailureArbiter::EventOf(error);
-  const bool differs = event == FailureArbiter::Event::kMismatch;
+  const bool differs = FailureArbiter::EventOf(error) == FailureArbiter::Event::kMismatch;
   const Status seen =
       differs ? Status(error.code(), error.message() + "; this rank: " + operation.Describe(), error.peer()) : error;
-  control_->Post([this, event, seen, place = Place{channel, sequence}] {
-    monitor_.AssertHeld();
-    Observe({event, seen, place});
-  });
+  Report(seen, channel, sequence);
   const Status decision = failure_.WaitFor(Deadline::After(timing::kDecision));
   if (!decision.ok()) return decision;
   FailAll(seen);
   return failure_.Get();
+}
+
+void Engine::Report(const Status& seen, uint32_t channel, uint64_t sequence) {
+  const auto event = FailureArbiter::EventOf(seen);
+  control_->Post([this, event, seen, place = Place{channel, sequence}] {
+    monitor_.AssertHeld();
+    Observe({event, seen, place});
+  });
 }
 
 Status Engine::Submit(Operation operation, Done done) {
@@ -461,21 +467,26 @@ void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
 void Engine::EndRun(const std::shared_ptr<Plan>& plan) {
   const MutexLock lock(mutex_);
   --plan->unfinished;
+  if (Is(kJoining)) failure_.events().Notify();
   DropIfForgotten(plan);
 }
 
-Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done) {
-  std::shared_ptr<Plan> plan = given;
-  const PlanSpec& spec = given->spec();
+Status Engine::FillBucket(const Plan& plan, size_t bucket, Operation* operation) {
+  const PlanSpec& spec = plan.spec();
   if (bucket >= spec.num_buckets)
     return Status(Code::kInvalidArgument,
                   "bucket " + std::to_string(bucket) + " of a plan of " + std::to_string(spec.num_buckets));
-  operation.collective = Collective::kAllReduce;
-  operation.op = spec.op;
-  operation.prescale = spec.prescale;
-  operation.postscale = spec.postscale;
-  operation.timeout_s = spec.timeout_s;
-  operation.name = spec.name + "/bucket " + std::to_string(bucket);
+  operation->collective = Collective::kAllReduce;
+  operation->op = spec.op;
+  operation->prescale = spec.prescale;
+  operation->postscale = spec.postscale;
+  operation->timeout_s = spec.timeout_s;
+  operation->name = spec.name + "/bucket " + std::to_string(bucket);
+  return Status::Ok();
+}
+
+Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done) {
+  TFC_RETURN_IF_ERROR(FillBucket(*given, bucket, &operation));
   if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
   TFC_RETURN_IF_ERROR(operation.Check(options_.topology.size));
   TFC_RETURN_IF_ERROR(Admit());
@@ -483,41 +494,72 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
     done(RunInline(&operation));
     return Status::Ok();
   }
+  return Enqueue(given, bucket, std::move(operation), std::move(done), nullptr);
+}
+
+Status Engine::StartGpuBucket(const std::shared_ptr<Plan>& given, size_t bucket, const Operation& operation,
+                              GpuLaunch launch) {
+  TFC_RETURN_IF_ERROR(Admit());
+  if (options_.topology.size == 1) {
+    launch(nullptr, kNoPlanChannel);
+    return Status::Ok();
+  }
+  Operation title;
+  title.collective = operation.collective;
+  title.name = operation.name;
+  title.timeout_s = operation.timeout_s;
+  return Enqueue(given, bucket, std::move(title), nullptr, std::move(launch));
+}
+
+Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done,
+                       GpuLaunch launch) {
+  std::shared_ptr<Plan> plan;
+  const PlanSpec& spec = given->spec();
+  const bool on_gpus = launch != nullptr;
   const Deadline deadline = Start(&operation);
   bool ask = false;
   std::optional<uint32_t> agreed;
   {
     const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(Admit());
+    if (on_gpus && gpus_closed_) return Status::Ok();
     // It may have been forgotten since it was acquired, and another one of its name may be in its place.
-    plan = plans_.emplace(spec.name, plan).first->second;
+    plan = plans_.emplace(spec.name, given).first->second;
     TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
+    if (plan->on_gpus.value_or(on_gpus) != on_gpus)
+      return Status(Code::kInvalidArgument, "the bucket plan '" + spec.name +
+                                                "' has buckets on GPUs and in the host's memory: all must lie in one");
+    if (!plan->on_gpus) plan->on_gpus = on_gpus;
     // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
     if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
       TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
-    plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline});
+    plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
     ++plan->waiting;
     ++plan->unfinished;
     ask = !std::exchange(plan->asked, true);
     agreed = plan->channel;
   }
-  if (ask) {
-    Request request;
-    request.name = spec.name;
-    request.subject = Subject::kPlan;
-    request.takes_zeros = spec.op == Op::kAverage || spec.op == Op::kSum;
-    request.signature = HashText(WithoutLabels(spec.signature));
-    request.view = spec.signature;
-    request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
-    Ask(request);
-  }
+  if (ask) AskForPlan(spec, on_gpus);
   if (agreed) RunBuckets(plan, *agreed);
   KeepTicking();
   return Status::Ok();
 }
 
+void Engine::AskForPlan(const PlanSpec& spec, bool on_gpus) {
+  Request request;
+  request.name = spec.name;
+  request.subject = Subject::kPlan;
+  request.on_gpus = on_gpus;
+  request.takes_zeros = !on_gpus && (spec.op == Op::kAverage || spec.op == Op::kSum);
+  request.signature = HashText(WithoutLabels(spec.signature));
+  request.view = spec.signature;
+  request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
+  Ask(request);
+}
+
 // Runs the buckets whose turn it is on the plan's channel.
 void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
+  if (*plan->on_gpus) return LaunchBuckets(plan, plan_channel);
   if (plan_channel == kNoPlanChannel) return NegotiateBuckets(plan);
   scheduler_->Submit(plan_channel, [this, plan](const Resources& resources, Channel* channel) {
     while (true) {
@@ -534,6 +576,32 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel
       EndRun(plan);
     }
   });
+}
+
+// Under the mutex: threads that start buckets at the same time must not change their order.
+void Engine::LaunchBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
+  const MutexLock lock(mutex_);
+  while (const auto run = plan->order().Next()) {
+    --plan->waiting;
+    run->launch(plan, plan_channel);
+  }
+}
+
+void Engine::WatchGpu(const Operation& operation, uint32_t channel, uint64_t sequence) {
+  // An error has failed the engine, which ends the operation, too.
+  if (BeginWatched(operation, channel, sequence).ok() && Is(kSomeJoined))
+    static_cast<void>(joining_.Call(operation, channel, sequence));
+}
+
+// The caller knows what it has not been given to launch, and goes on with that in another way.
+void Engine::CloseGpus() {
+  monitor_.AssertHeld();
+  table_.CloseGpus();
+  const MutexLock lock(mutex_);
+  gpus_closed_ = true;
+  for (auto plan = plans_.begin(); plan != plans_.end();)
+    plan = plan->second->on_gpus.value_or(false) ? plans_.erase(plan) : std::next(plan);
+  failure_.events().Notify();
 }
 
 // TensorFlow's allocators go deeper than a fiber's stack.
@@ -596,7 +664,8 @@ std::vector<Done> Engine::TakeEverythingPending() {
     for (Pending& pending : queue) all.push_back(std::move(pending.done));
   pending_.clear();
   for (auto& [name, plan] : plans_) {
-    for (Pending& run : plan->order().TakeAll()) all.push_back(std::move(run.done));
+    for (Pending& run : plan->order().TakeAll())
+      if (run.done) all.push_back(std::move(run.done));
     plan->waiting = 0;
   }
   return all;

@@ -66,14 +66,19 @@ struct PlanSpec {
   double timeout_s = 0.0;
 };
 
+class Plan;  // opaque outside the engine
+
+// Takes a bucket on GPUs whose turn has come: puts it on the plan's channel, or asks for it by name if that is
+// kNoPlanChannel. With the engine's mutex held, so that all buckets keep their order: of the engine it calls Ask only.
+using GpuLaunch = std::function<void(const std::shared_ptr<Plan>& plan, uint32_t channel)>;
+
 // An operation that waits for its turn.
 struct Pending {
-  Operation operation;
-  Done done;
+  Operation operation;  // of a bucket on GPUs: without memory
+  Done done;            // in the host's memory
   Deadline deadline;
+  GpuLaunch launch = nullptr;  // of a bucket on GPUs
 };
-
-class Plan;  // opaque outside the engine
 
 struct EngineCounters {
   uint64_t completed = 0;
@@ -102,6 +107,19 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done);
+  // Fills in what the plan says of the bucket's operation.
+  static Status FillBucket(const Plan& plan, size_t bucket, Operation* operation);
+  // Starts a bucket on GPUs. `launch` is called once, perhaps before this returns, unless it returns an error, the
+  // engine fails or GPUs are closed; in a world of one without a plan. EndGpuBucket says that it is complete.
+  Status StartGpuBucket(const std::shared_ptr<Plan>& given, size_t bucket, const Operation& operation,
+                        GpuLaunch launch);
+  void EndGpuBucket(const std::shared_ptr<Plan>& plan) { EndRun(plan); }
+  // The operation is the next one to be complete on this channel of plans on GPUs: watches it as those that run here,
+  // for ranks that have left or joined. It must live until EndGpuWatch.
+  void WatchGpu(const Operation& operation, uint32_t channel, uint64_t sequence);
+  void EndGpuWatch(uint32_t channel, bool completed) { watch_.End(channel, completed); }
+  // This rank has seen this error in that operation: the arbiter, on the monitor thread, decides what all ranks say.
+  void Report(const Status& seen, uint32_t channel, uint64_t sequence);
   // This process does not need the plan of that name any longer: gives its channel back once its runs are done
   // and all ranks have said so. A plan that is started again nevertheless is agreed on again.
   void ForgetPlan(const std::string& name);
@@ -119,11 +137,8 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void FailEverywhere(const Status& status) override { FailAll(status); }
   // Lets rank 0 decide about an operation on GPUs. Not in a world of one.
   void Ask(const Request& request);
-  // At rank 0, on the monitor thread: nothing runs on GPUs, and no rank is waited for there.
-  void CloseGpus() {
-    monitor_.AssertHeld();
-    table_.CloseGpus();
-  }
+  // On the monitor thread: nothing runs on GPUs. No rank is waited for there, and no bucket is launched any more.
+  void CloseGpus();
   // PEER_LOST if a rank has left: for operations that no rank has begun yet.
   Status NobodyLeft(const std::string& title) const { return watch_.NobodyLeft(title); }
   // Not on a thread of its own: see OnOwnThread.
@@ -186,7 +201,10 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Status ExecuteAmongJoined(const Operation& operation, const Resources& resources, Deadline deadline,
                             Channel* channel);
   void AllocateOutside(Operation* operation);
+  Status Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done, GpuLaunch launch);
+  void AskForPlan(const PlanSpec& spec, bool on_gpus);
   void RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
+  void LaunchBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
   void NegotiateBuckets(const std::shared_ptr<Plan>& plan);
   void EndRun(const std::shared_ptr<Plan>& plan);
   void DropIfForgotten(const std::shared_ptr<Plan>& plan) TFC_REQUIRES(mutex_);
@@ -264,6 +282,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   std::function<void(int, UniqueFd)> add_connection_ TFC_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<Pending>> pending_ TFC_GUARDED_BY(mutex_);  // submitted, not decided yet
   std::map<std::string, std::shared_ptr<Plan>> plans_ TFC_GUARDED_BY(mutex_);  // and what they hold
+  bool gpus_closed_ TFC_GUARDED_BY(mutex_) = false;
 
   ThreadRole monitor_;
   NegotiationTable table_ TFC_GUARDED_BY(monitor_);  // rank 0

@@ -94,7 +94,7 @@ void Engine::OnForget(int from, const std::string& plan) {
 // The decision that gives the channel to another plan comes after this, on all ranks.
 void Engine::OnFreed(int, const Freed& freed) {
   const MutexLock lock(mutex_);
-  if (arena_ != nullptr) arena_->Release(freed.channel);
+  if (arena_ != nullptr && IsPlanChannel(freed.channel)) arena_->Release(freed.channel);
 }
 
 void Engine::OnDecision(int, const Decision& decision) {
@@ -222,7 +222,9 @@ Status Engine::BlockedBy(int rank, const Progress& progress) {
     const MutexLock lock(mutex_);
     if (!pending_.empty()) waiting = pending_.begin()->second.front().operation.Title();
     for (const auto& [name, plan] : plans_)
-      if (plan->waiting > 0 && !plan->channel) waiting = "the bucket plan '" + name + "'";
+      // Not agreed on yet, or on their way to be matched by name.
+      if (plan->waiting > 0 && plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
+        waiting = "the bucket plan '" + name + "'";
   }
   if (!waiting.empty()) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(waiting));
   return joining_.LeftWithoutJoining();

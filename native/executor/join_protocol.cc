@@ -7,6 +7,7 @@
 #include "backends/cpu/algorithms/pieces.h"
 #include "base/rank_texts.h"
 #include "control/timing.h"
+#include "executor/channels.h"
 
 namespace tfc {
 namespace {
@@ -15,6 +16,11 @@ namespace {
 bool NeedsCorrection(const Operation& operation) {
   return operation.collective == Collective::kAllReduce && operation.op == Op::kAverage &&
          !operation.AveragesIntegers();
+}
+
+// On GPUs nothing stands for a joined rank.
+bool TakesZerosOn(uint32_t channel, const Operation& operation) {
+  return !IsGpuPlanChannel(channel) && TakesZeroContributions(operation);
 }
 
 ConstSpans Readable(const MutableSpans& spans) {
@@ -29,7 +35,7 @@ ConstSpans Readable(const MutableSpans& spans) {
 
 Status JoinProtocol::Call(const Operation& operation, uint32_t channel, uint64_t sequence) {
   if (!joined_.Needs(channel, sequence)) return Status::Ok();
-  if (!TakesZeroContributions(operation)) {
+  if (!TakesZerosOn(channel, operation)) {
     host_->FailEverywhere(Unjoinable(operation.Describe(), joined_.ranks()));
     return failure_->Get();
   }
@@ -192,7 +198,7 @@ Status JoinProtocol::OnJoined(const std::string& payload) {
   Status refusal;
   watch_->VisitRunning([&](uint32_t channel, uint64_t sequence, const Operation& operation) {
     if (!joined_.Needs(channel, sequence)) return;
-    if (!TakesZeroContributions(operation)) refusal = Unjoinable(operation.Describe(), joined_.ranks());
+    if (!TakesZerosOn(channel, operation)) refusal = Unjoinable(operation.Describe(), joined_.ranks());
     missing.push_back(ZeroContributionOf(channel, sequence, operation));
   });
   control_->Send(0, static_cast<uint8_t>(Message::kNoted), "");

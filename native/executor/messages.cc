@@ -11,8 +11,7 @@ Status CheckRank(const char* what, int rank, int world_size) {
                 std::string(what) + " rank " + std::to_string(rank) + " of a world of " + std::to_string(world_size));
 }
 
-Status CheckPlanChannel(const char* what, uint32_t channel) {
-  if (channel >= kFirstPlanChannel && channel < kFirstPlanChannel + kMaxPlans) return Status::Ok();
+Status NoPlans(const char* what, uint32_t channel) {
   return Status(Code::kProtocol,
                 std::string(what) + " the channel " + std::to_string(channel) + ", which is no plan's");
 }
@@ -29,7 +28,8 @@ Status Check(const Decision& decision, int world_size) {
   if (!decision.blobs.empty() && static_cast<int>(decision.blobs.size()) != world_size)
     return Status(Code::kProtocol, "a decision for another number of ranks");
   if (decision.subject != Subject::kPlan || decision.channel == kNoPlanChannel) return Status::Ok();
-  return CheckPlanChannel("a plan on", decision.channel);
+  if (decision.on_gpus ? IsGpuPlanChannel(decision.channel) : IsPlanChannel(decision.channel)) return Status::Ok();
+  return NoPlans("a plan on", decision.channel);
 }
 
 Status Check(const Left& left, int world_size) { return CheckRank("the departure of", left.rank, world_size); }
@@ -42,7 +42,10 @@ Status Check(const RanksByProgress& joins, int world_size) {
   return Status::Ok();
 }
 
-Status Check(const Freed& freed, int) { return CheckPlanChannel("freed", freed.channel); }
+Status Check(const Freed& freed, int) {
+  if (IsPlanChannel(freed.channel) || IsGpuPlanChannel(freed.channel)) return Status::Ok();
+  return NoPlans("freed", freed.channel);
+}
 
 // Those of an average or a sum, in the host's memory.
 Status Check(const ZeroContribution& contribution, int) {

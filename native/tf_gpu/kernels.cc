@@ -3,7 +3,6 @@
 // a peer. All-gather, all-to-all, barrier and join have none: TensorFlow runs those on the processor.
 #include <tensorflow/core/framework/op_kernel.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,17 +46,6 @@ class AttributeReader {
   OpKernelConstruction* const construction_;
 };
 
-// FNV-1a of a plan's signature, without what follows a tab in a line: see tfc_plan_options.
-uint64_t Hash(const std::string& signature) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  bool label = false;
-  for (const char byte : signature) {
-    label = byte != '\n' && (label || byte == '\t');
-    if (!label) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-  }
-  return hash;
-}
-
 // All-reduce of one tensor or several, broadcast and reduce-scatter.
 class CollectiveKernel : public AsyncOpKernel {
  public:
@@ -77,7 +65,7 @@ class CollectiveKernel : public AsyncOpKernel {
     absl::Status status;
     for (size_t i = 0; i < pairs.size() && status.ok(); ++i) status = GetPair(context, static_cast<int>(i), &pairs[i]);
     const auto operation = std::make_shared<Operation>(std::move(pairs));
-    if (status.ok()) status = operation->Start(request_, nullptr, StreamOf(context));
+    if (status.ok()) status = operation->Start(request_, StreamOf(context));
     if (status.ok()) return operation->Await(Waiter{context, std::move(done), false});
     context->SetStatus(status);
     done();
@@ -145,12 +133,8 @@ class BucketStartKernel : public OpKernel {
  public:
   explicit BucketStartKernel(OpKernelConstruction* construction) : OpKernel(construction) {
     AttributeReader reader(construction);
-    attributes_ = ReadBucket(reader);
-    request_.name = attributes_.plan + "/bucket " + std::to_string(attributes_.number);
-    request_.process_set_id = attributes_.process_set_id;
-    request_.timeout_s = attributes_.timeout_s;
-    request_.reduction = attributes_.reduction;
-    request_.agreement = Hash(attributes_.signature);
+    request_.bucket = ReadBucket(reader);
+    request_.process_set_id = request_.bucket->process_set_id;
   }
 
   void Compute(OpKernelContext* context) override {
@@ -172,19 +156,17 @@ class BucketStartKernel : public OpKernel {
     if (!allocated.ok()) return allocated;
     const auto operation = std::make_shared<Operation>(std::move(pairs));
     void* stream = StreamOf(context);
-    const char* signature = shown_.exchange(true) ? nullptr : attributes_.signature.c_str();
-    const absl::Status started = operation->Start(request_, signature, stream);
+    const absl::Status started = operation->Start(request_, stream);
     if (!started.ok()) return started;
     std::vector<std::shared_ptr<Operation>> abandoned;
-    *static_cast<int64_t*>(handle->data()) = StartedBuckets().Add(
-        BucketKey{attributes_.process_set_id, attributes_.plan, attributes_.number}, operation, &abandoned);
+    const BucketAttributes& bucket = *request_.bucket;
+    *static_cast<int64_t*>(handle->data()) =
+        StartedBuckets().Add(BucketKey{bucket.process_set_id, bucket.plan, bucket.number}, operation, &abandoned);
     for (const auto& one : abandoned) one->Abandon(stream);
     return absl::OkStatus();
   }
 
-  BucketAttributes attributes_;
   Request request_;
-  std::atomic<bool> shown_{false};  // the signature: it is long, and people need it once
 };
 
 class BucketDoneKernel : public AsyncOpKernel {

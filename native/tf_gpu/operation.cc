@@ -4,6 +4,7 @@
 
 #include "tf_common/canonical_codes.h"
 #include "tf_common/dtypes.h"
+#include "tf_common/plan.h"
 #include "tf_gpu/device.h"
 
 namespace tfc_tf::gpu {
@@ -27,10 +28,15 @@ absl::Status ToStatus(const tfc_error& error) {
   return status;
 }
 
-absl::Status Operation::Start(const Request& asked, const char* agreement, void* stream) {
+absl::Status Operation::Start(const Request& asked, void* stream) {
   tfc_error error = EmptyError();
   communicator_ = AcquireCommunicator(asked.process_set_id, &error);
   if (communicator_ == nullptr) return ToStatus(error);
+  Plan plan;
+  if (asked.bucket) {
+    plan = AcquirePlan(communicator_, *asked.bucket, &error);
+    if (plan == nullptr) return ToStatus(error);
+  }
   std::vector<tfc_span> spans;
   for (const TensorPair& pair : pairs_)
     spans.push_back(tfc_span{DataOf(pair.input), DataOf(pair.output), pair.input.NumElements()});
@@ -59,8 +65,8 @@ absl::Status Operation::Start(const Request& asked, const char* agreement, void*
   call.launched = &Operation::OnLaunched;
   call.user = new std::shared_ptr<Operation>(shared_from_this());
   call.through_host = 1;
-  call.agreement = asked.agreement;
-  call.agreement_text = agreement;
+  call.plan = plan.get();
+  call.bucket = asked.bucket ? asked.bucket->number : 0;
   if (tfc_device_run(communicator_.get(), &request, &call, &ticket_, &error) == TFC_OK) return absl::OkStatus();
   delete static_cast<std::shared_ptr<Operation>*>(call.user);
   return ToStatus(error);

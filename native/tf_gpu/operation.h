@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct Request : CommonAttributes {
   int32_t collective = TFC_ALLREDUCE;
   int32_t root = 0;
   ReductionAttributes reduction;
-  uint64_t agreement = 0;  // what else the ranks must agree on, as a number
+  std::optional<BucketAttributes> bucket;  // what its plan says is not looked for elsewhere
 };
 
 struct TensorPair {
@@ -46,8 +47,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
  public:
   explicit Operation(std::vector<TensorPair> pairs) : pairs_(std::move(pairs)) {}
 
-  // Hands the operation over, after what `stream` holds so far. `agreement` (may be NULL) is that for people.
-  absl::Status Start(const Request& asked, const char* agreement, void* stream);
+  // Hands the operation over, after what `stream` holds so far.
+  absl::Status Start(const Request& asked, void* stream);
   // Once. Never blocks.
   void Await(Waiter waiter);
   // On the GPU, or given up.

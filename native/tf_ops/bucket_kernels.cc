@@ -8,6 +8,7 @@
 #include "tf_common/buckets.h"
 #include "tf_common/communicator.h"
 #include "tf_common/dtypes.h"
+#include "tf_common/plan.h"
 #include "tf_ops/async_done.h"
 #include "tf_ops/kernel_registration.h"
 #include "tf_ops/registration.h"
@@ -106,11 +107,6 @@ class Bucket {
   std::vector<TensorPair> pairs_;
 };
 
-struct PlanDeleter {
-  void operator()(tfc_plan* plan) const { tfc_plan_release(plan); }
-};
-using Plan = std::unique_ptr<tfc_plan, PlanDeleter>;
-
 class BucketStartKernel {
  public:
   explicit BucketStartKernel(AttributeReader& reader) : attributes_(ReadBucket(reader)) {}
@@ -119,7 +115,7 @@ class BucketStartKernel {
     tfc_error failure = EmptyError();
     const Communicator communicator = AcquireCommunicator(attributes_.process_set_id, &failure);
     if (communicator == nullptr) return OpError::From(failure);
-    const Plan plan = AcquirePlan(communicator, &failure);
+    const Plan plan = AcquirePlan(communicator, attributes_, &failure);
     if (plan == nullptr) return OpError::From(failure);
     std::vector<TensorPair> pairs;
     OpError error = GetTensors(context, &pairs);
@@ -130,22 +126,6 @@ class BucketStartKernel {
   }
 
  private:
-  // Empty, and the error is filled in, where that fails.
-  Plan AcquirePlan(const Communicator& communicator, tfc_error* error) const {
-    tfc_plan_options options{};
-    options.struct_size = sizeof(options);
-    options.name = attributes_.plan.c_str();
-    options.signature = attributes_.signature.c_str();
-    options.num_buckets = attributes_.num_buckets;
-    options.op = attributes_.reduction.op;
-    options.prescale = attributes_.reduction.prescale;
-    options.postscale = attributes_.reduction.postscale;
-    options.timeout_s = attributes_.timeout_s;
-    tfc_plan* plan = nullptr;
-    tfc_plan_acquire(communicator.get(), &options, &plan, error);
-    return Plan(plan);
-  }
-
   // References of the inputs, and memory for the results: the outputs belong to the done op.
   static OpError GetTensors(TF_OpKernelContext* context, std::vector<TensorPair>* pairs) {
     pairs->resize(static_cast<size_t>(TF_NumInputs(context)));

@@ -266,8 +266,8 @@ class DeviceCall(ctypes.Structure):
         ("launched", DoneFn),
         ("user", c_void_p),
         ("through_host", c_int32),
-        ("agreement", c_uint64),
-        ("agreement_text", c_char_p),
+        ("plan", c_void_p),
+        ("bucket", c_int32),
     )
 
 

@@ -28,6 +28,7 @@ inline constexpr unsigned kCudaEventDisableTiming = 2;
 inline constexpr int kCudaPointerMemoryType = 2;
 inline constexpr int kCudaPointerDeviceOrdinal = 9;
 inline constexpr unsigned kCudaMemoryTypeDevice = 2;
+inline constexpr int kCudaMultiprocessors = 16;
 inline constexpr int kCudaComputeMajor = 75;
 inline constexpr int kCudaComputeMinor = 76;
 

@@ -36,8 +36,7 @@ std::string RowsBlob(const Operation& operation, int size) {
 
 DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options)
     : engine_(engine), options_(std::move(options)), rank_(engine->topology().rank), size_(engine->topology().size) {
-  queues_[kDirect].setup = "the set-up of direct calls";
-  queues_[kByName].setup = "the set-up of calls by name";
+  for (size_t number = 0; number < kQueues; ++number) queues_[number].number = number;
   host_staging_ = std::make_unique<HostStagingBackend>(engine_, options_.log, [this] { Signal(); });
 }
 
@@ -143,7 +142,7 @@ Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const Devic
   return gpu_ == nullptr ? 0 : gpu_->info().ordinal;
 }
 
-Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, const Queue& queue) {
+Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, Kind kind) {
   const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
   if (!opening.passed()) return AnotherOpens();
   {
@@ -152,14 +151,14 @@ Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& ca
     used_ = true;
   }
   const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, queue);
+  if (!driver.ok()) return Unable(driver, kind);
   const auto device = DeviceOf(operation, call);
   if (!device.ok()) return Misplaced(device.status());
   const Status found = FindNccl();
-  if (!found.ok()) return Unable(found, queue);
+  if (!found.ok()) return Unable(found, kind);
   const bool first = gpu_ == nullptr;
   const Status opened = OpenGpu(device.value());
-  if (!opened.ok()) return first ? Unable(opened, queue) : Misplaced(opened.WithContext(operation.Title()));
+  if (!opened.ok()) return first ? Unable(opened, kind) : Misplaced(opened.WithContext(operation.Title()));
   return StartNcclThread();
 }
 
@@ -191,8 +190,8 @@ Status DeviceCommunicator::AnotherOpens() {
 }
 
 // The other ranks would wait for this one. They hear of it once.
-Status DeviceCommunicator::Unable(const Status& why, const Queue& queue) {
-  Request request = SetupRequest(queue);
+Status DeviceCommunicator::Unable(const Status& why, Kind kind) {
+  Request request = SetupRequest(kind, options_.op_timeout_s);
   request.objection = Status(why.code(),
                              "rank " + std::to_string(rank_) + " cannot use GPUs: " + why.message() +
                                  " (hosts with GPUs and hosts without cannot mix in one collective)",
@@ -225,39 +224,88 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation
 }
 
 // Takes the operation's memory over where it succeeds.
-Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const DeviceCall& call,
-                                                              size_t queue_number) {
-  Queue& queue = queues_[queue_number];
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const DeviceCall& call, Kind kind) {
   TFC_RETURN_IF_ERROR(operation->Check(size_));
   TFC_RETURN_IF_ERROR(Admit());
   if (operation->collective == Collective::kAllReduce || operation->collective == Collective::kReduceScatter)
     if (const auto possible = ReductionOf(*operation, size_); !possible.ok()) return possible.status();
-  TFC_RETURN_IF_ERROR(Open(*operation, call, queue));
+  TFC_RETURN_IF_ERROR(Open(*operation, call, kind));
   if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
   auto made = MakeTask(*operation, call);
   if (!made.ok()) return made.status();
   const TaskPtr task = made.Take();
-  Request request;
-  request.on_gpus = true;
-  request.subject = call.by_name ? Subject::kOperation : Subject::kDirectCall;
-  request.name = call.by_name ? operation->name : std::to_string(++direct_sequence_);
-  request.signature = operation->Signature() ^ call.agreement;
-  request.view = operation->Describe() + (call.agreement_text.empty() ? "" : " of\n" + call.agreement_text);
-  request.timeout_s = operation->timeout_s;
-  request.blob = RowsBlob(*operation, size_);
+  if (kind == kBucket) return BeginBucket(operation, call, task);
+  const std::string name = call.by_name ? operation->name : std::to_string(++direct_sequence_);
   {
     // Under the lock: what ends the use of GPUs, or a departure, after this point finds the task.
     std::lock_guard<std::mutex> lock(mutex_);
     if (!broken_.ok()) return broken_;  // meanwhile, on all ranks
     TFC_RETURN_IF_ERROR(engine_->NobodyLeft(operation->Title()));
-    queue.wanted = true;
     task->operation = std::move(*operation);
-    task->ticket = ++tickets_ << 1 | queue_number;
-    queue.open.emplace(task->ticket, task);
-    queue.unagreed[request.name].push_back(task);
+    AddOpen(task, kind);
+    Expect(name, task, kind);
   }
-  Ask(std::move(request));
+  Ask(RequestFor(*task, call.by_name ? Subject::kOperation : Subject::kDirectCall, name));
   return task;
+}
+
+// The engine knows the plan's order, and what its ranks have agreed on.
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::BeginBucket(Operation* operation, const DeviceCall& call,
+                                                                    const TaskPtr& task) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!broken_.ok()) return broken_;
+    task->operation = std::move(*operation);
+    task->awaits_turn = true;
+    AddOpen(task, kBucket);
+  }
+  const Status started = engine_->StartGpuBucket(
+      call.plan, call.bucket, task->operation,
+      [this, task](const std::shared_ptr<Plan>& plan, uint32_t channel) { LaunchBucket(task, plan, channel); });
+  if (started.ok()) return task;
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Given up, or on its way through the host, meanwhile: its callback hears of that.
+  if (open_[kBucket].tasks.erase(task->ticket) == 0) return task;
+  *operation = std::move(task->operation);
+  return started;
+}
+
+// Its turn in the plan has come.
+void DeviceCommunicator::LaunchBucket(const TaskPtr& task, const std::shared_ptr<Plan>& plan, uint32_t channel) {
+  const bool by_name = channel == kNoPlanChannel;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (task->ended || !broken_.ok()) return;  // given up, or goes through the host
+    task->plan = plan;
+    task->awaits_turn = false;
+    task->channel = channel;
+    if (by_name) {
+      Expect(task->operation.name, task, kByName);
+    } else {
+      const size_t number = kBucket + channel - kFirstGpuPlanChannel;
+      Want(number, *task);
+      task->agreed = true;
+      inputs_[number].to_launch.push_back(task);
+    }
+  }
+  Signal();
+  if (by_name) Ask(RequestFor(*task, Subject::kOperation, task->operation.name));
+}
+
+// With the mutex, as the next two.
+void DeviceCommunicator::AddOpen(const TaskPtr& task, Kind kind) {
+  task->ticket = ++tickets_ * kKinds + kind;
+  open_[kind].tasks.emplace(task->ticket, task);
+}
+
+// The ranks are asked about it.
+void DeviceCommunicator::Expect(const std::string& name, const TaskPtr& task, Kind kind) {
+  Want(kind, *task);
+  inputs_[kind].unagreed[name].push_back(task);
+}
+
+void DeviceCommunicator::Want(size_t number, const Task& task) {
+  if (!std::exchange(inputs_[number].wanted, true)) inputs_[number].setup_timeout_s = task.operation.timeout_s;
 }
 
 Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
@@ -289,7 +337,7 @@ Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& 
   if (IsRagged(task->operation)) TFC_RETURN_IF_ERROR(AllocateResult(task));
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queues_[kDirect].to_launch.push_back(task);
+    inputs_[kDirect].to_launch.push_back(task);
   }
   Signal();
   TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kThreadGraceSeconds),
@@ -301,11 +349,12 @@ Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& 
 }
 
 Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCall& call) {
+  if (call.plan != nullptr) TFC_RETURN_IF_ERROR(Engine::FillBucket(*call.plan, call.bucket, &operation));
   if (operation.name.empty())
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
   if (IsRagged(operation))
     return Status(Code::kUnimplemented, operation.Title() + " on GPUs cannot be matched by name");
-  auto begun = Begin(&operation, call, kByName);
+  auto begun = Begin(&operation, call, call.plan == nullptr ? kByName : kBucket);
   if (begun.ok()) {
     Signal();
     return begun.value()->ticket;
@@ -338,7 +387,7 @@ Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const
   task->operation = std::move(operation);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    task->ticket = ++tickets_ << 1 | kByName;
+    task->ticket = ++tickets_ * kKinds + kByName;
   }
   host_staging_->Start(task, why);
   return task->ticket;
@@ -346,7 +395,7 @@ Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const
 
 DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto& open = queues_[ticket & 1].open;
+  const auto& open = open_[KindOf(ticket)].tasks;
   const auto found = open.find(ticket);
   return found == open.end() ? nullptr : found->second;
 }
@@ -356,8 +405,8 @@ Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
   const TaskPtr task = FindOpen(ticket);
   if (task == nullptr) {  // complete, or lost
     std::lock_guard<std::mutex> lock(mutex_);
-    const Queue& queue = queues_[ticket & 1];
-    return ticket >= queue.lost_from ? queue.lost : Status::Ok();
+    const OpenTasks& open = open_[KindOf(ticket)];
+    return ticket >= open.lost_from ? open.lost : Status::Ok();
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -370,7 +419,7 @@ Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
 
 Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
   TFC_RETURN_IF_ERROR(MayWait());
-  const Queue& queue = queues_[ticket & 1];
+  const OpenTasks& open = open_[KindOf(ticket)];
   const double seconds = timeout_s > 0 ? timeout_s : options_.op_timeout_s;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -378,19 +427,19 @@ Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
   }
   Signal();  // the NCCL thread looks more often while a thread waits
   const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete", [&] {
-    const bool open = !queue.open.empty() && queue.open.begin()->first <= ticket;
-    return !open && host_staging_->Complete(ticket);
+    const bool complete = open.tasks.empty() || open.tasks.begin()->first > ticket;
+    return complete && host_staging_->Complete(ticket);
   });
   std::lock_guard<std::mutex> lock(mutex_);
   --waiters_;
-  return status.ok() && ticket >= queue.lost_from ? queue.lost : status;
+  return status.ok() && ticket >= open.lost_from ? open.lost : status;
 }
 
 Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
   const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
   if (!opening.passed()) return AnotherOpens();
   const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, queues_[kDirect]);
+  if (!driver.ok()) return Unable(driver, kDirect);
   if (memory_gpu_ == nullptr) {
     const auto place =
         like == nullptr ? Result<int>(gpu_ == nullptr ? 0 : gpu_->info().ordinal) : GpuOfPointer(*cuda_, like);
@@ -429,12 +478,31 @@ void DeviceCommunicator::Ask(Request request) {
   OnDecision(decision);
 }
 
-Request DeviceCommunicator::SetupRequest(const Queue& queue) const {
+Request DeviceCommunicator::RequestFor(const Task& task, Subject subject, std::string name) const {
+  Request request;
+  request.on_gpus = true;
+  request.subject = subject;
+  request.name = std::move(name);
+  request.signature = task.operation.Signature();
+  request.view = task.operation.Describe();
+  request.timeout_s = task.operation.timeout_s;
+  request.blob = RowsBlob(task.operation, size_);
+  return request;
+}
+
+// What the ranks call it.
+std::string DeviceCommunicator::SetupOf(size_t number) {
+  if (number == kDirect) return "the set-up of direct calls";
+  if (number == kByName) return "the set-up of calls by name";
+  return "the set-up of queue " + std::to_string(number - kBucket + 1) + " of bucket plans";
+}
+
+Request DeviceCommunicator::SetupRequest(size_t number, double timeout_s) {
   Request request;
   request.on_gpus = true;
   request.subject = Subject::kSetup;
-  request.name = request.view = queue.setup;
-  request.timeout_s = options_.op_timeout_s;
+  request.name = request.view = SetupOf(number);
+  request.timeout_s = timeout_s;
   return request;
 }
 
@@ -452,27 +520,29 @@ std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, in
 
 void DeviceCommunicator::OnDecision(const Decision& decision) {
   if (decision.subject == Subject::kSetup) return OnSetup(decision);
-  const size_t number = decision.subject == Subject::kDirectCall ? kDirect : kByName;
+  const Kind kind = decision.subject == Subject::kDirectCall ? kDirect : kByName;
+  TaskPtr task;
   Done refused;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Queue& queue = queues_[number];
-    const auto found = queue.unagreed.find(decision.name);
-    if (found == queue.unagreed.end()) return;  // lost meanwhile
-    const TaskPtr task = found->second.front();
+    Input& input = inputs_[kind];
+    const auto found = input.unagreed.find(decision.name);
+    if (found == input.unagreed.end()) return;  // lost meanwhile
+    task = found->second.front();
     found->second.pop_front();
-    if (found->second.empty()) queue.unagreed.erase(found);
+    if (found->second.empty()) input.unagreed.erase(found);
     if (decision.refusal.ok()) {
       task->agreed = true;
       // The others may be with the NCCL thread already, which reads this without the mutex.
       if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, decision.blobs);
-      if (number == kByName) queue.to_launch.push_back(task);
+      if (kind == kByName) input.to_launch.push_back(task);
     } else {
       refused = task->End(decision.refusal);
-      queue.open.erase(task->ticket);
+      open_[KindOf(task->ticket)].tasks.erase(task->ticket);
     }
   }
   Signal();
+  if (!decision.refusal.ok() && task->plan != nullptr) engine_->EndGpuBucket(task->plan);
   if (refused) refused(decision.refusal);
 }
 
@@ -486,23 +556,24 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (judged.ok()) judged = JudgeSetup(entries, engine_->topology(), devices_.share_gpus);
     if (broken_.ok()) broken_ = judged;
-    for (Queue& queue : queues_) {
-      if (!judged.ok() || queue.setup != decision.name) continue;
-      queue.agreed = true;
-      queue.id = entries[0].id;
+    for (size_t number = 0; number < kQueues; ++number) {
+      if (!judged.ok() || SetupOf(number) != decision.name) continue;
+      inputs_[number].agreed = true;
+      inputs_[number].id = entries[0].id;
     }
   }
   // Ranks that had asked for a call before they hear of this are not to be waited for.
-  if (!judged.ok() && rank_ == 0) engine_->CloseGpus();
+  if (!judged.ok()) engine_->CloseGpus();
   Signal();
 }
 
 // What the ranks have not agreed on by now the one that has left will never come to.
 Status DeviceCommunicator::OnLeft() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const Queue& queue : queues_) {
-    if (broken_.ok() && queue.wanted && !queue.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(queue.setup));
-    for (const auto& [name, tasks] : queue.unagreed)
+  for (size_t number = 0; number < kQueues; ++number) {
+    const Input& input = inputs_[number];
+    if (broken_.ok() && input.wanted && !input.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(SetupOf(number)));
+    for (const auto& [name, tasks] : input.unagreed)
       TFC_RETURN_IF_ERROR(engine_->NobodyLeft(tasks.front()->operation.Title()));
   }
   return Status::Ok();
@@ -556,9 +627,9 @@ void DeviceCommunicator::LeaveBehind() {
     stuck_ = true;
     if (gpu_ != nullptr) text += " on " + gpu_->Title();
     text += " does not return; its thread is left behind";
-    for (const Queue& queue : queues_) {
-      incomplete = incomplete || !queue.open.empty();
-      for (const auto& [ticket, task] : queue.open)  // the lists are the NCCL thread's, which may come back
+    for (const OpenTasks& open : open_) {
+      incomplete = incomplete || !open.tasks.empty();
+      for (const auto& [ticket, task] : open.tasks)  // the lists are the NCCL thread's, which may come back
         if (Done done = task->End(Status(Code::kPeerLost, text, rank_))) waiting.push_back(std::move(done));
     }
   }

@@ -1,8 +1,9 @@
 // Collectives on GPUs beside a connected communicator: what is called when, and what happens when it fails.
 //
-// Two queues, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same
-// order, and calls that are matched by name, which run in the order that rank 0 decides. One thread, the NCCL thread,
-// makes all NCCL calls and watches over what is under way; it exists from the first use on. See docs/adr/0013.
+// Queues, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same order;
+// calls that are matched by name, which run in the order that rank 0 decides; and one for each bucket plan at work,
+// whose buckets run in the plan's order. One thread, the NCCL thread, makes all NCCL calls and watches over what is
+// under way; it exists from the first use on. See docs/adr/0013 and 0036.
 #ifndef TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
 #define TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_COMMUNICATOR_H_
 
@@ -33,6 +34,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/operation.h"
+#include "executor/channels.h"
 #include "executor/engine.h"
 
 namespace tfc {
@@ -52,8 +54,8 @@ struct DeviceCall {
   // By name only:
   Done launched;               // called once, when the operation is on the GPU or will never be
   bool through_host = false;   // goes through the host's memory where a rank has no NCCL
-  uint64_t agreement = 0;      // what else the ranks must agree on; 0: nothing
-  std::string agreement_text;  // the same for people
+  std::shared_ptr<Plan> plan;  // the operation is a bucket of it, which fills in what it knows of the operation
+  size_t bucket = 0;
 };
 
 class HostStagingBackend;
@@ -79,7 +81,8 @@ class DeviceCommunicator {
   Result<uint64_t> Submit(Operation operation, const DeviceCall& call);
   // Makes `stream` wait for the ticket's operation, which has been launched. Does not block.
   Status Join(uint64_t ticket, CUstream stream);
-  // Blocks until that operation and those before it on its queue are complete here and all ranks have agreed on them.
+  // Blocks until that operation and those of its kind (direct, by name, buckets) that were begun before it are complete
+  // here and all ranks have agreed on them.
   Status Wait(uint64_t ticket, double timeout_s);
 
   // Memory for results on the GPU where `like` lies; nullptr: on the one that this rank works on.
@@ -96,28 +99,41 @@ class DeviceCommunicator {
   bool OnOwnThread() const;
 
  private:
-  // How far the set-up of a queue has come. The NCCL thread never waits in it: the other queue's work goes on.
+  // How an operation finds those of the other ranks.
+  enum Kind : size_t { kDirect = 0, kByName = 1, kBucket = 2, kKinds = 3 };
+  // Queues by number: of direct calls, of calls by name, and from kBucket on of the channels of plans.
+  static constexpr size_t kQueues = kBucket + kMaxGpuPlans;
+
+  // How far the set-up of a queue has come. The NCCL thread never waits in it: the other queues' work goes on.
   enum class Stage { kUnused, kAsking, kConnecting, kUsable };
+  // What the NCCL thread alone knows of a queue.
   struct Queue {
-    std::string setup;  // what the ranks call it
-    bool wanted = false;
-    bool agreed = false;  // all ranks can set it up ...
-    std::string id;       // ... with this of NCCL's
-    // The NCCL thread's, until the map.
+    size_t number = 0;
     Stage stage = Stage::kUnused;
     Deadline connected_by = Deadline::After(0);
     NcclStream nccl;
     std::unique_ptr<PackedBuffer> packed;
     TaskPtr launching;  // on its way to the stream
     std::unique_ptr<StreamLaunch> launch;
-    std::map<std::string, std::deque<TaskPtr>> unagreed;  // by key
-    std::deque<TaskPtr> to_launch;
     std::deque<TaskPtr> in_flight;
-    std::map<uint64_t, TaskPtr> open;  // by ticket: everything that is not complete
-    uint64_t lost_from = UINT64_MAX;   // tickets from here on were given up ...
-    Status lost;                       // ... for this reason
+    uint64_t sequence = 0;  // of a plan's: of its next operation
+    TaskPtr watched;        // of a plan's: the next to be complete, which the engine watches
   };
-  enum : size_t { kDirect = 0, kByName = 1 };
+  // What callers and the ranks' decisions add to a queue.
+  struct Input {
+    bool wanted = false;
+    double setup_timeout_s = 0;                           // that of the operation that wants it
+    bool agreed = false;                                  // all ranks can set it up ...
+    std::string id;                                       // ... with this of NCCL's
+    std::map<std::string, std::deque<TaskPtr>> unagreed;  // by name
+    std::deque<TaskPtr> to_launch;
+  };
+  // The operations of one kind that are not complete, by ticket.
+  struct OpenTasks {
+    std::map<uint64_t, TaskPtr> tasks;
+    uint64_t lost_from = UINT64_MAX;  // tickets from here on were given up ...
+    Status lost;                      // ... for this reason
+  };
 
   // Callers (any thread).
   Status Admit() const;
@@ -125,7 +141,7 @@ class DeviceCommunicator {
   void Signal();
   // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
   Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
-  Status Open(const Operation& operation, const DeviceCall& call, const Queue& queue);
+  Status Open(const Operation& operation, const DeviceCall& call, Kind kind);
   Status LoadDriver();
   Status OpenGpu(int device);
   Status FindNccl();
@@ -134,19 +150,27 @@ class DeviceCommunicator {
   static Status AnotherOpens();
   bool NcclThreadEnds(Deadline end);
   void LeaveBehind();
-  Status Unable(const Status& why, const Queue& queue);
+  Status Unable(const Status& why, Kind kind);
   Status Misplaced(const Status& why);
   Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
-  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, size_t queue);
+  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, Kind kind);
+  Result<TaskPtr> BeginBucket(Operation* operation, const DeviceCall& call, const TaskPtr& task);
+  void LaunchBucket(const TaskPtr& task, const std::shared_ptr<Plan>& plan, uint32_t channel);
+  void AddOpen(const TaskPtr& task, Kind kind);
+  void Expect(const std::string& name, const TaskPtr& task, Kind kind);
+  void Want(size_t number, const Task& task);
   Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
   bool WithoutNccl() const;
   Result<uint64_t> StageThroughHost(Operation operation, const DeviceCall& call, const Status& why);
   Status AllocateResult(const TaskPtr& task);
   TaskPtr FindOpen(uint64_t ticket) const;
+  static Kind KindOf(uint64_t ticket) { return static_cast<Kind>(ticket % kKinds); }
 
   // Agreement.
   void Ask(Request request);
-  Request SetupRequest(const Queue& queue) const;
+  Request RequestFor(const Task& task, Subject subject, std::string name) const;
+  static std::string SetupOf(size_t number);
+  static Request SetupRequest(size_t number, double timeout_s);
   void OnSetup(const Decision& decision);
   static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
 
@@ -167,10 +191,14 @@ class DeviceCommunicator {
   Status BeginLaunch(Queue* queue);
   Result<bool> ContinueLaunch(Queue* queue);
   static bool UnderWay(const Queue& queue);
-  void BreakQueue(Queue* queue, const Status& status);
+  void BreakQueues(const Status& status);
+  void Watch(Queue* queue);
+  void EndWatch(Queue* queue, bool completed);
   void Poll(Queue* queue);
   void CheckDeadlines();
-  Status Overdue(const Task& task) const;
+  Status Overdue(const Task& task, Deadline::Clock::time_point now) const;
+  Status Late(const Task& task) const;
+  void ReportLate(Deadline::Clock::time_point now);
   std::string WhereOf(const Task& task) const;
   void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const;
   void GiveUp(const Status& status);
@@ -178,7 +206,7 @@ class DeviceCommunicator {
   void CloseQueues();
   void FinishFlights();
   void Finish(Queue* queue);
-  static void LoseOpen(Queue* queue, const Status& status, std::vector<Done>* waiting);
+  void LoseOpen(const Status& status, std::vector<Done>* waiting);
 
   Engine* const engine_;
   const DeviceCommunicatorOptions options_;
@@ -202,8 +230,10 @@ class DeviceCommunicator {
   std::shared_ptr<const CudaApi> cuda_;
   std::shared_ptr<const NcclApi> nccl_;
   std::shared_ptr<Gpu> gpu_;
-  std::shared_ptr<Gpu> memory_gpu_;  // needs no NCCL
-  std::array<Queue, 2> queues_;
+  std::shared_ptr<Gpu> memory_gpu_;    // needs no NCCL
+  std::array<Queue, kQueues> queues_;  // the NCCL thread's
+  std::array<Input, kQueues> inputs_;
+  std::array<OpenTasks, kKinds> open_;
   std::unique_ptr<HostStagingBackend> host_staging_;
   uint64_t tickets_ = 0;
   int waiters_ = 0;

@@ -39,7 +39,12 @@ struct DeviceCommunicator::Task {
   Deadline deadline = Deadline::After(0);
   Done launched;
   std::vector<int64_t> rows;
-  bool through_host = false;  // rather than not at all
+  std::shared_ptr<Plan> plan;         // of a bucket whose turn has come, unless this is a world of one
+  bool awaits_turn = false;           // of a bucket: in its plan
+  uint32_t channel = kNoPlanChannel;  // the plan's, which it has come to
+  uint64_t sequence = 0;              // its number there; the NCCL thread's, as `reported`
+  bool reported = false;              // as late: the arbiter finds out which rank is missing
+  bool through_host = false;          // rather than not at all
   bool agreed = false;
   bool ended = false;
   Status outcome;

@@ -54,6 +54,7 @@ Result<GpuInfo> DescribeGpu(const CudaApi& api, int ordinal) {
   api.cuDeviceTotalMem(&info.memory, device);
   api.cuDeviceGetAttribute(&info.major, kCudaComputeMajor, device);
   api.cuDeviceGetAttribute(&info.minor, kCudaComputeMinor, device);
+  api.cuDeviceGetAttribute(&info.multiprocessors, kCudaMultiprocessors, device);
   return info;
 }
 

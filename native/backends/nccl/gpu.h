@@ -20,6 +20,7 @@ struct GpuInfo {
   std::string uuid;  // of a part of a GPU (MIG): that part's own
   size_t memory = 0;
   int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;   // 0: unknown
 };
 
 // DEVICE with CUDA's own words: "<what>: CUDA_ERROR_... (...)"; RESOURCE_EXHAUSTED where memory is out.

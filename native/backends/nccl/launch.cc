@@ -391,6 +391,13 @@ Result<NcclReduction> ReductionOf(const Operation& operation, int world_size) {
   return reduction;
 }
 
+int MaxBlocks(const GpuInfo& gpu, size_t queues, int most) {
+  // A block of NCCL's needs one multiprocessor at most.
+  const int share = gpu.multiprocessors > 0 ? std::max(1, gpu.multiprocessors / static_cast<int>(queues)) : 0;
+  if (most <= 0 || share == 0) return std::max(most, share);
+  return std::min(most, share);
+}
+
 uint64_t ScalarOf(ncclDataType_t type, double factor) {
   uint64_t scalar = 0;
   const auto single = static_cast<float>(factor);

@@ -27,6 +27,11 @@ struct NcclReduction {
 // are one factor, which NCCL applies to the inputs: sums and averages are linear.
 Result<NcclReduction> ReductionOf(const Operation& operation, int world_size);
 
+// The most blocks that each of `queues` NCCL communicators may take of this GPU, so that kernels of all of them find
+// room at the same time: a kernel waits on the GPU for the other ranks, whose kernels may come in another order. 0: as
+// many as NCCL takes. `most` (0: not set) is what the user allows. Pure.
+int MaxBlocks(const GpuInfo& gpu, size_t queues, int most);
+
 // What NCCL wants to be given for a factor: an element of that type in host memory, at most 8 bytes.
 uint64_t ScalarOf(ncclDataType_t type, double factor);
 

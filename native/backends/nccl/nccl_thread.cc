@@ -48,10 +48,12 @@ bool DeviceCommunicator::Step() {
     AbortQueues();
     return false;
   }
+  const Status broken = Broken();
+  if (!broken.ok()) BreakQueues(broken);
   bool launched = false;
   for (Queue& queue : queues_) {
     const Stage before = queue.stage;
-    SetUp(&queue);
+    if (broken.ok()) SetUp(&queue);
     launched = launched || queue.stage != before;
     while (LaunchNext(&queue)) launched = true;
     Poll(&queue);
@@ -74,9 +76,11 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
   }
   if (now < active_ + microseconds(options_.spin_us)) return;
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_open = [](const Queue& queue) { return !queue.open.empty() || queue.stage == Stage::kAsking; };
+  const auto is_asking = [](const Queue& queue) { return queue.stage == Stage::kAsking; };
+  const auto is_open = [](const OpenTasks& open) { return !open.tasks.empty(); };
   const bool flying = std::any_of(queues_.begin(), queues_.end(), UnderWay) || host_staging_->busy();
-  const bool open = std::any_of(queues_.begin(), queues_.end(), is_open) || !host_staging_->empty();
+  const bool open = std::any_of(queues_.begin(), queues_.end(), is_asking) ||
+                    std::any_of(open_.begin(), open_.end(), is_open) || !host_staging_->empty();
   const auto changed = [&] { return signals_.load(std::memory_order_relaxed) != seen; };
   if (!flying && !open) return changed_.wait(lock, changed);
   interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
@@ -87,7 +91,6 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
 
 // As far as it goes now.
 void DeviceCommunicator::SetUp(Queue* queue) {
-  if (const Status broken = Broken(); !broken.ok()) return BreakQueue(queue, broken);
   if (queue->stage == Stage::kUnused && Wanted(*queue)) AskForSetup(queue);
   Status status;
   if (queue->stage == Stage::kAsking) status = ConnectWhenAgreed(queue);
@@ -102,7 +105,7 @@ Status DeviceCommunicator::Broken() const {
 
 bool DeviceCommunicator::Wanted(const Queue& queue) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return queue.wanted;
+  return inputs_[queue.number].wanted;
 }
 
 void DeviceCommunicator::AskForSetup(Queue* queue) {
@@ -118,7 +121,11 @@ void DeviceCommunicator::AskForSetup(Queue* queue) {
     mine.id.assign(id.internal, sizeof(id.internal));
   }
   queue->stage = Stage::kAsking;
-  Request request = SetupRequest(*queue);
+  Request request;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    request = SetupRequest(queue->number, inputs_[queue->number].setup_timeout_s);
+  }
   request.blob = Encode(mine);
   Ask(std::move(request));
 }
@@ -127,8 +134,9 @@ Status DeviceCommunicator::ConnectWhenAgreed(Queue* queue) {
   std::string id;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!queue->agreed) return Status::Ok();
-    id = queue->id;
+    const Input& input = inputs_[queue->number];
+    if (!input.agreed) return Status::Ok();
+    id = input.id;
   }
   return Connect(queue, id);
 }
@@ -144,7 +152,8 @@ Status DeviceCommunicator::Connect(Queue* queue, const std::string& id) {
   if (!packed.ok()) return packed.status();
   queue->packed = packed.Take();
   ncclConfig_t config;
-  if (devices_.max_ctas > 0) config.max_ctas = devices_.max_ctas;
+  const int blocks = MaxBlocks(gpu_->info(), kQueues, devices_.max_ctas);
+  if (blocks > 0) config.max_ctas = blocks;
   const ncclResult_t begun = nccl_->ncclCommInitRankConfig(&queue->nccl.comm, size_, unique, rank_, &config);
   TFC_RETURN_IF_ERROR(NcclStatus(*nccl_, begun, queue->nccl.comm, "ncclCommInitRankConfig"));
   queue->stage = Stage::kConnecting;
@@ -185,20 +194,22 @@ Status DeviceCommunicator::Settle(const NcclStream& stream, Deadline deadline, c
   }
 }
 
-// All ranks come to the same end: GPUs cannot be used, the communicator lives on. It has not been used before either.
-void DeviceCommunicator::BreakQueue(Queue* queue, const Status& status) {
-  queue->stage = Stage::kUnused;
+// All ranks come to the same end: GPUs cannot be used, the communicator lives on. No queue has been used before either.
+void DeviceCommunicator::BreakQueues(const Status& status) {
+  for (Queue& queue : queues_) queue.stage = Stage::kUnused;
   std::vector<Done> waiting;
   std::vector<TaskPtr> staged;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (queue->open.empty()) return;
-    for (auto one = queue->open.begin(); one != queue->open.end();) {
-      const bool stage = one->second->through_host && status.code() == Code::kUnimplemented;
-      if (stage) staged.push_back(one->second);
-      one = stage ? queue->open.erase(one) : std::next(one);
+    if (std::all_of(open_.begin(), open_.end(), [](const OpenTasks& open) { return open.tasks.empty(); })) return;
+    for (OpenTasks& open : open_) {
+      for (auto one = open.tasks.begin(); one != open.tasks.end();) {
+        const bool stage = one->second->through_host && status.code() == Code::kUnimplemented;
+        if (stage) staged.push_back(one->second);
+        one = stage ? open.tasks.erase(one) : std::next(one);
+      }
     }
-    LoseOpen(queue, status, &waiting);
+    LoseOpen(status, &waiting);
   }
   Signal();
   for (const TaskPtr& task : staged) host_staging_->Start(task, status);
@@ -233,10 +244,12 @@ Status DeviceCommunicator::BeginLaunch(Queue* queue) {
   if (queue->launch != nullptr) return Status::Ok();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (queue->to_launch.empty()) return Status::Ok();
-    queue->launching = queue->to_launch.front();
-    queue->to_launch.pop_front();
+    std::deque<TaskPtr>& to_launch = inputs_[queue->number].to_launch;
+    if (to_launch.empty()) return Status::Ok();
+    queue->launching = to_launch.front();
+    to_launch.pop_front();
   }
+  queue->launching->sequence = queue->sequence++;
   active_ = Deadline::Clock::now();
   interval_ = kShortestLook;
   const Task& task = *queue->launching;
@@ -263,17 +276,35 @@ Result<bool> DeviceCommunicator::ContinueLaunch(Queue* queue) {
   return true;
 }
 
+// Lets the engine watch what is complete next in a plan's queue. Of the other queues rank 0 knows which ranks have come
+// to what.
+void DeviceCommunicator::Watch(Queue* queue) {
+  const TaskPtr& next = queue->in_flight.empty() ? queue->launching : queue->in_flight.front();
+  if (queue->number < kBucket || next == nullptr || next == queue->watched) return;
+  queue->watched = next;
+  engine_->WatchGpu(next->operation, next->channel, next->sequence);
+}
+
+void DeviceCommunicator::EndWatch(Queue* queue, bool completed) {
+  if (queue->watched != nullptr) engine_->EndGpuWatch(queue->watched->channel, completed);
+  queue->watched.reset();
+}
+
 void DeviceCommunicator::Poll(Queue* queue) {
   bool completed = false;
-  while (!queue->in_flight.empty()) {
+  for (Watch(queue); !queue->in_flight.empty(); Watch(queue)) {
     const TaskPtr task = queue->in_flight.front();
     const CUresult state = gpu_->api().cuEventQuery(task->after);
     if (state == kCudaNotReady) break;
     if (state != kCudaSuccess) return GiveUp(gpu_->Check(state, task->operation.Title()));
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!task->agreed) break;  // done here, but do the others do the same?
-    queue->in_flight.pop_front();
-    queue->open.erase(task->ticket);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!task->agreed) break;  // done here, but do the others do the same?
+      queue->in_flight.pop_front();
+      open_[KindOf(task->ticket)].tasks.erase(task->ticket);
+    }
+    EndWatch(queue, true);
+    if (task->plan != nullptr) engine_->EndGpuBucket(task->plan);
     completed = true;
   }
   if (completed) Signal();
@@ -305,33 +336,53 @@ void DeviceCommunicator::CheckDeadlines() {
   Status overdue;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (Queue& queue : queues_) {
-      for (const auto& [ticket, task] : queue.open) {
+    for (const OpenTasks& open : open_) {
+      for (const auto& [ticket, task] : open.tasks) {
         if (now < task->deadline.when()) {
           WarnOfStall(task.get(), now, &stalled);
         } else if (overdue.ok()) {
-          overdue = Overdue(*task);
+          overdue = Overdue(*task, now);
         }
       }
     }
   }
   for (const std::string& text : stalled) options_.log.Warning(text);
+  ReportLate(now);
   if (!overdue.ok()) engine_->FailEverywhere(overdue);
 }
 
-// Of a task that has taken too long. Rank 0 knows which ranks have not come to it; if it does not say so, it is the
-// culprit. With the mutex.
-Status DeviceCommunicator::Overdue(const Task& task) const {
-  const std::string late = WhereOf(task) + " timed out after " + std::to_string(task.operation.timeout_s) + " s";
-  if (task.agreed) return Status(Code::kDeadlineExceeded, late + ": all ranks have come to it, but it is not complete");
-  if (Deadline::Clock::now() < task.deadline.when() + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
-  return Status(Code::kDeadlineExceeded, late + "; and rank 0 does not answer", 0);
+// Ranks come to what is next in a plan's queue without a message: which of them have not, rank 0 finds out.
+void DeviceCommunicator::ReportLate(Deadline::Clock::time_point now) {
+  for (const Queue& queue : queues_) {
+    if (queue.watched == nullptr || now < queue.watched->deadline.when()) continue;
+    Task& task = *queue.watched;
+    if (!std::exchange(task.reported, true)) engine_->Report(Late(task), task.channel, task.sequence);
+  }
 }
 
-// What the ranks have not agreed on rank 0 warns of. With the mutex.
+// Of a task that has taken too long. Rank 0 knows, or finds out, which ranks have not come to it; if it does not say
+// so, it is the culprit. With the mutex.
+Status DeviceCommunicator::Overdue(const Task& task, Deadline::Clock::time_point now) const {
+  if (task.awaits_turn) return Status::Ok();  // the engine knows for what
+  const Status late = Late(task);
+  if (task.agreed && task.channel == kNoPlanChannel)
+    return Status(late.code(), late.message() + ": all ranks have come to it, but it is not complete");
+  if (now < task.deadline.when() + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
+  if (task.agreed && !task.reported)
+    return Status(late.code(), late.message() + ": NCCL has not brought it to the GPU");
+  return Status(late.code(), late.message() + "; and rank 0 does not answer", 0);
+}
+
+Status DeviceCommunicator::Late(const Task& task) const {
+  return Status(Code::kDeadlineExceeded,
+                WhereOf(task) + " timed out after " + std::to_string(task.operation.timeout_s) + " s");
+}
+
+// What the ranks have not agreed on, and what the engine watches, the engine warns of. With the mutex.
 void DeviceCommunicator::WarnOfStall(Task* task, Deadline::Clock::time_point now,
                                      std::vector<std::string>* stalled) const {
   if (rank_ != 0 || options_.stall_warning_s <= 0 || task->warned || !task->agreed) return;
+  if (task->channel != kNoPlanChannel) return;
   if (now < task->began + Deadline::Seconds(options_.stall_warning_s)) return;
   task->warned = true;
   stalled->push_back(WhereOf(*task) + " has waited for " + std::to_string(options_.stall_warning_s) + " s");
@@ -347,31 +398,39 @@ void DeviceCommunicator::AbortQueues() {
   if (failure.ok()) failure = Status(Code::kCancelled, "the communicator was shut down on this rank");
   std::vector<Done> waiting;
   for (Queue& queue : queues_) {
+    EndWatch(&queue, false);
     queue.launch.reset();  // what it has made of NCCL's goes before the communicator
     queue.launching.reset();
     if (queue.nccl.comm != nullptr) nccl_->ncclCommAbort(std::exchange(queue.nccl.comm, nullptr));
     Finish(&queue);
-    std::lock_guard<std::mutex> lock(mutex_);
-    LoseOpen(&queue, failure, &waiting);
+    queue.in_flight.clear();
     queue.stage = Stage::kUnused;
-    queue.wanted = false;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    LoseOpen(failure, &waiting);
+    for (Input& input : inputs_) input.wanted = false;
   }
   if (!waiting.empty()) Signal();
   for (const Done& done : waiting) done(failure);
   host_staging_->Abort(failure);
 }
 
-void DeviceCommunicator::LoseOpen(Queue* queue, const Status& status, std::vector<Done>* waiting) {
-  if (!queue->open.empty() && queue->lost.ok()) {
-    queue->lost_from = queue->open.begin()->first;
-    queue->lost = status;
+// With the mutex.
+void DeviceCommunicator::LoseOpen(const Status& status, std::vector<Done>* waiting) {
+  for (OpenTasks& open : open_) {
+    if (!open.tasks.empty() && open.lost.ok()) {
+      open.lost_from = open.tasks.begin()->first;
+      open.lost = status;
+    }
+    for (const auto& [ticket, task] : open.tasks)
+      if (Done done = task->End(status)) waiting->push_back(std::move(done));
+    open.tasks.clear();
   }
-  for (const auto& [ticket, task] : queue->open)
-    if (Done done = task->End(status)) waiting->push_back(std::move(done));
-  queue->open.clear();
-  queue->unagreed.clear();
-  queue->to_launch.clear();
-  queue->in_flight.clear();
+  for (Input& input : inputs_) {
+    input.unagreed.clear();
+    input.to_launch.clear();
+  }
 }
 
 void DeviceCommunicator::Finish(Queue* queue) {
@@ -399,7 +458,8 @@ void DeviceCommunicator::FinishFlights() {
 
 void DeviceCommunicator::CloseQueues() {
   for (const Queue& queue : queues_)  // the others would set NCCL up without this rank
-    if (queue.stage == Stage::kAsking) GiveUp(Status(Code::kPeerLost, "it left during " + queue.setup, rank_));
+    if (queue.stage == Stage::kAsking)
+      GiveUp(Status(Code::kPeerLost, "it left during " + SetupOf(queue.number), rank_));
   FinishFlights();
   const Deadline deadline = Deadline::After(std::min(stop_deadline_.Left(), kCloseSeconds));
   bool complete = true;

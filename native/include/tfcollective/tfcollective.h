@@ -327,8 +327,10 @@ typedef struct tfc_device_call {
   /* by_name: 1: where a rank has no NCCL, all of them go through the host's memory, instead of TFC_UNIMPLEMENTED. The
    * same on all ranks. */
   int32_t through_host;
-  uint64_t agreement;         /* by_name: what else the ranks must agree on, as a number; 0: nothing ... */
-  const char* agreement_text; /* ... and for people, shown on a mismatch, tabs as in a signature; may be NULL */
+  /* by_name: not NULL: the request is bucket `bucket` of this plan, as with tfc_plan_start. What the plan says (name,
+   * op, scales, timeout) is not read from the request. All buckets of a plan lie on GPUs, or none does. */
+  tfc_plan* plan;
+  int32_t bucket;
 } tfc_device_call;
 
 /* Runs one collective on device memory, after what `stream` holds so far. Every pointer of the request (and what
@@ -336,7 +338,8 @@ typedef struct tfc_device_call {
  *   by_name 0: ranks call in the same order. Returns when the operation is on the GPU; what is given to `stream` later
  *     comes after it. The host waits for its peers only in the first call and where rows matter (all-gather,
  *     all-to-all). Ranks that call different things end the communicator with TFC_MISMATCH.
- *   by_name 1: returns at once; tfc_device_join makes a stream wait. Not for all-gather and all-to-all.
+ *   by_name 1: returns at once; tfc_device_join makes a stream wait. Not for all-gather and all-to-all. Buckets of a
+ *     plan are launched in the plan's order; ranks that have joined must not be missing from them.
  * `ticket` (may be NULL) is for tfc_device_wait and tfc_device_join. TFC_UNIMPLEMENTED says which library is missing,
  * TFC_INVALID_ARGUMENT that memory is not of this GPU, TFC_DEVICE what CUDA or NCCL say. */
 TFC_EXPORT tfc_code tfc_device_run(tfc_communicator* communicator, const tfc_request* request,

@@ -23,7 +23,7 @@ Request Ask(const std::string& name, uint64_t signature = 1, const std::string& 
 }
 
 TEST(NegotiationTest, DecidesWhenTheLastRankAsks) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(2, Ask("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
   const auto decision = table.Arrive(1, Ask("a"), At(0));
@@ -34,7 +34,7 @@ TEST(NegotiationTest, DecidesWhenTheLastRankAsks) {
 }
 
 TEST(NegotiationTest, OrderIsThatOfCompletion) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
   EXPECT_FALSE(table.Arrive(1, Ask("b"), At(0)));
   EXPECT_EQ(table.Arrive(0, Ask("b"), At(0))->name, "b");
@@ -42,14 +42,14 @@ TEST(NegotiationTest, OrderIsThatOfCompletion) {
 }
 
 TEST(NegotiationTest, ARankMayBeRoundsAhead) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   for (int round = 0; round < 3; ++round) EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
   for (int round = 0; round < 3; ++round) EXPECT_TRUE(table.Arrive(1, Ask("a"), At(0)));
   EXPECT_EQ(table.waiting(), 0u);
 }
 
 TEST(NegotiationTest, DisagreementShowsEveryView) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(0, Ask("w", 1, "allreduce 'w' float32[3]"), At(0)));
   EXPECT_FALSE(table.Arrive(1, Ask("w", 2, "allreduce 'w' float32[4]"), At(0)));
   const auto decision = table.Arrive(2, Ask("w", 1, "allreduce 'w' float32[3]"), At(0));
@@ -67,7 +67,7 @@ TEST(NegotiationTest, LabelsAreShownAndNotCompared) {
 }
 
 TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
-  NegotiationTable table(1, 3, 2);
+  NegotiationTable table(1, {3, 2});
   Request plan = Ask("p");
   plan.subject = Subject::kPlan;
   EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
@@ -82,8 +82,36 @@ TEST(NegotiationTest, PlansGetChannelsOfTheirOwnUntilThereAreNone) {
   EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
 }
 
+TEST(NegotiationTest, PlansOnGpusHaveTheirOwnChannels) {
+  NegotiationTable table(1, {3, 1}, {9, 1});
+  Request plan = Ask("p");
+  plan.subject = Subject::kPlan;
+  Request on_gpu = Ask("g");
+  on_gpu.subject = Subject::kPlan;
+  on_gpu.on_gpus = true;
+  EXPECT_EQ(table.Arrive(0, on_gpu, At(0))->channel, 9u);
+  EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
+  on_gpu.name = "h";
+  EXPECT_EQ(table.Arrive(0, on_gpu, At(0))->channel, kNoPlanChannel);
+  EXPECT_EQ(table.Forget(0, "g"), 9u);
+  on_gpu.name = "i";
+  EXPECT_EQ(table.Arrive(0, on_gpu, At(0))->channel, 9u);
+}
+
+TEST(NegotiationTest, ClosingGpusForgetsThePlansThere) {
+  NegotiationTable table(1, {3, 1}, {9, 1});
+  Request plan = Ask("p");
+  plan.subject = Subject::kPlan;
+  plan.on_gpus = true;
+  EXPECT_TRUE(table.Arrive(0, plan, At(0)));
+  table.CloseGpus();
+  EXPECT_FALSE(table.Forget(0, "p"));
+  plan.on_gpus = false;
+  EXPECT_EQ(table.Arrive(0, plan, At(0))->channel, 3u);
+}
+
 TEST(NegotiationTest, AChannelIsFreeWhenAllRanksHaveForgottenItsPlan) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   Request plan = Ask("p");
   plan.subject = Subject::kPlan;
   for (int rank = 0; rank < 3; ++rank) table.Arrive(rank, plan, At(0));
@@ -97,7 +125,7 @@ TEST(NegotiationTest, AChannelIsFreeWhenAllRanksHaveForgottenItsPlan) {
 }
 
 TEST(NegotiationTest, ARankThatForgotAPlanTooSoonGetsItBackAlone) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   Request plan = Ask("p");
   plan.subject = Subject::kPlan;
   table.Arrive(0, plan, At(0));
@@ -111,7 +139,7 @@ TEST(NegotiationTest, ARankThatForgotAPlanTooSoonGetsItBackAlone) {
 }
 
 TEST(NegotiationTest, OverdueNamesTheMissingRanks) {
-  NegotiationTable table(4, 3, 64);
+  NegotiationTable table(4, {3, 64});
   EXPECT_FALSE(table.Arrive(2, Ask("a", 1, "allreduce 'a'"), At(0)));
   EXPECT_TRUE(table.Overdue(At(9.9)).ok());
   const Status overdue = table.Overdue(At(10));
@@ -121,7 +149,7 @@ TEST(NegotiationTest, OverdueNamesTheMissingRanks) {
 }
 
 TEST(NegotiationTest, OverdueSaysWhatALateRankWaitsInInstead) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(0, Ask("a", 1, "allreduce 'a'"), At(0)));
   EXPECT_FALSE(table.Arrive(2, Ask("c", 1, "allreduce 'c'"), At(2)));
   EXPECT_FALSE(table.Arrive(1, Ask("b", 1, "allreduce 'b'\nmore"), At(1)));
@@ -132,7 +160,7 @@ TEST(NegotiationTest, OverdueSaysWhatALateRankWaitsInInstead) {
 }
 
 TEST(NegotiationTest, AStallIsReportedOnce) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
   EXPECT_TRUE(table.Stalled(At(1.9), 2).empty());
   EXPECT_EQ(table.Stalled(At(2), 2), std::vector<std::string>{"view has waited 2 s for rank 1"});
@@ -153,7 +181,7 @@ Request AskFor(Subject subject, const std::string& name, uint64_t signature = 1)
 }
 
 TEST(NegotiationTest, WhatRanksSayOfThemselvesIsGathered) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(2, AskOnGpus("a", 7, "two"), At(0)));
   EXPECT_FALSE(table.Arrive(0, AskOnGpus("a", 7, "zero"), At(0)));
   const auto decision = table.Arrive(1, AskOnGpus("a", 7, "one"), At(0));
@@ -164,7 +192,7 @@ TEST(NegotiationTest, WhatRanksSayOfThemselvesIsGathered) {
 }
 
 TEST(NegotiationTest, ADecisionIsShortWhereNoRankHasSaidAnything) {
-  NegotiationTable table(1000, 3, 64);
+  NegotiationTable table(1000, {3, 64});
   std::optional<Decision> decision;
   for (int rank = 0; rank < 1000; ++rank) decision = table.Arrive(rank, AskOnGpus("a"), At(0));
   ASSERT_TRUE(decision);
@@ -173,7 +201,7 @@ TEST(NegotiationTest, ADecisionIsShortWhereNoRankHasSaidAnything) {
 
 TEST(NegotiationTest, OnlyACallByNameIsRefusedAlone) {
   for (const Subject subject : {Subject::kOperation, Subject::kPlan, Subject::kDirectCall}) {
-    NegotiationTable table(2, 3, 64);
+    NegotiationTable table(2, {3, 64});
     EXPECT_FALSE(table.Arrive(0, AskFor(subject, "1", 1), At(0)));
     const auto decision = table.Arrive(1, AskFor(subject, "1", 2), At(0));
     ASSERT_TRUE(decision);
@@ -184,7 +212,7 @@ TEST(NegotiationTest, OnlyACallByNameIsRefusedAlone) {
 }
 
 TEST(NegotiationTest, OneNameOnAGpuAndInTheHostsMemoryEndsAll) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(1, AskOnGpus("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, Ask("a", 1, "view 1"), At(0)));
   const auto decision = table.Arrive(2, AskOnGpus("a"), At(0));
@@ -197,7 +225,7 @@ TEST(NegotiationTest, OneNameOnAGpuAndInTheHostsMemoryEndsAll) {
 
 // Each rank has both, in the same order.
 TEST(NegotiationTest, OneNameMayLieOnAGpuAndThenInTheHostsMemory) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   EXPECT_FALSE(table.Arrive(0, AskOnGpus("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
   EXPECT_TRUE(table.Arrive(1, AskOnGpus("a"), At(0))->on_gpus);
@@ -205,7 +233,7 @@ TEST(NegotiationTest, OneNameMayLieOnAGpuAndThenInTheHostsMemory) {
 }
 
 TEST(NegotiationTest, AnObjectionDecidesAtOnceAndClosesTheGpus) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kSetup, "set-up"), At(0)));
   EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kDirectCall, "1"), At(0)));
   Request objection = AskFor(Subject::kSetup, "set-up");
@@ -222,7 +250,7 @@ TEST(NegotiationTest, AnObjectionDecidesAtOnceAndClosesTheGpus) {
 }
 
 TEST(NegotiationTest, WhatGoesThroughTheHostTakesThePlaceOfWhatWasAskedForOnGpus) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_FALSE(table.Arrive(0, AskOnGpus("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));
   EXPECT_FALSE(table.Arrive(1, AskOnGpus("a"), At(0)));
@@ -237,7 +265,7 @@ TEST(NegotiationTest, WhatGoesThroughTheHostTakesThePlaceOfWhatWasAskedForOnGpus
 }
 
 TEST(NegotiationTest, ASetUpWaitsForJoinedRanks) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   EXPECT_FALSE(table.Arrive(0, AskFor(Subject::kSetup, "set-up"), At(0)));
   EXPECT_TRUE(table.Join(1).empty());
   EXPECT_TRUE(table.Arrive(0, AskOnGpus("a"), At(0))->refusal.code() == Code::kMismatch)
@@ -248,7 +276,7 @@ TEST(NegotiationTest, ASetUpWaitsForJoinedRanks) {
 }
 
 TEST(NegotiationTest, TheShortestTimeoutEndsTheWaiting) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   Request patient = Ask("a"), hasty = Ask("a");
   patient.timeout_s = 100;
   hasty.timeout_s = 2;
@@ -259,7 +287,7 @@ TEST(NegotiationTest, TheShortestTimeoutEndsTheWaiting) {
 }
 
 TEST(NegotiationTest, ARankMayJoinBetweenItsRounds) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   Request request = Ask("a");
   request.takes_zeros = true;
   EXPECT_FALSE(table.Arrive(2, request, At(0)));
@@ -290,7 +318,7 @@ Request AskJoinable(const std::string& name, uint64_t signature = 1) {
 }
 
 TEST(NegotiationTest, DecidesWithoutTheRanksThatHaveJoined) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   EXPECT_TRUE(table.Join(2).empty());
   EXPECT_FALSE(table.Arrive(0, AskJoinable("a"), At(0)));
   const auto decision = table.Arrive(1, AskJoinable("a"), At(0));
@@ -299,7 +327,7 @@ TEST(NegotiationTest, DecidesWithoutTheRanksThatHaveJoined) {
 }
 
 TEST(NegotiationTest, ARankThatJoinsMayHaveBeenTheOnlyOneMissing) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   for (int rank : {0, 1}) EXPECT_FALSE(table.Arrive(rank, AskJoinable("a"), At(0)));
   EXPECT_FALSE(table.Arrive(0, AskJoinable("b"), At(0)));
   const auto decisions = table.Join(2);
@@ -309,7 +337,7 @@ TEST(NegotiationTest, ARankThatJoinsMayHaveBeenTheOnlyOneMissing) {
 }
 
 TEST(NegotiationTest, RefusesWhatZerosWouldSpoil) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   EXPECT_TRUE(table.Join(1).empty());
   const auto decision = table.Arrive(0, Ask("a", 1, "allgather 'a' float32[2]"), At(0));
   ASSERT_TRUE(decision);
@@ -320,7 +348,7 @@ TEST(NegotiationTest, RefusesWhatZerosWouldSpoil) {
 }
 
 TEST(NegotiationTest, JoinedRanksAreNotMissing) {
-  NegotiationTable table(3, 3, 64);
+  NegotiationTable table(3, {3, 64});
   table.Join(1);
   EXPECT_FALSE(table.Arrive(0, AskJoinable("a"), At(0)));
   EXPECT_EQ(table.Overdue(At(11)).peer(), 2);
@@ -328,7 +356,7 @@ TEST(NegotiationTest, JoinedRanksAreNotMissing) {
 }
 
 TEST(NegotiationTest, AfterwardsAllRanksAreNeededAgain) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   table.Join(1);
   table.Join(0);
   table.Return();
@@ -337,7 +365,7 @@ TEST(NegotiationTest, AfterwardsAllRanksAreNeededAgain) {
 }
 
 TEST(NegotiationTest, ARankThatHadJoinedAgreesOnAPlanLater) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   Request plan = AskJoinable("plan");
   plan.subject = Subject::kPlan;
   table.Join(1);
@@ -352,7 +380,7 @@ TEST(NegotiationTest, ARankThatHadJoinedAgreesOnAPlanLater) {
 }
 
 TEST(NegotiationTest, ARankThatAgreesOnAPlanLaterMustMeanTheSame) {
-  NegotiationTable table(2, 3, 64);
+  NegotiationTable table(2, {3, 64});
   Request plan = AskJoinable("plan");
   plan.subject = Subject::kPlan;
   table.Join(0);

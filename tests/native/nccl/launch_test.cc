@@ -68,6 +68,21 @@ uint16_t Reference(Dtype dtype, double factor) {
   return result;
 }
 
+TEST(MaxBlocksTest, AllQueuesFindRoomOnTheGpuTogether) {
+  GpuInfo gpu;
+  gpu.multiprocessors = 132;
+  EXPECT_EQ(MaxBlocks(gpu, 4, 0), 33);
+  EXPECT_EQ(MaxBlocks(gpu, 4, 8), 8);
+  EXPECT_EQ(MaxBlocks(gpu, 4, 64), 33) << "the user's limit must not bring a deadlock";
+  gpu.multiprocessors = 3;
+  EXPECT_EQ(MaxBlocks(gpu, 4, 0), 1);
+}
+
+TEST(MaxBlocksTest, OfAnUnknownGpuNothingIsAssumed) {
+  EXPECT_EQ(MaxBlocks(GpuInfo(), 4, 0), 0);
+  EXPECT_EQ(MaxBlocks(GpuInfo(), 4, 8), 8);
+}
+
 TEST(ScalarOfTest, RoundsAsTheCpuDoes) {
   const double factors[] = {1.0,  0.5,     1.0 / 3, -1.0 / 3, 1.0 / 7, 0.1,       65504, 65519.9, 1e-3,
                             6e-5, 6.1e-5,  5.96e-8, 1e-7,     3.1e-5,  -2.5e-6,   2049,  2051,    1024.5,

@@ -268,6 +268,7 @@ STANDIN_EXPORT CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice device)
 
 STANDIN_EXPORT CUresult cuDeviceGetAttribute(int* value, int which, CUdevice) {
   *value = which == tfc::kCudaComputeMajor ? 9 : 0;
+  if (which == tfc::kCudaMultiprocessors) *value = static_cast<int>(standin_get("multiprocessors", 132));
   return tfc::kCudaSuccess;
 }
 

@@ -37,6 +37,7 @@ namespace {
 constexpr size_t kSlotBytes = size_t{8} << 20;
 constexpr int kMaxRanks = 16;
 constexpr int kFirstOwnOp = 100;
+constexpr long kUsualBlocks = 32;
 constexpr ncclResult_t kSystemError = 2;
 constexpr ncclResult_t kInvalidUsage = 5;
 
@@ -97,6 +98,7 @@ namespace tfc {
 struct ncclComm {
   int rank = 0;
   int size = 1;
+  long blocks = 0;  // of its kernels
   Shared* shared = nullptr;
   uint64_t sequence = 0;
   std::atomic<bool> aborted{false};
@@ -286,8 +288,35 @@ void Fetch(const Call& call) {
   }
 }
 
+// The place of one kernel on the GPU of its rank. It waits there for the other ranks', and so does what finds no room.
+class Place {
+ public:
+  explicit Place(const tfc::ncclComm& comm) : running_(Running(comm.rank)) {
+    const long room = standin_get("multiprocessors", 0);
+    if (room == 0) return;
+    const auto take = [&] {
+      long now = running_.load();
+      return now + comm.blocks <= room && running_.compare_exchange_strong(now, now + comm.blocks);
+    };
+    if (WaitFor(comm, take)) blocks_ = comm.blocks;
+  }
+  ~Place() { running_.fetch_sub(blocks_); }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+ private:
+  static std::atomic<long>& Running(int rank) {
+    static std::atomic<long> running[kMaxRanks];
+    return running[rank];
+  }
+
+  std::atomic<long>& running_;
+  long blocks_ = 0;
+};
+
 void Perform(const Call& call) {
   tfc::ncclComm& comm = *call.comm;
+  const Place place(comm);
   const uint64_t sequence = ++comm.sequence;
   Slot* mine = &comm.shared->slots[comm.rank];
   const long delay = standin_get("delay_us", 0);
@@ -443,6 +472,7 @@ STANDIN_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, nc
   auto* comm = new tfc::ncclComm();
   comm->rank = rank;
   comm->size = size;
+  comm->blocks = config->max_ctas == tfc::kNcclConfigUndefined ? kUsualBlocks : config->max_ctas;
   comm->shared = static_cast<Shared*>(memory);
   comm->shared->attached.fetch_add(1);
   *out = comm;

@@ -2,13 +2,13 @@
 // without a GPU. Streams are threads, so what is ordered wrongly goes wrong here, too.
 //
 // Settings are whole numbers with names. They are read from the environment variable TFC_STANDIN ("name=value,...")
-// and can be changed while a test runs. CUDA's: devices (4), memory (bytes of each GPU, 2^30), peers (1),
-// fail:<symbol> (the call with that number, counted from 1, fails), fail_with (what it gives, 700), hang:<symbol> (1:
-// calls do not return as long as it is set) and host_is_gpu (1: all memory of the host is GPU 0's, and the default
-// stream is the calling thread itself).
-// NCCL's: version (22703), fail:<symbol>, hang:<symbol>, lazy (1: the first operation settles when all ranks have
-// given theirs), nccl_fail_with (2), async_error (what ncclCommGetAsyncError says; 0),
-// busy (how often it says "in progress" first; 1), delay_us (of each operation), no_sharing (1: refuses).
+// and can be changed while a test runs. CUDA's: devices (4), memory (bytes of each GPU, 2^30), multiprocessors (132;
+// set to something, it bounds the blocks of NCCL that run on a rank's GPU at the same time), peers (1), fail:<symbol>
+// (the call with that number, counted from 1, fails), fail_with (what it gives, 700), hang:<symbol> (1: calls do not
+// return as long as it is set) and host_is_gpu (1: all memory of the host is GPU 0's, and the default stream is the
+// calling thread itself). NCCL's: version (22703), fail:<symbol>, hang:<symbol>, lazy (1: the first operation settles
+// when all ranks have given theirs), nccl_fail_with (2), async_error (what ncclCommGetAsyncError says; 0), busy (how
+// often it says "in progress" first; 1), delay_us (of each operation), no_sharing (1: refuses).
 #ifndef TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
 #define TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
 
