@@ -506,16 +506,24 @@ Request DeviceCommunicator::SetupRequest(size_t number, double timeout_s) {
   return request;
 }
 
-std::vector<int64_t> DeviceCommunicator::RowsFrom(const Operation& operation, int rank,
-                                                  const std::vector<std::string>& blobs) {
-  std::vector<int64_t> rows;
+// PROTOCOL unless there is something of each rank.
+Status DeviceCommunicator::OfAllRanks(const std::vector<std::string>& blobs) const {
+  if (blobs.size() == static_cast<size_t>(size_)) return Status::Ok();
+  return Status(Code::kProtocol,
+                "rank 0 has sent what " + std::to_string(blobs.size()) + " ranks say, not " + std::to_string(size_), 0);
+}
+
+Status DeviceCommunicator::RowsFrom(const Operation& operation, const std::vector<std::string>& blobs,
+                                    std::vector<int64_t>* rows) const {
+  TFC_RETURN_IF_ERROR(OfAllRanks(blobs));
+  const size_t at = operation.collective == Collective::kAllToAll ? static_cast<size_t>(rank_) : 0;
   for (const std::string& blob : blobs) {
-    const size_t at = operation.collective == Collective::kAllToAll ? static_cast<size_t>(rank) : 0;
-    int64_t count = 0;
+    int64_t count = -1;
     if (blob.size() >= (at + 1) * sizeof(count)) std::memcpy(&count, blob.data() + at * sizeof(count), sizeof(count));
-    rows.push_back(std::max<int64_t>(count, 0));
+    if (count < 0) return Status(Code::kProtocol, operation.Title() + ": rank 0 has sent no number of rows", 0);
+    rows->push_back(count);
   }
-  return rows;
+  return Status::Ok();
 }
 
 void DeviceCommunicator::OnDecision(const Decision& decision) {
@@ -523,6 +531,7 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
   const Kind kind = decision.subject == Subject::kDirectCall ? kDirect : kByName;
   TaskPtr task;
   Done refused;
+  Status malformed;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Input& input = inputs_[kind];
@@ -532,9 +541,9 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
     found->second.pop_front();
     if (found->second.empty()) input.unagreed.erase(found);
     if (decision.refusal.ok()) {
-      task->agreed = true;
       // The others may be with the NCCL thread already, which reads this without the mutex.
-      if (IsRagged(task->operation)) task->rows = RowsFrom(task->operation, rank_, decision.blobs);
+      if (IsRagged(task->operation)) malformed = RowsFrom(task->operation, decision.blobs, &task->rows);
+      task->agreed = malformed.ok();
       if (kind == kByName) input.to_launch.push_back(task);
     } else {
       refused = task->End(decision.refusal);
@@ -542,6 +551,7 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
     }
   }
   Signal();
+  if (!malformed.ok()) engine_->FailEverywhere(malformed);
   if (!decision.refusal.ok() && task->plan != nullptr) engine_->EndGpuBucket(task->plan);
   if (refused) refused(decision.refusal);
 }
@@ -550,6 +560,7 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
 void DeviceCommunicator::OnSetup(const Decision& decision) {
   std::vector<SetupEntry> entries(decision.blobs.size());
   Status judged = decision.refusal;
+  if (judged.ok()) judged = OfAllRanks(decision.blobs);
   for (size_t rank = 0; rank < entries.size() && judged.ok(); ++rank)
     judged = Decode(decision.blobs[rank], &entries[rank]);
   {

@@ -172,7 +172,8 @@ class DeviceCommunicator {
   static std::string SetupOf(size_t number);
   static Request SetupRequest(size_t number, double timeout_s);
   void OnSetup(const Decision& decision);
-  static std::vector<int64_t> RowsFrom(const Operation& operation, int rank, const std::vector<std::string>& blobs);
+  Status OfAllRanks(const std::vector<std::string>& blobs) const;
+  Status RowsFrom(const Operation& operation, const std::vector<std::string>& blobs, std::vector<int64_t>* rows) const;
 
   // The NCCL thread.
   void RunNcclThread();

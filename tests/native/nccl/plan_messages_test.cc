@@ -171,5 +171,26 @@ TEST_F(GpuPlanMessagesTest, OnlyTheFirstStepCostsMessages) {
   leaving.join();
 }
 
+// A decision that lacks what the ranks have said must not be read.
+TEST_F(GpuPlanMessagesTest, ASetUpWithoutWhatEachRankSaysIsMalformed) {
+  EngineOptions options;
+  options.topology = MakeTopology(0, {"node"});
+  Engine engine(options);
+  DeviceCommunicator devices(&engine, DeviceCommunicatorOptions());
+  Decision decision;
+  decision.subject = Subject::kSetup;
+  decision.name = "the set-up of direct calls";
+  decision.on_gpus = true;
+  devices.OnDecision(decision);
+  const OnGpu<float> buffer(0, std::vector<float>(kCount, 1.0f));
+  Operation operation;
+  operation.collective = Collective::kAllReduce;
+  auto* const memory = reinterpret_cast<std::byte*>(buffer.data());
+  operation.input = {{memory, kCount * sizeof(float)}};
+  operation.output = {{memory, kCount * sizeof(float)}};
+  const auto ticket = devices.Run(std::move(operation), DeviceCall());
+  EXPECT_EQ(ticket.status().code(), Code::kProtocol) << ticket.status().message();
+}
+
 }  // namespace
 }  // namespace tfc::testing
