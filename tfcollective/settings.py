@@ -36,6 +36,7 @@ __all__ = [
     "Variable",
     "environ_snapshot",
     "first_on_path",
+    "foreign_variable",
     "hide_tf_config",
     "identity_variables",
     "markdown_table",
@@ -345,14 +346,22 @@ def environ_snapshot() -> dict[str, str]:
 def first_on_path(directory: str) -> Iterator[None]:
     """While it is open, what is started from here finds programs in ``directory`` before others of their names."""
     before = os.environ.get("PATH")
-    os.environ["PATH"] = os.pathsep.join([directory, *([before] if before else [])])
+    with foreign_variable("PATH", os.pathsep.join([directory, *([before] if before else [])])):
+        yield
+
+
+@contextmanager
+def foreign_variable(name: str, value: str) -> Iterator[None]:
+    """While it is open, this variable of this process's environment, which is not ours, has the value."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["PATH"]
+            del os.environ[name]
         else:
-            os.environ["PATH"] = before
+            os.environ[name] = before
 
 
 def hide_tf_config() -> None:

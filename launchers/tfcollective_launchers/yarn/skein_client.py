@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
+from tfcollective.settings import foreign_variable
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
@@ -32,7 +32,6 @@ _CLOSE_S = 15.0
 _LEAST_BYTES_PER_S = 1 << 20  # of an upload
 _HERE = "file://"
 _TAIL_LINES = 12
-_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 
 
 class SkeinError(LaunchError):
@@ -45,29 +44,13 @@ def import_skein() -> Any:
         with suppress(ImportError):
             # Python 3.12 has no distutils any more, of which skein uses a part; setuptools brings it back.
             import setuptools  # noqa: F401
-        with _no_fork_handlers():
+        # gRPC's handlers of fork start its threads again in a child. A container is an agent, whose children are ranks:
+        # until such a child has become the rank it closes descriptors that these threads use, and they end it.
+        with foreign_variable("GRPC_ENABLE_FORK_SUPPORT", "0"):
             import skein
     except ImportError as error:
         raise ConfigError(f"skein cannot be used ({error}): pip install 'tfcollective[yarn]'") from error
     return skein
-
-
-@contextmanager
-def _no_fork_handlers() -> Iterator[None]:
-    """While it is open, gRPC is imported without its handlers of ``fork``.
-
-    They start gRPC's threads again in a child. A container is an agent, whose children are ranks: until such a child
-    has become the rank, it closes descriptors that these threads use, and they end it with SIGABRT.
-    """
-    before = os.environ.get(_FORK_SUPPORT)
-    os.environ[_FORK_SUPPORT] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_FORK_SUPPORT]
-        else:
-            os.environ[_FORK_SUPPORT] = before
 
 
 def within(seconds: float, what: str, work: Callable[[], _T], cancelled: Callable[[], bool] = lambda: False) -> _T:
