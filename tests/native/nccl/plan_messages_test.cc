@@ -49,27 +49,32 @@ class Rank final : public ControlHandler {
     engine_.Shutdown(kSeconds);
   }
 
-  // Starts all buckets of a step; the tickets.
-  std::vector<uint64_t> StartStep() {
+  // Gives the ticket.
+  Result<uint64_t> Start(size_t bucket, const Done& launched) {
     PlanSpec spec;
     spec.name = spec.signature = "plan";
     spec.num_buckets = kBuckets;
     spec.op = Op::kSum;
+    Operation operation;
+    auto* const memory = reinterpret_cast<std::byte*>(buffers_[bucket]->data());
+    operation.input = {{memory, kCount * sizeof(float)}};
+    operation.output = {{memory, kCount * sizeof(float)}};
+    DeviceCall call;
+    call.by_name = true;
+    call.launched = launched;
+    call.plan = TakeOrDie(engine_.AcquirePlan(spec));
+    call.bucket = bucket;
+    return devices_->Submit(std::move(operation), call);
+  }
+  // Starts all buckets of a step; the tickets.
+  std::vector<uint64_t> StartStep() {
     std::vector<uint64_t> tickets;
-    for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
-      Operation operation;
-      auto* const memory = reinterpret_cast<std::byte*>(buffers_[bucket]->data());
-      operation.input = {{memory, kCount * sizeof(float)}};
-      operation.output = {{memory, kCount * sizeof(float)}};
-      DeviceCall call;
-      call.by_name = true;
-      call.launched = [](const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); };
-      call.plan = TakeOrDie(engine_.AcquirePlan(spec));
-      call.bucket = bucket;
-      tickets.push_back(TakeOrDie(devices_->Submit(std::move(operation), call)));
-    }
+    for (size_t bucket = 0; bucket < kBuckets; ++bucket)
+      tickets.push_back(
+          TakeOrDie(Start(bucket, [](const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); })));
     return tickets;
   }
+  Status Wait(uint64_t ticket) { return devices_->Wait(ticket, kSeconds); }
   void Finish(const std::vector<uint64_t>& tickets) {
     for (const uint64_t ticket : tickets) {
       const Status status = devices_->Wait(ticket, kSeconds);
@@ -129,14 +134,24 @@ class Rank final : public ControlHandler {
 
 class GpuPlanMessagesTest : public GpuTest {};
 
-TEST_F(GpuPlanMessagesTest, OnlyTheFirstStepCostsMessages) {
+// Both ranks, connected.
+struct TwoRanks {
+  TwoRanks() {
+    std::thread connecting([this] { EXPECT_TRUE(root->Connect().ok()); });
+    EXPECT_TRUE(other->Connect().ok());
+    connecting.join();
+  }
+
   TcpListener at_root = TakeOrDie(TcpListener::Create("127.0.0.1"));
   const SocketAddress address = at_root.address();
-  Rank root(0, address, std::move(at_root));
-  Rank other(1, address, TakeOrDie(TcpListener::Create("127.0.0.1")));
-  std::thread connecting([&] { EXPECT_TRUE(root.Connect().ok()); });
-  EXPECT_TRUE(other.Connect().ok());
-  connecting.join();
+  const std::unique_ptr<Rank> root = std::make_unique<Rank>(0, address, std::move(at_root));
+  const std::unique_ptr<Rank> other = std::make_unique<Rank>(1, address, TakeOrDie(TcpListener::Create("127.0.0.1")));
+};
+
+TEST_F(GpuPlanMessagesTest, OnlyTheFirstStepCostsMessages) {
+  const TwoRanks ranks;
+  Rank& root = *ranks.root;
+  Rank& other = *ranks.other;
   const auto step = [&] {
     const std::vector<uint64_t> at_root_now = root.StartStep(), at_other_now = other.StartStep();
     root.Finish(at_root_now);
@@ -167,6 +182,27 @@ TEST_F(GpuPlanMessagesTest, OnlyTheFirstStepCostsMessages) {
   EXPECT_EQ(root.counts(),
             (Counts{{Message::kRequest, 6}, {Message::kDecision, 3}, {Message::kForget, 2}, {Message::kFreed, 1}}));
   std::thread leaving([&] { other.Leave(); });
+  root.Leave();
+  leaving.join();
+}
+
+// The ranks have agreed on the plan. The one that leaves then has not come to the set-up of its queue, and never will.
+TEST_F(GpuPlanMessagesTest, ARankThatLeavesBeforeThePlansFirstBucketIsNotWaitedFor) {
+  const TwoRanks ranks;
+  Rank& root = *ranks.root;
+  Rank& other = *ranks.other;
+  const Done any = [](const Status&) {};
+  TakeOrDie(root.Start(1, any));  // each waits for its turn, behind bucket 0
+  TakeOrDie(other.Start(1, any));
+  root.WaitFor(Message::kDecision);
+  other.WaitFor(Message::kDecision);
+  std::thread leaving([&] { other.Leave(); });
+  root.WaitFor(Message::kLeft);
+  root.Settle();
+  const auto ticket = root.Start(0, any);
+  const Status status = ticket.ok() ? root.Wait(ticket.value()) : ticket.status();
+  EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+  EXPECT_EQ(status.peer(), 1);
   root.Leave();
   leaving.join();
 }
