@@ -60,6 +60,10 @@ Status DeviceCommunicator::MayWait() const {
   return Status(Code::kFailedPrecondition, "a callback must not wait for an operation on GPUs");
 }
 
+// With the mutex. Both may have come since the call was admitted: `broken_` on all ranks, and a shutdown, after which
+// no thread launches anything or calls back.
+Status DeviceCommunicator::StillUsable() const { return leaving_ ? HasLeft() : broken_; }
+
 Status DeviceCommunicator::HasLeft() {
   return Status(Code::kFailedPrecondition, "the communicator has been shut down");
 }
@@ -239,7 +243,7 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operati
   {
     // Under the lock: what ends the use of GPUs, or a departure, after this point finds the task.
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!broken_.ok()) return broken_;  // meanwhile, on all ranks
+    TFC_RETURN_IF_ERROR(StillUsable());
     TFC_RETURN_IF_ERROR(engine_->NobodyLeft(operation->Title()));
     task->operation = std::move(*operation);
     AddOpen(task, kind);
@@ -254,7 +258,7 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::BeginBucket(Operation* o
                                                                     const TaskPtr& task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!broken_.ok()) return broken_;
+    TFC_RETURN_IF_ERROR(StillUsable());
     task->operation = std::move(*operation);
     task->awaits_turn = true;
     AddOpen(task, kBucket);
@@ -387,6 +391,7 @@ Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const
   task->operation = std::move(operation);
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return HasLeft();
     task->ticket = ++tickets_ * kKinds + kByName;
   }
   host_staging_->Start(task, why);

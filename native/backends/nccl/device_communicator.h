@@ -147,6 +147,7 @@ class DeviceCommunicator {
   Status FindNccl();
   Status StartNcclThread();
   static Status HasLeft();
+  Status StillUsable() const;
   static Status AnotherOpens();
   bool NcclThreadEnds(Deadline end);
   void LeaveBehind();

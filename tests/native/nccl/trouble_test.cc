@@ -284,6 +284,22 @@ TEST_F(GpuTroubleTest, WhoLeavesIsNotWaitedFor) {
   });
 }
 
+// The call has found the communicator at work, and hands its operation over when that has left.
+TEST_F(GpuTroubleTest, ACallThatIsOvertakenByAShutdownIsRefused) {
+  RunGpuWorld(1, [](GpuRank& self) {
+    OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
+    standin_set("hang:cuEventRecord", 1);
+    Launched launched;
+    int code = TFC_OK;
+    std::thread caller([&] { SubmitByName(self, "x", buffer, 4, &launched, &code); });
+    while (standin_calls("cuEventCreate") < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(tfc_communicator_shutdown(self.communicator, 20, nullptr), TFC_OK);
+    standin_set("hang:cuEventRecord", 0);
+    caller.join();
+    EXPECT_EQ(code, TFC_FAILED_PRECONDITION) << "no thread is left that could launch it and call back";
+  });
+}
+
 TEST_F(GpuTroubleTest, RankZeroLeavingEndsTheOthers) {
   RunGpuWorld(2, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
