@@ -566,9 +566,8 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel
       std::optional<Pending> run;
       {
         const MutexLock lock(mutex_);
-        run = plan->order().Next();
+        run = plan->Next();
         if (!run) return;
-        --plan->waiting;
         if (Is(kJoining)) failure_.events().Notify();
       }
       const Status status = RunWatched(run->operation, resources, run->deadline, channel);
@@ -581,10 +580,7 @@ void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel
 // Under the mutex: threads that start buckets at the same time must not change their order.
 void Engine::LaunchBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
   const MutexLock lock(mutex_);
-  while (const auto run = plan->order().Next()) {
-    --plan->waiting;
-    run->launch(plan, plan_channel);
-  }
+  while (const auto run = plan->Next()) run->launch(plan, plan_channel);
 }
 
 void Engine::WatchGpu(const Operation& operation, uint32_t channel, uint64_t sequence) {

@@ -306,19 +306,25 @@ void Engine::TickNegotiation(Deadline::Clock::time_point now) {
   for (const std::string& text : table_.Stalled(now, options_.stall_warning_s)) options_.log.Warning(text);
 }
 
-// The operation that waits longest: its deadline, and the error that it will get.
+// The operation that waits longest: its deadline, and the error that it will get. Behind a bucket that runs it is that
+// one's deadline first: its end says whom the plan waits for.
 std::optional<std::pair<Deadline, std::string>> Engine::OldestPending() const {
   std::optional<std::pair<Deadline, std::string>> oldest;
-  const auto consider = [&oldest](const Pending& pending, const std::string& why) {
-    if (!oldest || pending.deadline.when() < oldest->first.when())
-      oldest.emplace(pending.deadline, pending.operation.Title() + " timed out: " + why);
+  const auto consider = [&oldest](const Pending& pending, Deadline deadline, const std::string& why) {
+    if (!oldest || deadline.when() < oldest->first.when())
+      oldest.emplace(deadline, pending.operation.Title() + " timed out: " + why);
   };
   const MutexLock lock(mutex_);
-  for (const auto& [name, queue] : pending_) consider(queue.front(), "rank 0 has not decided about it");
-  for (const auto& [name, plan] : plans_)
+  for (const auto& [name, queue] : pending_)
+    consider(queue.front(), queue.front().deadline, "rank 0 has not decided about it");
+  for (const auto& [name, plan] : plans_) {
+    const bool runs = plan->unfinished > plan->waiting;
+    const std::string why = runs ? "a bucket of its plan has not ended on this rank"
+                                 : "it waits for bucket " + std::to_string(plan->order().cursor()) +
+                                       " of its plan, which this rank has not started";
     for (const Pending* run : plan->order().Waiting())
-      consider(*run, "it waits for bucket " + std::to_string(plan->order().cursor()) +
-                         " of its plan, which this rank has not started");
+      consider(*run, runs ? Deadline::At(std::max(run->deadline.when(), plan->begun.when())) : run->deadline, why);
+  }
   return oldest;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/deadline.h"
 #include "executor/bucket_order.h"
 #include "executor/engine.h"
 
@@ -18,6 +19,14 @@ class Plan {
 
   const PlanSpec& spec() const { return spec_; }
   BucketOrder<Pending>& order() { return order_; }
+  // The run whose turn it is, if it has been started: it begins.
+  std::optional<Pending> Next() {
+    std::optional<Pending> run = order_.Next();
+    if (!run) return run;
+    --waiting;
+    begun = run->deadline;
+    return run;
+  }
 
   // The next run asks the ranks to agree again, as the first one did.
   void StartAnew() {
@@ -26,12 +35,13 @@ class Plan {
     forgotten = false;
   }
 
-  std::optional<bool> on_gpus;      // where the buckets lie, once one has been started; it stays so
-  bool asked = false;               // the ranks are being asked to agree
-  std::optional<uint32_t> channel;  // once they have; may be kNoPlanChannel
-  size_t waiting = 0;               // runs in order()
-  size_t unfinished = 0;            // runs that were started and are not done
-  bool forgotten = false;           // to be dropped between two steps, once no run is unfinished
+  std::optional<bool> on_gpus;        // where the buckets lie, once one has been started; it stays so
+  bool asked = false;                 // the ranks are being asked to agree
+  std::optional<uint32_t> channel;    // once they have; may be kNoPlanChannel
+  size_t waiting = 0;                 // runs in order()
+  size_t unfinished = 0;              // runs that were started and are not done
+  Deadline begun = Deadline::At({});  // that of the run that has begun last
+  bool forgotten = false;             // to be dropped between two steps, once no run is unfinished
 
  private:
   const PlanSpec spec_;

@@ -307,6 +307,50 @@ TEST(TroubleTest, RankZeroNamesThoseWhoDidNotConnect) {
   tfc_listener_destroy(b.listener);
 }
 
+// A bucket that was started early waits behind the one that the other rank does not come to: it is not this rank that
+// the step waits for.
+TEST(TroubleTest, ABucketBehindOneThatRunsDoesNotBlameItsOwnRank) {
+  std::atomic<bool> over{false};
+  RunWorld(WorldOptions(), [&over](int rank, tfc_communicator* communicator) {
+    tfc_plan_options plan_options{};
+    plan_options.struct_size = sizeof(plan_options);
+    plan_options.name = plan_options.signature = "two";
+    plan_options.num_buckets = 2;
+    plan_options.op = TFC_SUM;
+    plan_options.prescale = plan_options.postscale = 1.0;
+    plan_options.timeout_s = 3;
+    tfc_plan* plan = nullptr;
+    ASSERT_EQ(tfc_plan_acquire(communicator, &plan_options, &plan, nullptr), TFC_OK);
+    const std::unique_ptr<tfc_plan, decltype(&tfc_plan_release)> owner(plan, &tfc_plan_release);
+    std::vector<std::vector<float>> values(2, std::vector<float>(3, 1));
+    const auto start = [&](size_t bucket, std::promise<CallResult>* ended) {
+      const tfc_span span{values[bucket].data(), values[bucket].data(), 3};
+      const auto end = [](void* promise, const tfc_error* error) {
+        static_cast<std::promise<CallResult>*>(promise)->set_value(
+            error == nullptr ? CallResult{} : CallResult{error->code, error->peer, error->message});
+      };
+      ASSERT_EQ(tfc_plan_start(plan, static_cast<int32_t>(bucket), TFC_FLOAT32, &span, 1, end, ended, nullptr), TFC_OK);
+    };
+    std::promise<CallResult> agreed[2];
+    for (size_t bucket = 0; bucket < 2; ++bucket) start(bucket, &agreed[bucket]);
+    for (auto& one : agreed) ASSERT_EQ(one.get_future().get().code, TFC_OK);
+    if (rank == 1) {
+      while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // alive, and elsewhere
+      return;
+    }
+    std::promise<CallResult> ended[2];
+    start(1, &ended[1]);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2600));  // the limit of the other one passes well after this
+    start(0, &ended[0]);
+    for (auto& one : ended) {
+      const CallResult result = one.get_future().get();
+      EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
+      EXPECT_EQ(result.peer, 1) << result.message;
+    }
+    over = true;
+  });
+}
+
 TEST(TroubleTest, ABucketStartedAfterARankHasLeftEndsAtOnce) {
   for (const int32_t transport : {TFC_TRANSPORT_AUTO, TFC_TRANSPORT_TCP}) {
     WorldOptions options;
