@@ -1,12 +1,15 @@
 // Where a thread sleeps until another thread of the process has done what it waits for.
 //
-// Who sleeps where, on processors (backends/nccl has waits of its own):
+// Who sleeps where:
 // - A caller of a collective, a join, the set-up or a shutdown, and an operation that has failed and waits for the
 //   decision: in the EventCount of the communicator's FirstFailure, so a failure wakes them all.
 // - A caller whose operation runs on its own thread in shared memory: on its doorbell there (Arena), which an interrupt
 //   of the arena rings, too.
 // - The progress thread: in the poll of the transport or on its doorbell in the arena; in an EventCount of its own when
 //   it has neither.
+// - A caller of an operation on GPUs, and the thread that makes NCCL's calls: in the EventCount of the
+//   DeviceCommunicator, which a failure notifies, too. CUDA and NCCL notify of nothing: that thread looks at what is
+//   under way at intervals.
 // - The monitor: in epoll. The caller that starts the control connections waits for it in their EventCount.
 #ifndef TFCOLLECTIVE_BASE_EVENT_COUNT_H_
 #define TFCOLLECTIVE_BASE_EVENT_COUNT_H_

@@ -28,6 +28,7 @@
 #define TFC_REQUIRES(...) TFC_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define TFC_EXCLUDES(...) TFC_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define TFC_ACQUIRE(...) TFC_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define TFC_TRY_ACQUIRE(...) TFC_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define TFC_RELEASE(...) TFC_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define TFC_ASSERT_CAPABILITY(capability) TFC_THREAD_ANNOTATION(assert_capability(capability))
 #define TFC_RETURN_CAPABILITY(capability) TFC_THREAD_ANNOTATION(lock_returned(capability))
@@ -63,11 +64,13 @@ class TFC_CAPABILITY("mutex") OwnedMutex {
   std::atomic<std::thread::id> holder_{};
 };
 
-// Holds a Mutex or an OwnedMutex as long as it lives, but for the time between unlock and lock.
+// Holds a mutex as long as it lives, but for the time between unlock and lock.
 template <typename AnyMutex>
 class TFC_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(AnyMutex& mutex) TFC_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  // The caller has locked it.
+  MutexLock(AnyMutex& mutex, std::adopt_lock_t) TFC_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() TFC_RELEASE() {
     if (held_) mutex_.unlock();
   }
@@ -112,6 +115,28 @@ class CondVar {
 
  private:
   std::condition_variable changed_;
+};
+
+// Its holder may be in a call that never returns: threads that want it too give up at a deadline.
+class TFC_CAPABILITY("mutex") TimedMutex {
+ public:
+  bool TryLockUntil(Deadline deadline) TFC_TRY_ACQUIRE(true) {
+    const MutexLock lock(mutex_);
+    if (!unlocked_.WaitUntil(mutex_, deadline, [this]() TFC_REQUIRES(mutex_) { return !held_; })) return false;
+    held_ = true;
+    return true;
+  }
+  void lock() TFC_ACQUIRE() { TryLockUntil(Deadline::Never()); }
+  void unlock() TFC_RELEASE() {
+    const MutexLock lock(mutex_);  // notified under it: the next holder may destroy this
+    held_ = false;
+    unlocked_.NotifyOne();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar unlocked_;
+  bool held_ TFC_GUARDED_BY(mutex_) = false;
 };
 
 // "I am the thread that ...": TFC_GUARDED_BY(a role) is of fields that one thread alone touches, without a lock. Costs

@@ -35,15 +35,18 @@ std::string RowsBlob(const Operation& operation, int size) {
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options)
-    : engine_(engine), options_(std::move(options)), rank_(engine->topology().rank), size_(engine->topology().size) {
+    : engine_(engine),
+      options_(std::move(options)),
+      rank_(engine->topology().rank),
+      size_(engine->topology().size),
+      host_staging_(std::make_unique<HostStagingBackend>(engine_, options_.log, [this] { Signal(); })) {
   for (size_t number = 0; number < kQueues; ++number) queues_[number].number = number;
-  host_staging_ = std::make_unique<HostStagingBackend>(engine_, options_.log, [this] { Signal(); });
 }
 
 DeviceCommunicator::~DeviceCommunicator() { Shutdown(0); }
 
 Status DeviceCommunicator::Configure(DeviceOptions options) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (used_) return Status(Code::kFailedPrecondition, "GPUs are in use already: configure them before the first use");
   devices_ = std::move(options);
   return Status::Ok();
@@ -51,7 +54,7 @@ Status DeviceCommunicator::Configure(DeviceOptions options) {
 
 Status DeviceCommunicator::Admit() const {
   if (engine_->failure().failed()) return engine_->failure().Get();
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return leaving_ ? HasLeft() : Status::Ok();
 }
 
@@ -69,71 +72,71 @@ Status DeviceCommunicator::HasLeft() {
 }
 
 void DeviceCommunicator::Signal() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);  // no thread is between looking and sleeping
-    signals_.fetch_add(1, std::memory_order_release);
-  }
-  changed_.notify_all();
+  signals_.fetch_add(1, std::memory_order_release);
+  changed_.Notify();
 }
 
-Status DeviceCommunicator::WaitUntil(Deadline deadline, const std::string& what,
-                                     const std::function<bool()>& predicate) {
+Status DeviceCommunicator::WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& holds) {
   using Clock = Deadline::Clock;
+  bool held = false;
+  const auto over = [&] { return (held = held || holds()) || engine_->failure().failed(); };
   const auto spin_until = Clock::now() + std::chrono::microseconds(options_.spin_us);
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!predicate()) {
-    if (engine_->failure().failed()) return engine_->failure().Get();
-    const uint64_t seen = signals_.load(std::memory_order_acquire);
-    if (options_.spin_us > 0 && Clock::now() < spin_until) {
-      lock.unlock();
-      while (signals_.load(std::memory_order_acquire) == seen && Clock::now() < spin_until) {
-      }
-      lock.lock();
-      continue;
+  for (uint64_t seen = signals_.load(std::memory_order_acquire); Clock::now() < spin_until && !over();) {
+    while (signals_.load(std::memory_order_acquire) == seen && Clock::now() < spin_until) {
     }
-    if (deadline.Passed()) return Status(Code::kDeadlineExceeded, what);
-    changed_.wait_until(lock, deadline.when(), [&] { return signals_.load(std::memory_order_relaxed) != seen; });
+    seen = signals_.load(std::memory_order_acquire);
   }
-  return Status::Ok();
+  const bool in_time = changed_.WaitUntil(deadline, over);
+  if (held) return Status::Ok();
+  return in_time ? engine_->failure().Get() : Status(Code::kDeadlineExceeded, what);
 }
 
-Status DeviceCommunicator::LoadDriver() {
-  if (cuda_ != nullptr) return Status::Ok();
-  auto cuda = LoadCuda(devices_);
+DeviceOptions DeviceCommunicator::devices() const {
+  const MutexLock lock(mutex_);
+  return devices_;
+}
+
+DeviceCommunicator::Opened DeviceCommunicator::opened() const {
+  const MutexLock lock(mutex_);
+  return opened_;
+}
+
+Result<DeviceCommunicator::CudaPtr> DeviceCommunicator::LoadDriver() {
+  if (CudaPtr cuda = opened().cuda) return cuda;
+  auto cuda = LoadCuda(devices());
   if (!cuda.ok()) return cuda.status();
-  std::lock_guard<std::mutex> lock(mutex_);
-  cuda_ = cuda.Take();
-  return Status::Ok();
+  const MutexLock lock(mutex_);
+  return opened_.cuda = cuda.Take();
 }
 
-Status DeviceCommunicator::OpenGpu(int device) {
-  if (gpu_ != nullptr) {
-    if (device == gpu_->info().ordinal) return Status::Ok();
+Result<DeviceCommunicator::GpuPtr> DeviceCommunicator::OpenGpu(const CudaPtr& cuda, int device) {
+  if (GpuPtr gpu = opened().gpu) {
+    if (device == gpu->info().ordinal) return gpu;
     return Status(Code::kInvalidArgument, "it is on GPU " + std::to_string(device) + ", but rank " +
-                                              std::to_string(rank_) + " works on " + gpu_->Title());
+                                              std::to_string(rank_) + " works on " + gpu->Title());
   }
-  auto gpu = Gpu::Open(cuda_, device);
+  auto gpu = Gpu::Open(cuda, device);
   if (!gpu.ok()) return gpu.status();
-  std::lock_guard<std::mutex> lock(mutex_);
-  gpu_ = gpu.Take();
-  return Status::Ok();
+  const MutexLock lock(mutex_);
+  return opened_.gpu = gpu.Take();
 }
 
 Status DeviceCommunicator::FindNccl() {
-  if (nccl_ != nullptr) return Status::Ok();
-  auto nccl = LoadNccl(devices_);
+  if (opened().nccl != nullptr) return Status::Ok();
+  auto nccl = LoadNccl(devices());
   if (!nccl.ok()) return nccl.status();
-  std::lock_guard<std::mutex> lock(mutex_);
-  nccl_ = nccl.Take();
+  const MutexLock lock(mutex_);
+  opened_.nccl = nccl.Take();
   return Status::Ok();
 }
 
 // The first piece says where; the others must be there too.
-Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const DeviceCall& call) const {
+Result<int> DeviceCommunicator::DeviceOf(const CudaApi& cuda, const Operation& operation,
+                                         const DeviceCall& call) const {
   int device = call.device;
   const auto look = [&](const void* memory, size_t bytes, const char* what) -> Status {
     if (bytes == 0 || memory == nullptr) return Status::Ok();
-    auto found = GpuOfPointer(*cuda_, memory);
+    auto found = GpuOfPointer(cuda, memory);
     if (!found.ok()) return found.status().WithContext(operation.Title() + ": " + what);
     if (device < 0) device = found.value();
     if (found.value() == device) return Status::Ok();
@@ -143,27 +146,30 @@ Result<int> DeviceCommunicator::DeviceOf(const Operation& operation, const Devic
   for (const ConstSpan& piece : operation.input) TFC_RETURN_IF_ERROR(look(piece.data, piece.size, "an input"));
   for (const MutableSpan& piece : operation.output) TFC_RETURN_IF_ERROR(look(piece.data, piece.size, "an output"));
   if (device >= 0) return device;
-  return gpu_ == nullptr ? 0 : gpu_->info().ordinal;
+  const GpuPtr gpu = opened().gpu;
+  return gpu == nullptr ? 0 : gpu->info().ordinal;
 }
 
-Status DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call, Kind kind) {
-  const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
-  if (!opening.passed()) return AnotherOpens();
+Result<DeviceCommunicator::GpuPtr> DeviceCommunicator::Open(const Operation& operation, const DeviceCall& call,
+                                                            Kind kind) {
+  if (!opening_.TryLockUntil(Deadline::After(options_.op_timeout_s))) return AnotherOpens();
+  const MutexLock opening(opening_, std::adopt_lock);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!broken_.ok()) return broken_;
     used_ = true;
   }
-  const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, kind);
-  const auto device = DeviceOf(operation, call);
+  const auto driver = LoadDriver();
+  if (!driver.ok()) return Unable(driver.status(), kind);
+  const auto device = DeviceOf(*driver.value(), operation, call);
   if (!device.ok()) return Misplaced(device.status());
   const Status found = FindNccl();
   if (!found.ok()) return Unable(found, kind);
-  const bool first = gpu_ == nullptr;
-  const Status opened = OpenGpu(device.value());
-  if (!opened.ok()) return first ? Unable(opened, kind) : Misplaced(opened.WithContext(operation.Title()));
-  return StartNcclThread();
+  const bool first = opened().gpu == nullptr;
+  const auto gpu = OpenGpu(driver.value(), device.value());
+  if (!gpu.ok()) return first ? Unable(gpu.status(), kind) : Misplaced(gpu.status().WithContext(operation.Title()));
+  TFC_RETURN_IF_ERROR(StartNcclThread());
+  return gpu;
 }
 
 // The other ranks have launched the operation, or wait for this one: nothing but the end gets them out of it.
@@ -178,9 +184,12 @@ Status DeviceCommunicator::StartNcclThread() {
   if (engine_->failure().failed()) return engine_->failure().Get();
   Status status;
   {
-    std::lock_guard<std::mutex> lock(mutex_);  // Shutdown finds it here, or it is not started
+    const MutexLock lock(mutex_);  // Shutdown finds it here, or it is not started
     if (nccl_thread_.joinable()) return Status::Ok();
     if (leaving_) return HasLeft();
+    nccl_role_.AssertHeld();  // no thread has it yet
+    nccl_ = opened_.nccl;
+    gpu_ = opened_.gpu;
     auto thread = StartThread("tfc-nccl", [this] { RunNcclThread(); });
     status = thread.status();
     if (thread.ok()) nccl_thread_ = thread.Take();
@@ -201,7 +210,7 @@ Status DeviceCommunicator::Unable(const Status& why, Kind kind) {
                                  " (hosts with GPUs and hosts without cannot mix in one collective)",
                              rank_, why.sys_errno());
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!broken_.ok()) return broken_;
     broken_ = request.objection;
   }
@@ -210,16 +219,17 @@ Status DeviceCommunicator::Unable(const Status& why, Kind kind) {
   return objection;
 }
 
-Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation& operation, const DeviceCall& call) {
-  const Gpu::Current current(*gpu_);
-  auto task = std::make_shared<Task>(gpu_);
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const GpuPtr& gpu, const Operation& operation,
+                                                                 const DeviceCall& call) const {
+  const Gpu::Current current(*gpu);
+  auto task = std::make_shared<Task>(gpu);
   for (CUevent* event : {&task->before, &task->after}) {
-    auto taken = gpu_->TakeEvent();
+    auto taken = gpu->TakeEvent();
     if (!taken.ok()) return taken.status();
     *event = taken.Take();
   }
   TFC_RETURN_IF_ERROR(
-      gpu_->Check(gpu_->api().cuEventRecord(task->before, call.stream), operation.Title() + ": cuEventRecord"));
+      gpu->Check(gpu->api().cuEventRecord(task->before, call.stream), operation.Title() + ": cuEventRecord"));
   task->began = Deadline::Clock::now();
   task->deadline = Deadline::After(operation.timeout_s, task->began);
   task->launched = call.launched;
@@ -227,29 +237,31 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::MakeTask(const Operation
   return task;
 }
 
-// Takes the operation's memory over where it succeeds.
-Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const DeviceCall& call, Kind kind) {
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Prepare(Operation* operation, const DeviceCall& call,
+                                                                Kind kind) {
   TFC_RETURN_IF_ERROR(operation->Check(size_));
   TFC_RETURN_IF_ERROR(Admit());
   if (operation->collective == Collective::kAllReduce || operation->collective == Collective::kReduceScatter)
     if (const auto possible = ReductionOf(*operation, size_); !possible.ok()) return possible.status();
-  TFC_RETURN_IF_ERROR(Open(*operation, call, kind));
+  const auto gpu = Open(*operation, call, kind);
+  if (!gpu.ok()) return gpu.status();
   if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
-  auto made = MakeTask(*operation, call);
-  if (!made.ok()) return made.status();
-  const TaskPtr task = made.Take();
-  if (kind == kBucket) return BeginBucket(operation, call, task);
-  const std::string name = call.by_name ? operation->name : std::to_string(++direct_sequence_);
+  return MakeTask(gpu.value(), *operation, call);
+}
+
+// Takes the operation's memory over where it succeeds.
+Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const TaskPtr& task, Kind kind,
+                                                              std::string name) {
   {
     // Under the lock: what ends the use of GPUs, or a departure, after this point finds the task.
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(StillUsable());
     TFC_RETURN_IF_ERROR(engine_->NobodyLeft(operation->Title()));
     task->operation = std::move(*operation);
     AddOpen(task, kind);
     Expect(name, task, kind);
   }
-  Ask(RequestFor(*task, call.by_name ? Subject::kOperation : Subject::kDirectCall, name));
+  Ask(RequestFor(*task, kind == kByName ? Subject::kOperation : Subject::kDirectCall, std::move(name)));
   return task;
 }
 
@@ -257,7 +269,7 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operati
 Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::BeginBucket(Operation* operation, const DeviceCall& call,
                                                                     const TaskPtr& task) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(StillUsable());
     task->operation = std::move(*operation);
     task->awaits_turn = true;
@@ -267,7 +279,7 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::BeginBucket(Operation* o
       call.plan, call.bucket, task->operation,
       [this, task](const std::shared_ptr<Plan>& plan, uint32_t channel) { LaunchBucket(task, plan, channel); });
   if (started.ok()) return task;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   // Given up, or on its way through the host, meanwhile: its callback hears of that.
   if (open_[kBucket].tasks.erase(task->ticket) == 0) return task;
   *operation = std::move(task->operation);
@@ -278,8 +290,8 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::BeginBucket(Operation* o
 void DeviceCommunicator::LaunchBucket(const TaskPtr& task, const std::shared_ptr<Plan>& plan, uint32_t channel) {
   const bool by_name = channel == kNoPlanChannel;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (task->ended || !broken_.ok()) return;  // given up, or goes through the host
+    const MutexLock lock(mutex_);
+    if (!broken_.ok() || task->ended) return;  // goes through the host, whose lock guards it then, or given up
     task->plan = plan;
     task->awaits_turn = false;
     task->channel = channel;
@@ -296,7 +308,6 @@ void DeviceCommunicator::LaunchBucket(const TaskPtr& task, const std::shared_ptr
   if (by_name) Ask(RequestFor(*task, Subject::kOperation, task->operation.name));
 }
 
-// With the mutex, as the next two.
 void DeviceCommunicator::AddOpen(const TaskPtr& task, Kind kind) {
   task->ticket = ++tickets_ * kKinds + kind;
   open_[kind].tasks.emplace(task->ticket, task);
@@ -314,8 +325,10 @@ void DeviceCommunicator::Want(size_t number, const Task& task) {
 
 Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
   TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kThreadGraceSeconds),
-                                task->operation.Title() + ": the ranks have not come to it",
-                                [&] { return task->agreed; }));
+                                task->operation.Title() + ": the ranks have not come to it", [&] {
+                                  const MutexLock lock(mutex_);
+                                  return task->agreed;
+                                }));
   Operation& operation = task->operation;
   int64_t rows = 0;
   for (const int64_t count : task->rows) rows += count;
@@ -326,7 +339,7 @@ Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
     return Status::Ok();
   }
   const Status none(Code::kResourceExhausted, operation.Title() + ": rank " + std::to_string(rank_) + ", " +
-                                                  gpu_->Title() + " has no " + std::to_string(bytes) +
+                                                  task->gpu->Title() + " has no " + std::to_string(bytes) +
                                                   " bytes for the result");
   engine_->FailEverywhere(none);
   return engine_->failure().Get();
@@ -334,21 +347,24 @@ Status DeviceCommunicator::AllocateResult(const TaskPtr& task) {
 
 Result<uint64_t> DeviceCommunicator::Run(Operation operation, const DeviceCall& call) {
   TFC_RETURN_IF_ERROR(MayWait());
-  std::lock_guard<OwnedMutex> direct(direct_mutex_);
-  auto begun = Begin(&operation, call, kDirect);
+  const MutexLock direct(direct_mutex_);
+  const auto prepared = Prepare(&operation, call, kDirect);
+  if (!prepared.ok()) return prepared.status();
+  auto begun = Begin(&operation, prepared.value(), kDirect, std::to_string(++direct_sequence_));
   if (!begun.ok()) return begun.status();
   const TaskPtr task = begun.Take();
   if (IsRagged(task->operation)) TFC_RETURN_IF_ERROR(AllocateResult(task));
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     inputs_[kDirect].to_launch.push_back(task);
   }
   Signal();
   TFC_RETURN_IF_ERROR(WaitUntil(Deadline::After(task->deadline.Left() + kThreadGraceSeconds),
-                                task->operation.Title() + " was not launched", [&] { return task->ended; }));
-  if (!task->outcome.ok()) return task->outcome;
-  const Gpu::Current current(*gpu_);
-  TFC_RETURN_IF_ERROR(gpu_->Check(gpu_->api().cuStreamWaitEvent(call.stream, task->after, 0), "cuStreamWaitEvent"));
+                                task->operation.Title() + " was not launched", [&] {
+                                  const MutexLock lock(mutex_);
+                                  return task->ended;
+                                }));
+  TFC_RETURN_IF_ERROR(LetWait(call.stream, task));
   return task->ticket;
 }
 
@@ -358,7 +374,10 @@ Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCal
     return Status(Code::kInvalidArgument, "an operation that is matched by name needs a name");
   if (IsRagged(operation))
     return Status(Code::kUnimplemented, operation.Title() + " on GPUs cannot be matched by name");
-  auto begun = Begin(&operation, call, call.plan == nullptr ? kByName : kBucket);
+  auto begun = Prepare(&operation, call, call.plan == nullptr ? kByName : kBucket);
+  if (begun.ok())
+    begun = call.plan == nullptr ? Begin(&operation, begun.value(), kByName, operation.name)
+                                 : BeginBucket(&operation, call, begun.value());
   if (begun.ok()) {
     Signal();
     return begun.value()->ticket;
@@ -369,28 +388,31 @@ Result<uint64_t> DeviceCommunicator::Submit(Operation operation, const DeviceCal
 
 // All ranks come to the same answer, if not at the same time.
 bool DeviceCommunicator::WithoutNccl() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return broken_.code() == Code::kUnimplemented;
 }
 
 Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const DeviceCall& call, const Status& why) {
+  GpuPtr gpu;
   {
-    const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
-    if (!opening.passed()) return AnotherOpens();
-    if (!LoadDriver().ok()) return why;
-    const auto device = DeviceOf(operation, call);
+    if (!opening_.TryLockUntil(Deadline::After(options_.op_timeout_s))) return AnotherOpens();
+    const MutexLock opening(opening_, std::adopt_lock);
+    const auto driver = LoadDriver();
+    if (!driver.ok()) return why;
+    const auto device = DeviceOf(*driver.value(), operation, call);
     if (!device.ok()) return Misplaced(device.status());
-    const Status opened = OpenGpu(device.value());
-    if (!opened.ok()) return Misplaced(opened.WithContext(operation.Title()));
+    const auto opened = OpenGpu(driver.value(), device.value());
+    if (!opened.ok()) return Misplaced(opened.status().WithContext(operation.Title()));
     TFC_RETURN_IF_ERROR(StartNcclThread());
+    gpu = opened.value();
   }
   if (operation.timeout_s <= 0) operation.timeout_s = options_.op_timeout_s;
-  auto made = MakeTask(operation, call);
+  auto made = MakeTask(gpu, operation, call);
   if (!made.ok()) return made.status();
   const TaskPtr task = made.Take();
   task->operation = std::move(operation);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (leaving_) return HasLeft();
     task->ticket = ++tickets_ * kKinds + kByName;
   }
@@ -399,7 +421,7 @@ Result<uint64_t> DeviceCommunicator::StageThroughHost(Operation operation, const
 }
 
 DeviceCommunicator::TaskPtr DeviceCommunicator::FindOpen(uint64_t ticket) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto& open = open_[KindOf(ticket)].tasks;
   const auto found = open.find(ticket);
   return found == open.end() ? nullptr : found->second;
@@ -409,63 +431,66 @@ Status DeviceCommunicator::Join(uint64_t ticket, CUstream stream) {
   if (const auto joined = host_staging_->Join(ticket, stream)) return *joined;
   const TaskPtr task = FindOpen(ticket);
   if (task == nullptr) {  // complete, or lost
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const OpenTasks& open = open_[KindOf(ticket)];
     return ticket >= open.lost_from ? open.lost : Status::Ok();
   }
+  return LetWait(stream, task);
+}
+
+// Makes the caller's stream wait for an operation that has been launched.
+Status DeviceCommunicator::LetWait(CUstream stream, const TaskPtr& task) const {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!task->ended) return Status(Code::kFailedPrecondition, task->operation.Title() + " has not been launched yet");
     if (!task->outcome.ok()) return task->outcome;
   }
-  const Gpu::Current current(*gpu_);
-  return gpu_->Check(gpu_->api().cuStreamWaitEvent(stream, task->after, 0), "cuStreamWaitEvent");
+  const Gpu::Current current(*task->gpu);
+  return task->gpu->Check(task->gpu->api().cuStreamWaitEvent(stream, task->after, 0), "cuStreamWaitEvent");
 }
 
 Status DeviceCommunicator::Wait(uint64_t ticket, double timeout_s) {
   TFC_RETURN_IF_ERROR(MayWait());
-  const OpenTasks& open = open_[KindOf(ticket)];
   const double seconds = timeout_s > 0 ? timeout_s : options_.op_timeout_s;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     ++waiters_;
   }
   Signal();  // the NCCL thread looks more often while a thread waits
   const Status status = WaitUntil(Deadline::After(seconds), "the GPU operation is not complete", [&] {
-    const bool complete = open.tasks.empty() || open.tasks.begin()->first > ticket;
-    return complete && host_staging_->Complete(ticket);
+    const MutexLock lock(mutex_);
+    const std::map<uint64_t, TaskPtr>& tasks = open_[KindOf(ticket)].tasks;
+    return (tasks.empty() || tasks.begin()->first > ticket) && host_staging_->Complete(ticket);
   });
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   --waiters_;
+  const OpenTasks& open = open_[KindOf(ticket)];
   return status.ok() && ticket >= open.lost_from ? open.lost : status;
 }
 
 Result<void*> DeviceCommunicator::Allocate(const void* like, size_t bytes) {
-  const Gate::Passage opening(&open_gate_, Deadline::After(options_.op_timeout_s));
-  if (!opening.passed()) return AnotherOpens();
-  const Status driver = LoadDriver();
-  if (!driver.ok()) return Unable(driver, kDirect);
-  if (memory_gpu_ == nullptr) {
+  if (!opening_.TryLockUntil(Deadline::After(options_.op_timeout_s))) return AnotherOpens();
+  const MutexLock opening(opening_, std::adopt_lock);
+  const auto driver = LoadDriver();
+  if (!driver.ok()) return Unable(driver.status(), kDirect);
+  auto [cuda, nccl, gpu, memory_gpu] = opened();
+  if (memory_gpu == nullptr) {
     const auto place =
-        like == nullptr ? Result<int>(gpu_ == nullptr ? 0 : gpu_->info().ordinal) : GpuOfPointer(*cuda_, like);
+        like == nullptr ? Result<int>(gpu == nullptr ? 0 : gpu->info().ordinal) : GpuOfPointer(*cuda, like);
     if (!place.ok()) return place.status();
-    auto gpu = Gpu::Open(cuda_, place.value());
-    if (!gpu.ok()) return gpu.status();
-    std::lock_guard<std::mutex> lock(mutex_);
-    memory_gpu_ = gpu.Take();
+    auto found = Gpu::Open(cuda, place.value());
+    if (!found.ok()) return found.status();
+    const MutexLock lock(mutex_);
+    opened_.memory_gpu = memory_gpu = found.Take();
   }
-  const Gpu::Current current(*memory_gpu_);
-  auto memory = memory_gpu_->Allocate(std::max<size_t>(bytes, 1));
+  const Gpu::Current current(*memory_gpu);
+  auto memory = memory_gpu->Allocate(std::max<size_t>(bytes, 1));
   if (!memory.ok()) return memory.status();
   return reinterpret_cast<void*>(static_cast<uintptr_t>(memory.value()));
 }
 
 void DeviceCommunicator::Free(void* memory) {
-  std::shared_ptr<Gpu> gpu;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    gpu = memory_gpu_;
-  }
+  const GpuPtr gpu = opened().memory_gpu;
   if (memory == nullptr || gpu == nullptr) return;
   const Gpu::Current current(*gpu);
   gpu->Free(static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)));
@@ -538,7 +563,7 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
   Done refused;
   Status malformed;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     Input& input = inputs_[kind];
     const auto found = input.unagreed.find(decision.name);
     if (found == input.unagreed.end()) return;  // lost meanwhile
@@ -569,7 +594,7 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
   for (size_t rank = 0; rank < entries.size() && judged.ok(); ++rank)
     judged = Decode(decision.blobs[rank], &entries[rank]);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (judged.ok()) judged = JudgeSetup(entries, engine_->topology(), devices_.share_gpus);
     if (broken_.ok()) broken_ = judged;
     for (size_t number = 0; number < kQueues; ++number) {
@@ -585,7 +610,7 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
 
 // What the ranks have not agreed on by now the one that has left will never come to.
 Status DeviceCommunicator::OnLeft() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (size_t number = 0; number < kQueues; ++number) {
     const Input& input = inputs_[number];
     if (broken_.ok() && input.wanted && !input.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(SetupOf(number)));
@@ -606,15 +631,14 @@ bool DeviceCommunicator::OnOwnThread() const {
 bool DeviceCommunicator::Shutdown(double timeout_s) {
   const Deadline end = Deadline::After(timeout_s + kEndSeconds);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (leaving_) return !stuck_;
     leaving_ = true;
   }
-  // Who is opening the GPU now may still want to use it.
-  const Gate::Passage opening(&open_gate_, end);
+  const bool opening_ended = OpeningEnds(end);  // it may still have used what is ended here
   std::thread thread;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
     stop_deadline_ = Deadline::After(timeout_s);
     thread = std::move(nccl_thread_);
@@ -622,15 +646,23 @@ bool DeviceCommunicator::Shutdown(double timeout_s) {
   Signal();
   const bool ended = !thread.joinable() || NcclThreadEnds(end);
   if (thread.joinable() && ended) thread.join();
-  if (opening.passed() && ended) return true;
+  if (opening_ended && ended) return true;
   if (thread.joinable()) thread.detach();
   LeaveBehind();
   return false;
 }
 
+bool DeviceCommunicator::OpeningEnds(Deadline end) {
+  if (!opening_.TryLockUntil(end)) return false;
+  opening_.unlock();
+  return true;
+}
+
 bool DeviceCommunicator::NcclThreadEnds(Deadline end) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_until(lock, end.when(), [this] { return nccl_thread_ended_; });
+  return changed_.WaitUntil(end, [this] {
+    const MutexLock lock(mutex_);
+    return nccl_thread_ended_;
+  });
 }
 
 // A thread is in a call that does not return. Nothing can end it, and when it returns is unknown.
@@ -639,9 +671,9 @@ void DeviceCommunicator::LeaveBehind() {
   bool incomplete = false;
   std::string text = "rank " + std::to_string(rank_) + ": a call of the CUDA driver or of NCCL";
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stuck_ = true;
-    if (gpu_ != nullptr) text += " on " + gpu_->Title();
+    if (opened_.gpu != nullptr) text += " on " + opened_.gpu->Title();
     text += " does not return; its thread is left behind";
     for (const OpenTasks& open : open_) {
       incomplete = incomplete || !open.tasks.empty();

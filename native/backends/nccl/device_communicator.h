@@ -10,13 +10,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,12 +22,12 @@
 #include <vector>
 
 #include "agreement/negotiation.h"
-#include "backends/nccl/gate.h"
 #include "backends/nccl/gpu.h"
 #include "backends/nccl/launch.h"
 #include "backends/nccl/libraries.h"
 #include "backends/nccl/setup.h"
 #include "base/deadline.h"
+#include "base/event_count.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -135,36 +133,51 @@ class DeviceCommunicator {
     Status lost;                      // ... for this reason
   };
 
+  using CudaPtr = std::shared_ptr<const CudaApi>;
+  using GpuPtr = std::shared_ptr<Gpu>;
+  // What callers have found and opened, each once.
+  struct Opened {
+    CudaPtr cuda;
+    std::shared_ptr<const NcclApi> nccl;
+    GpuPtr gpu;
+    GpuPtr memory_gpu;  // needs no NCCL
+  };
+
   // Callers (any thread).
   Status Admit() const;
   Status MayWait() const;
   void Signal();
-  // Until `predicate`, which is called with the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
-  Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& predicate);
-  Status Open(const Operation& operation, const DeviceCall& call, Kind kind);
-  Status LoadDriver();
-  Status OpenGpu(int device);
-  Status FindNccl();
-  Status StartNcclThread();
+  // Until `holds`, which is called without the mutex, is true; else the failure, or DEADLINE_EXCEEDED with `what`.
+  Status WaitUntil(Deadline deadline, const std::string& what, const std::function<bool()>& holds);
+  Result<GpuPtr> Open(const Operation& operation, const DeviceCall& call, Kind kind);
+  DeviceOptions devices() const;
+  Opened opened() const;
+  Result<CudaPtr> LoadDriver() TFC_REQUIRES(opening_);
+  Result<GpuPtr> OpenGpu(const CudaPtr& cuda, int device) TFC_REQUIRES(opening_);
+  Status FindNccl() TFC_REQUIRES(opening_);
+  Status StartNcclThread() TFC_REQUIRES(opening_);
   static Status HasLeft();
-  Status StillUsable() const;
+  Status StillUsable() const TFC_REQUIRES(mutex_);
   static Status AnotherOpens();
+  bool OpeningEnds(Deadline end);
   bool NcclThreadEnds(Deadline end);
   void LeaveBehind();
   Status Unable(const Status& why, Kind kind);
   Status Misplaced(const Status& why);
-  Result<int> DeviceOf(const Operation& operation, const DeviceCall& call) const;
-  Result<TaskPtr> Begin(Operation* operation, const DeviceCall& call, Kind kind);
+  Result<int> DeviceOf(const CudaApi& cuda, const Operation& operation, const DeviceCall& call) const;
+  Result<TaskPtr> Prepare(Operation* operation, const DeviceCall& call, Kind kind);
+  Result<TaskPtr> Begin(Operation* operation, const TaskPtr& task, Kind kind, std::string name);
   Result<TaskPtr> BeginBucket(Operation* operation, const DeviceCall& call, const TaskPtr& task);
   void LaunchBucket(const TaskPtr& task, const std::shared_ptr<Plan>& plan, uint32_t channel);
-  void AddOpen(const TaskPtr& task, Kind kind);
-  void Expect(const std::string& name, const TaskPtr& task, Kind kind);
-  void Want(size_t number, const Task& task);
-  Result<TaskPtr> MakeTask(const Operation& operation, const DeviceCall& call);
+  void AddOpen(const TaskPtr& task, Kind kind) TFC_REQUIRES(mutex_);
+  void Expect(const std::string& name, const TaskPtr& task, Kind kind) TFC_REQUIRES(mutex_);
+  void Want(size_t number, const Task& task) TFC_REQUIRES(mutex_);
+  Result<TaskPtr> MakeTask(const GpuPtr& gpu, const Operation& operation, const DeviceCall& call) const;
   bool WithoutNccl() const;
   Result<uint64_t> StageThroughHost(Operation operation, const DeviceCall& call, const Status& why);
   Status AllocateResult(const TaskPtr& task);
   TaskPtr FindOpen(uint64_t ticket) const;
+  Status LetWait(CUstream stream, const TaskPtr& task) const;
   static Kind KindOf(uint64_t ticket) { return static_cast<Kind>(ticket % kKinds); }
 
   // Agreement.
@@ -178,72 +191,76 @@ class DeviceCommunicator {
 
   // The NCCL thread.
   void RunNcclThread();
-  bool Step();
-  void Rest(bool busy, uint64_t seen);
-  void SetUp(Queue* queue);
+  bool Step() TFC_REQUIRES(nccl_role_);
+  void SleepBeyond(uint64_t seen, Deadline deadline);
+  void Rest(bool busy, uint64_t seen) TFC_REQUIRES(nccl_role_);
+  void SetUp(Queue* queue) TFC_REQUIRES(nccl_role_);
   Status Broken() const;
   bool Wanted(const Queue& queue) const;
-  void AskForSetup(Queue* queue);
-  Status ConnectWhenAgreed(Queue* queue);
-  Status Connect(Queue* queue, const std::string& id);
-  Status FinishConnecting(Queue* queue);
-  std::optional<Status> Settled(const NcclStream& stream, const std::string& what) const;
-  Status Settle(const NcclStream& stream, Deadline deadline, const std::string& what);
-  bool LaunchNext(Queue* queue);
-  Status BeginLaunch(Queue* queue);
-  Result<bool> ContinueLaunch(Queue* queue);
+  void AskForSetup(Queue* queue) TFC_REQUIRES(nccl_role_);
+  Status ConnectWhenAgreed(Queue* queue) TFC_REQUIRES(nccl_role_);
+  Status Connect(Queue* queue, const std::string& id) TFC_REQUIRES(nccl_role_);
+  Status FinishConnecting(Queue* queue) TFC_REQUIRES(nccl_role_);
+  std::optional<Status> Settled(const NcclStream& stream, const std::string& what) const TFC_REQUIRES(nccl_role_);
+  Status Settle(const NcclStream& stream, Deadline deadline, const std::string& what) TFC_REQUIRES(nccl_role_);
+  bool LaunchNext(Queue* queue) TFC_REQUIRES(nccl_role_);
+  Status BeginLaunch(Queue* queue) TFC_REQUIRES(nccl_role_);
+  Result<bool> ContinueLaunch(Queue* queue) TFC_REQUIRES(nccl_role_);
   static bool UnderWay(const Queue& queue);
-  void BreakQueues(const Status& status);
-  void Watch(Queue* queue);
-  void EndWatch(Queue* queue, bool completed);
-  void Poll(Queue* queue);
-  void CheckDeadlines();
-  Status Overdue(const Task& task, Deadline::Clock::time_point now) const;
-  Status Late(const Task& task) const;
-  void ReportLate(Deadline::Clock::time_point now);
-  std::string WhereOf(const Task& task) const;
-  void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const;
-  void GiveUp(const Status& status);
-  void AbortQueues();
-  void CloseQueues();
-  void FinishFlights();
-  void Finish(Queue* queue);
-  void LoseOpen(const Status& status, std::vector<Done>* waiting);
+  void BreakQueues(const Status& status) TFC_REQUIRES(nccl_role_);
+  void Watch(Queue* queue) TFC_REQUIRES(nccl_role_);
+  void EndWatch(Queue* queue, bool completed) TFC_REQUIRES(nccl_role_);
+  void Poll(Queue* queue) TFC_REQUIRES(nccl_role_);
+  void CheckDeadlines() TFC_REQUIRES(nccl_role_);
+  Status Overdue(const Task& task, Deadline::Clock::time_point now) const TFC_REQUIRES(mutex_, nccl_role_);
+  Status Late(const Task& task) const TFC_REQUIRES(nccl_role_);
+  void ReportLate(Deadline::Clock::time_point now) TFC_REQUIRES(nccl_role_);
+  std::string WhereOf(const Task& task) const TFC_REQUIRES(nccl_role_);
+  void WarnOfStall(Task* task, Deadline::Clock::time_point now, std::vector<std::string>* stalled) const
+      TFC_REQUIRES(mutex_, nccl_role_);
+  void GiveUp(const Status& status) TFC_REQUIRES(nccl_role_);
+  void AbortQueues() TFC_REQUIRES(nccl_role_);
+  void CloseQueues(Deadline deadline) TFC_REQUIRES(nccl_role_);
+  void FinishFlights(Deadline deadline) TFC_REQUIRES(nccl_role_);
+  void Finish(Queue* queue) TFC_REQUIRES(nccl_role_);
+  void LoseOpen(const Status& status, std::vector<Done>* waiting) TFC_REQUIRES(mutex_);
 
   Engine* const engine_;
   const DeviceCommunicatorOptions options_;
   const int rank_;
   const int size_;
 
-  OwnedMutex direct_mutex_;  // one direct call at a time
-  uint64_t direct_sequence_ = 0;
+  const std::unique_ptr<HostStagingBackend> host_staging_;
 
-  Gate open_gate_;  // one caller at a time finds libraries and opens the GPU; passed before mutex_ is taken
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  DeviceOptions devices_;
-  bool used_ = false;
-  bool leaving_ = false;
-  bool stop_ = false;
-  bool nccl_thread_ended_ = false;
-  bool stuck_ = false;
-  Deadline stop_deadline_ = Deadline::After(0);
-  std::atomic<uint64_t> signals_{0};  // counts what a spinning thread might wait for
-  std::shared_ptr<const CudaApi> cuda_;
-  std::shared_ptr<const NcclApi> nccl_;
-  std::shared_ptr<Gpu> gpu_;
-  std::shared_ptr<Gpu> memory_gpu_;    // needs no NCCL
-  std::array<Queue, kQueues> queues_;  // the NCCL thread's
-  std::array<Input, kQueues> inputs_;
-  std::array<OpenTasks, kKinds> open_;
-  std::unique_ptr<HostStagingBackend> host_staging_;
-  uint64_t tickets_ = 0;
-  int waiters_ = 0;
-  Status broken_;                          // why the ranks cannot use GPUs; final
-  Deadline::Clock::time_point active_{};   // the NCCL thread's: when it last launched something
-  std::chrono::microseconds interval_{0};  // the NCCL thread's: until it looks again
-  std::thread nccl_thread_;
+  OwnedMutex direct_mutex_;  // one direct call at a time
+  uint64_t direct_sequence_ TFC_GUARDED_BY(direct_mutex_) = 0;
+
+  TimedMutex opening_;  // one caller at a time finds libraries and opens the GPU; taken before mutex_
+  mutable Mutex mutex_;
+  EventCount changed_;                // without mutex_
+  std::atomic<uint64_t> signals_{0};  // counts what a thread might spin or sleep for
+  DeviceOptions devices_ TFC_GUARDED_BY(mutex_);
+  bool used_ TFC_GUARDED_BY(mutex_) = false;
+  bool leaving_ TFC_GUARDED_BY(mutex_) = false;
+  bool stop_ TFC_GUARDED_BY(mutex_) = false;
+  bool nccl_thread_ended_ TFC_GUARDED_BY(mutex_) = false;
+  bool stuck_ TFC_GUARDED_BY(mutex_) = false;
+  Deadline stop_deadline_ TFC_GUARDED_BY(mutex_) = Deadline::After(0);
+  Opened opened_ TFC_GUARDED_BY(mutex_);  // changed with opening_, too
+  std::array<Input, kQueues> inputs_ TFC_GUARDED_BY(mutex_);
+  std::array<OpenTasks, kKinds> open_ TFC_GUARDED_BY(mutex_);
+  uint64_t tickets_ TFC_GUARDED_BY(mutex_) = 0;
+  int waiters_ TFC_GUARDED_BY(mutex_) = 0;
+  Status broken_ TFC_GUARDED_BY(mutex_);  // why the ranks cannot use GPUs; final
+  std::thread nccl_thread_ TFC_GUARDED_BY(mutex_);
   std::atomic<std::thread::id> nccl_thread_id_{};
+
+  ThreadRole nccl_role_;  // the NCCL thread
+  std::shared_ptr<const NcclApi> nccl_ TFC_GUARDED_BY(nccl_role_);
+  std::shared_ptr<Gpu> gpu_ TFC_GUARDED_BY(nccl_role_);
+  std::array<Queue, kQueues> queues_ TFC_GUARDED_BY(nccl_role_);
+  Deadline::Clock::time_point active_ TFC_GUARDED_BY(nccl_role_){};   // when it last launched something
+  std::chrono::microseconds interval_ TFC_GUARDED_BY(nccl_role_){0};  // until it looks again
 };
 
 }  // namespace tfc

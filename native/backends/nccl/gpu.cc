@@ -109,7 +109,7 @@ Result<CUstream> Gpu::CreateUrgentStream() const {
 
 Result<CUevent> Gpu::TakeEvent() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!free_.empty()) {
       CUevent event = free_.back();
       free_.pop_back();
@@ -118,13 +118,13 @@ Result<CUevent> Gpu::TakeEvent() {
   }
   CUevent event = nullptr;
   TFC_RETURN_IF_ERROR(Check(api_->cuEventCreate(&event, kCudaEventDisableTiming), "cuEventCreate"));
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   events_.push_back(event);
   return event;
 }
 
 void Gpu::GiveBack(CUevent event) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   free_.push_back(event);
 }
 

@@ -3,11 +3,11 @@
 #define TFCOLLECTIVE_BACKENDS_NCCL_GPU_H_
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "backends/nccl/cuda_api.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tfc {
@@ -79,9 +79,9 @@ class Gpu {
   const GpuInfo info_;
   const CUdevice device_;
   const CUcontext context_;
-  std::mutex mutex_;
-  std::vector<CUevent> events_;  // all that were made
-  std::vector<CUevent> free_;
+  Mutex mutex_;
+  std::vector<CUevent> events_ TFC_GUARDED_BY(mutex_);  // all that were made
+  std::vector<CUevent> free_ TFC_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfc

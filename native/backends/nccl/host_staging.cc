@@ -64,7 +64,7 @@ void HostStagingBackend::Start(const DeviceCommunicator::TaskPtr& task, const St
   bool tell = false;
   Status status = engine_->failure().Get();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     tell = !std::exchange(reported_, true);
     if (gpu_ == nullptr) gpu_ = task->gpu;
     if (status.ok()) status = CopyToHost(flight.get());
@@ -76,7 +76,6 @@ void HostStagingBackend::Start(const DeviceCommunicator::TaskPtr& task, const St
   End(flight, status);
 }
 
-// With the mutex.
 Status HostStagingBackend::CopyToHost(Flight* flight) {
   const Gpu::Current current(*gpu_);
   const CudaApi& api = gpu_->api();
@@ -107,7 +106,7 @@ Status HostStagingBackend::CopyToHost(Flight* flight) {
   return gpu_->Check(api.cuEventRecord(flight->task->after, stream_), "cuEventRecord");
 }
 
-// Pinned: only from such memory does the GPU copy while others work. With the mutex.
+// Pinned: only from such memory does the GPU copy while others work.
 Status HostStagingBackend::Reserve(Flight* flight, size_t bytes) {
   const auto fits = [&](const Block& block) { return block.size >= bytes; };
   const auto found = std::find_if(free_.begin(), free_.end(), fits);
@@ -127,7 +126,7 @@ Status HostStagingBackend::Reserve(Flight* flight, size_t bytes) {
 std::optional<Status> HostStagingBackend::Join(uint64_t ticket, CUstream stream) const {
   DeviceCommunicator::TaskPtr task;  // kept: its event is waited for
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = flights_.find(ticket);
     if (found == flights_.end()) return std::nullopt;
     task = found->second->task;
@@ -138,18 +137,18 @@ std::optional<Status> HostStagingBackend::Join(uint64_t ticket, CUstream stream)
 }
 
 bool HostStagingBackend::Complete(uint64_t ticket) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return flights_.empty() || flights_.begin()->first > ticket;
 }
 
 bool HostStagingBackend::busy() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(flights_.begin(), flights_.end(),
                      [](const auto& one) { return one.second->stage != Flight::Stage::kReducing; });
 }
 
 bool HostStagingBackend::empty() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return flights_.empty();
 }
 
@@ -157,7 +156,7 @@ void HostStagingBackend::Poll() {
   std::vector<FlightPtr> arrived, complete;
   std::vector<std::pair<FlightPtr, Status>> failed;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [ticket, flight] : flights_) {
       if (flight->stage == Flight::Stage::kReducing) continue;
       const CUresult state = gpu_->api().cuEventQuery(flight->task->after);
@@ -192,7 +191,7 @@ void HostStagingBackend::Submit(const FlightPtr& flight) {
 void HostStagingBackend::OnReduced(const FlightPtr& flight, const Status& status) {
   Status back = status;
   if (back.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     flight->stage = Flight::Stage::kToDevice;
     back = CopyBack(flight.get());
     if (!back.ok()) Lose(flight.get());  // at once: Poll would take the event of the way to the host for this one's
@@ -201,7 +200,6 @@ void HostStagingBackend::OnReduced(const FlightPtr& flight, const Status& status
   End(flight, back);
 }
 
-// With the mutex.
 Status HostStagingBackend::CopyBack(Flight* flight) {
   const Gpu::Current current(*gpu_);
   const CudaApi& api = gpu_->api();
@@ -219,7 +217,7 @@ Status HostStagingBackend::CopyBack(Flight* flight) {
 void HostStagingBackend::End(const FlightPtr& flight, const Status& status) {
   Done done;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     done = flight->task->End(status);
     if (!status.ok()) Lose(flight.get());
   }
@@ -227,7 +225,7 @@ void HostStagingBackend::End(const FlightPtr& flight, const Status& status) {
   if (done) done(status);
 }
 
-// The engine has let go of the memory when it says so; the GPU's copies may still run. With the mutex.
+// The engine has let go of the memory when it says so; the GPU's copies may still run.
 void HostStagingBackend::Lose(Flight* flight) {
   flights_.erase(flight->task->ticket);
   const Block block = std::exchange(flight->block, Block{});
@@ -236,7 +234,7 @@ void HostStagingBackend::Lose(Flight* flight) {
 }
 
 void HostStagingBackend::Forget(const FlightPtr& flight) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (flights_.erase(flight->task->ticket) > 0) free_.push_back(std::exchange(flight->block, Block{}));
 }
 
@@ -253,7 +251,7 @@ void HostStagingBackend::Complain(const Flight& flight, const Status& status) {
 void HostStagingBackend::Abort(const Status& status) {
   std::vector<FlightPtr> lost;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [ticket, flight] : flights_)
       if (flight->stage != Flight::Stage::kReducing) lost.push_back(flight);
   }

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "backends/nccl/device_communicator.h"
 #include "backends/nccl/gpu.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "executor/engine.h"
 
@@ -53,27 +53,27 @@ class HostStagingBackend {
     size_t size = 0;
   };
 
-  bool CopiesEnd();
-  Status CopyToHost(Flight* flight);
-  Status Reserve(Flight* flight, size_t bytes);
+  bool CopiesEnd() TFC_REQUIRES(mutex_);
+  Status CopyToHost(Flight* flight) TFC_REQUIRES(mutex_);
+  Status Reserve(Flight* flight, size_t bytes) TFC_REQUIRES(mutex_);
   void Submit(const FlightPtr& flight);
   void OnReduced(const FlightPtr& flight, const Status& status);
-  Status CopyBack(Flight* flight);
+  Status CopyBack(Flight* flight) TFC_REQUIRES(mutex_);
   void End(const FlightPtr& flight, const Status& status);
-  void Lose(Flight* flight);
+  void Lose(Flight* flight) TFC_REQUIRES(mutex_);
   void Forget(const FlightPtr& flight);
   void Complain(const Flight& flight, const Status& status);
 
   Engine* const engine_;
   const Log log_;
   const std::function<void()> changed_;
-  mutable std::mutex mutex_;
-  std::map<uint64_t, FlightPtr> flights_;  // by ticket
-  std::shared_ptr<Gpu> gpu_;
-  CUstream stream_ = nullptr;
-  std::vector<Block> free_;
-  std::vector<Block> lost_;  // of operations that failed: the GPU may still read or write it
-  bool reported_ = false;
+  mutable Mutex mutex_;
+  std::map<uint64_t, FlightPtr> flights_ TFC_GUARDED_BY(mutex_);  // by ticket
+  std::shared_ptr<Gpu> gpu_ TFC_GUARDED_BY(mutex_);
+  CUstream stream_ TFC_GUARDED_BY(mutex_) = nullptr;
+  std::vector<Block> free_ TFC_GUARDED_BY(mutex_);
+  std::vector<Block> lost_ TFC_GUARDED_BY(mutex_);  // of operations that failed: the GPU may still read or write it
+  bool reported_ TFC_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tfc

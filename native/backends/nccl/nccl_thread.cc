@@ -24,22 +24,27 @@ constexpr double kCloseSeconds = 5.0;
 }  // namespace
 
 void DeviceCommunicator::RunNcclThread() {
+  nccl_role_.AssertHeld();
   nccl_thread_id_.store(std::this_thread::get_id());
+  Deadline deadline = Deadline::Never();
   {
     const Gpu::Current current(*gpu_);
     while (true) {
       const uint64_t seen = signals_.load(std::memory_order_acquire);
       {
-        std::lock_guard<std::mutex> lock(mutex_);
+        const MutexLock lock(mutex_);
+        deadline = stop_deadline_;
         if (stop_) break;
       }
       Rest(Step(), seen);
     }
-    CloseQueues();
+    CloseQueues(deadline);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  nccl_thread_ended_ = true;
-  changed_.notify_all();
+  {
+    const MutexLock lock(mutex_);
+    nccl_thread_ended_ = true;
+  }
+  Signal();
 }
 
 // Does what there is to do now; true if something was given to NCCL or has come from it to the stream.
@@ -68,6 +73,11 @@ bool DeviceCommunicator::UnderWay(const Queue& queue) {
   return queue.stage == Stage::kConnecting || queue.launch != nullptr || !queue.in_flight.empty();
 }
 
+// Until something may have changed since `seen`, or the deadline.
+void DeviceCommunicator::SleepBeyond(uint64_t seen, Deadline deadline) {
+  changed_.WaitUntil(deadline, [&] { return signals_.load(std::memory_order_acquire) != seen; });
+}
+
 void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
   const auto now = Deadline::Clock::now();
   if (busy) {
@@ -75,16 +85,16 @@ void DeviceCommunicator::Rest(bool busy, uint64_t seen) {
     interval_ = kShortestLook;
   }
   if (now < active_ + microseconds(options_.spin_us)) return;
-  std::unique_lock<std::mutex> lock(mutex_);
   const auto is_asking = [](const Queue& queue) { return queue.stage == Stage::kAsking; };
   const auto is_open = [](const OpenTasks& open) { return !open.tasks.empty(); };
   const bool flying = std::any_of(queues_.begin(), queues_.end(), UnderWay) || host_staging_->busy();
-  const bool open = std::any_of(queues_.begin(), queues_.end(), is_asking) ||
-                    std::any_of(open_.begin(), open_.end(), is_open) || !host_staging_->empty();
-  const auto changed = [&] { return signals_.load(std::memory_order_relaxed) != seen; };
-  if (!flying && !open) return changed_.wait(lock, changed);
-  interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
-  changed_.wait_for(lock, interval_, changed);
+  bool open = std::any_of(queues_.begin(), queues_.end(), is_asking) || !host_staging_->empty();
+  {
+    const MutexLock lock(mutex_);
+    open = open || std::any_of(open_.begin(), open_.end(), is_open);
+    interval_ = flying ? std::min(interval_ * 2, waiters_ > 0 ? kLookForWaiters : kLongestLook) : kTick;
+  }
+  SleepBeyond(seen, flying || open ? Deadline::At(Deadline::Clock::now() + interval_) : Deadline::Never());
 }
 
 // ---- set-up ----
@@ -99,12 +109,12 @@ void DeviceCommunicator::SetUp(Queue* queue) {
 }
 
 Status DeviceCommunicator::Broken() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return broken_;
 }
 
 bool DeviceCommunicator::Wanted(const Queue& queue) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return inputs_[queue.number].wanted;
 }
 
@@ -126,7 +136,7 @@ void DeviceCommunicator::AskForSetup(Queue* queue) {
   queue->stage = Stage::kAsking;
   Request request;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     request = SetupRequest(queue->number, inputs_[queue->number].setup_timeout_s);
   }
   request.blob = Encode(mine);
@@ -136,7 +146,7 @@ void DeviceCommunicator::AskForSetup(Queue* queue) {
 Status DeviceCommunicator::ConnectWhenAgreed(Queue* queue) {
   std::string id;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const Input& input = inputs_[queue->number];
     if (!input.agreed) return Status::Ok();
     id = input.id;
@@ -155,7 +165,7 @@ Status DeviceCommunicator::Connect(Queue* queue, const std::string& id) {
   if (!packed.ok()) return packed.status();
   queue->packed = packed.Take();
   ncclConfig_t config;
-  const int blocks = MaxBlocks(gpu_->info(), kQueues, devices_.max_ctas);
+  const int blocks = MaxBlocks(gpu_->info(), kQueues, devices().max_ctas);
   if (blocks > 0) config.max_ctas = blocks;
   const ncclResult_t begun = nccl_->ncclCommInitRankConfig(&queue->nccl.comm, size_, unique, rank_, &config);
   TFC_RETURN_IF_ERROR(NcclStatus(*nccl_, begun, queue->nccl.comm, "ncclCommInitRankConfig"));
@@ -187,12 +197,11 @@ std::optional<Status> DeviceCommunicator::Settled(const NcclStream& stream, cons
 Status DeviceCommunicator::Settle(const NcclStream& stream, Deadline deadline, const std::string& what) {
   microseconds look = kShortestLook;
   while (true) {
+    const uint64_t seen = signals_.load(std::memory_order_acquire);  // a failure signals, and ends this wait early
     if (const auto settled = Settled(stream, what)) return *settled;
     if (engine_->failure().failed()) return engine_->failure().Get();
     if (deadline.Passed()) return Status(Code::kDeadlineExceeded, what + ": NCCL does not come to an end");
-    std::unique_lock<std::mutex> lock(mutex_);
-    // A failure signals, and ends this wait early.
-    changed_.wait_for(lock, look);
+    SleepBeyond(seen, Deadline::At(Deadline::Clock::now() + look));
     look = std::min(look * 2, kLongestLook);
   }
 }
@@ -203,7 +212,7 @@ void DeviceCommunicator::BreakQueues(const Status& status) {
   std::vector<Done> waiting;
   std::vector<TaskPtr> staged;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (std::all_of(open_.begin(), open_.end(), [](const OpenTasks& open) { return open.tasks.empty(); })) return;
     for (OpenTasks& open : open_) {
       for (auto one = open.tasks.begin(); one != open.tasks.end();) {
@@ -233,7 +242,7 @@ bool DeviceCommunicator::LaunchNext(Queue* queue) {
   const TaskPtr task = std::exchange(queue->launching, nullptr);
   Done done;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     queue->in_flight.push_back(task);
     done = task->End(Status::Ok());
   }
@@ -246,7 +255,7 @@ bool DeviceCommunicator::LaunchNext(Queue* queue) {
 Status DeviceCommunicator::BeginLaunch(Queue* queue) {
   if (queue->launch != nullptr) return Status::Ok();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     std::deque<TaskPtr>& to_launch = inputs_[queue->number].to_launch;
     if (to_launch.empty()) return Status::Ok();
     queue->launching = to_launch.front();
@@ -301,7 +310,7 @@ void DeviceCommunicator::Poll(Queue* queue) {
     if (state == kCudaNotReady) break;
     if (state != kCudaSuccess) return GiveUp(gpu_->Check(state, task->operation.Title()));
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!task->agreed) break;  // done here, but do the others do the same?
       queue->in_flight.pop_front();
       open_[KindOf(task->ticket)].tasks.erase(task->ticket);
@@ -338,7 +347,7 @@ void DeviceCommunicator::CheckDeadlines() {
   std::vector<std::string> stalled;
   Status overdue;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const OpenTasks& open : open_) {
       for (const auto& [ticket, task] : open.tasks) {
         if (now < task->deadline.when()) {
@@ -364,7 +373,7 @@ void DeviceCommunicator::ReportLate(Deadline::Clock::time_point now) {
 }
 
 // Of a task that has taken too long. Rank 0 knows, or finds out, which ranks have not come to it; if it does not say
-// so, it is the culprit. With the mutex.
+// so, it is the culprit.
 Status DeviceCommunicator::Overdue(const Task& task, Deadline::Clock::time_point now) const {
   if (task.awaits_turn) return Status::Ok();  // the engine knows for what
   const Status late = Late(task);
@@ -381,7 +390,7 @@ Status DeviceCommunicator::Late(const Task& task) const {
                 WhereOf(task) + " timed out after " + std::to_string(task.operation.timeout_s) + " s");
 }
 
-// What the ranks have not agreed on, and what the engine watches, the engine warns of. With the mutex.
+// What the ranks have not agreed on, and what the engine watches, the engine warns of.
 void DeviceCommunicator::WarnOfStall(Task* task, Deadline::Clock::time_point now,
                                      std::vector<std::string>* stalled) const {
   if (rank_ != 0 || options_.stall_warning_s <= 0 || task->warned || !task->agreed) return;
@@ -410,7 +419,7 @@ void DeviceCommunicator::AbortQueues() {
     queue.stage = Stage::kUnused;
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     LoseOpen(failure, &waiting);
     for (Input& input : inputs_) input.wanted = false;
   }
@@ -419,7 +428,6 @@ void DeviceCommunicator::AbortQueues() {
   host_staging_->Abort(failure);
 }
 
-// With the mutex.
 void DeviceCommunicator::LoseOpen(const Status& status, std::vector<Done>* waiting) {
   for (OpenTasks& open : open_) {
     if (!open.tasks.empty() && open.lost.ok()) {
@@ -442,8 +450,9 @@ void DeviceCommunicator::Finish(Queue* queue) {
 }
 
 // What the GPU has been given is still brought to its end: the peers need this rank for it.
-void DeviceCommunicator::FinishFlights() {
-  while (!engine_->failure().failed() && !stop_deadline_.Passed()) {
+void DeviceCommunicator::FinishFlights(Deadline deadline) {
+  while (!engine_->failure().failed() && !deadline.Passed()) {
+    const uint64_t seen = signals_.load(std::memory_order_acquire);
     bool flying = false;
     for (Queue& queue : queues_) {
       if (queue.stage == Stage::kConnecting) SetUp(&queue);
@@ -454,17 +463,16 @@ void DeviceCommunicator::FinishFlights() {
     }
     host_staging_->Poll();
     if (!flying && host_staging_->empty()) return;
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, kLongestLook);
+    SleepBeyond(seen, Deadline::At(Deadline::Clock::now() + kLongestLook));
   }
 }
 
-void DeviceCommunicator::CloseQueues() {
+void DeviceCommunicator::CloseQueues(Deadline deadline) {
   for (const Queue& queue : queues_)  // the others would set NCCL up without this rank
     if (queue.stage == Stage::kAsking)
       GiveUp(Status(Code::kPeerLost, "it left during " + SetupOf(queue.number), rank_));
-  FinishFlights();
-  const Deadline deadline = Deadline::After(std::min(stop_deadline_.Left(), kCloseSeconds));
+  FinishFlights(deadline);
+  const Deadline closed_by = deadline.Earlier(Deadline::After(kCloseSeconds));
   bool complete = true;
   for (Queue& queue : queues_) {
     if (queue.nccl.comm == nullptr || engine_->failure().failed()) continue;
@@ -472,7 +480,7 @@ void DeviceCommunicator::CloseQueues() {
     if (UnderWay(queue)) continue;
     const std::string what = "ncclCommFinalize";
     Status closed = NcclStatus(*nccl_, nccl_->ncclCommFinalize(queue.nccl.comm), queue.nccl.comm, what);
-    if (closed.ok()) closed = Settle(queue.nccl, deadline, what);
+    if (closed.ok()) closed = Settle(queue.nccl, closed_by, what);
     if (closed.ok()) nccl_->ncclCommDestroy(std::exchange(queue.nccl.comm, nullptr));
   }
   if (!complete && !engine_->failure().failed())
