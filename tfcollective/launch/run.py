@@ -22,7 +22,7 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider
 from tfcollective.launch.running.job import Job
-from tfcollective.launch.system.signals import Gate, forward_signals
+from tfcollective.launch.system.signals import DeferredCall, forward_signals
 from tfcollective.settings import variable
 
 __all__ = [
@@ -149,7 +149,7 @@ def run_on_nodes(
     ``python`` is the launcher's interpreter, for which each node takes its own; ``earlier`` are signals that came
     before. Raises LaunchError and RendezvousError when the nodes do not come.
     """
-    stop = Gate()
+    stop = DeferredCall()
     for number in earlier:
         stop(number)
     with forward_signals(stop_signals, stop) as received:

@@ -6,7 +6,7 @@ import threading
 
 from patience import within
 
-from tfcollective.launch.system.signals import Gate, StopSwitch, forward_signals
+from tfcollective.launch.system.signals import DeferredCall, StopSwitch, forward_signals
 
 
 def follow(switch, ready, received_numbers):
@@ -52,11 +52,11 @@ def test_a_launcher_that_does_not_hold_the_switch_gets_nothing():
     assert received_numbers == []
 
 
-def test_a_signal_that_comes_before_the_gate_opens_is_kept():
+def test_a_signal_that_comes_before_the_call_is_open_is_kept():
     received_numbers = []
-    gate = Gate()
-    gate(signal.SIGTERM)
+    deferred = DeferredCall()
+    deferred(signal.SIGTERM)
     assert received_numbers == []
-    gate.open(received_numbers.append)
-    gate(signal.SIGINT)
+    deferred.open(received_numbers.append)
+    deferred(signal.SIGINT)
     assert received_numbers == [signal.SIGTERM, signal.SIGINT]

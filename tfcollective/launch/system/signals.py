@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from types import FrameType
 
 
-class Gate:
+class DeferredCall:
     """Hands numbers to a function, from any thread and from signal handlers; what comes before :meth:`open` has said
     to which one is kept until then."""
 
