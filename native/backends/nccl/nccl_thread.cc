@@ -214,17 +214,19 @@ void DeviceCommunicator::BreakQueues(const Status& status) {
   {
     const MutexLock lock(mutex_);
     if (std::all_of(open_.begin(), open_.end(), [](const OpenTasks& open) { return open.tasks.empty(); })) return;
-    for (OpenTasks& open : open_) {
-      for (auto one = open.tasks.begin(); one != open.tasks.end();) {
-        const bool stage = one->second->through_host && status.code() == Code::kUnimplemented;
-        if (stage) staged.push_back(one->second);
-        one = stage ? open.tasks.erase(one) : std::next(one);
-      }
-    }
+    for (Input& input : inputs_) input.unagreed.clear();  // no decision finds what goes through the host
+    for (const OpenTasks& open : open_)
+      for (const auto& [ticket, task] : open.tasks)
+        if (task->through_host && status.code() == Code::kUnimplemented) staged.push_back(task);
+  }
+  // Begun there before it is forgotten here: a caller that waits finds it in one place or the other.
+  for (const TaskPtr& task : staged) host_staging_->Start(task, status);
+  {
+    const MutexLock lock(mutex_);
+    for (const TaskPtr& task : staged) open_[KindOf(task->ticket)].tasks.erase(task->ticket);
     LoseOpen(status, &waiting);
   }
   Signal();
-  for (const TaskPtr& task : staged) host_staging_->Start(task, status);
   for (const Done& done : waiting) done(status);
 }
 
