@@ -35,8 +35,8 @@ __all__ = [
     "Settings",
     "Variable",
     "environ_snapshot",
+    "external_variable",
     "first_on_path",
-    "foreign_variable",
     "hide_tf_config",
     "identity_variables",
     "markdown_table",
@@ -346,12 +346,12 @@ def environ_snapshot() -> dict[str, str]:
 def first_on_path(directory: str) -> Iterator[None]:
     """While it is open, what is started from here finds programs in ``directory`` before others of their names."""
     before = os.environ.get("PATH")
-    with foreign_variable("PATH", os.pathsep.join([directory, *([before] if before else [])])):
+    with external_variable("PATH", os.pathsep.join([directory, *([before] if before else [])])):
         yield
 
 
 @contextmanager
-def foreign_variable(name: str, value: str) -> Iterator[None]:
+def external_variable(name: str, value: str) -> Iterator[None]:
     """While it is open, this variable of this process's environment, which is not ours, has the value."""
     before = os.environ.get(name)
     os.environ[name] = value

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
-from tfcollective.settings import foreign_variable
+from tfcollective.settings import external_variable
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
@@ -46,7 +46,7 @@ def import_skein() -> Any:
             import setuptools  # noqa: F401
         # gRPC's handlers of fork start its threads again in a child. A container is an agent, whose children are ranks:
         # until such a child has become the rank it closes descriptors that these threads use, and they end it.
-        with foreign_variable("GRPC_ENABLE_FORK_SUPPORT", "0"):
+        with external_variable("GRPC_ENABLE_FORK_SUPPORT", "0"):
             import skein
     except ImportError as error:
         raise ConfigError(f"skein cannot be used ({error}): pip install 'tfcollective[yarn]'") from error
