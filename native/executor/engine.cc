@@ -415,7 +415,7 @@ Status Engine::Submit(Operation operation, Done done) {
     const MutexLock lock(mutex_);
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
     TFC_RETURN_IF_ERROR(Admit());
-    TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
+    TFC_RETURN_IF_ERROR(watch_.CheckNoneLeft(operation.Title()));
     pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
   }
   Ask(request);
@@ -532,7 +532,7 @@ Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operat
     if (!plan->on_gpus) plan->on_gpus = on_gpus;
     // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
     if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
-      TFC_RETURN_IF_ERROR(watch_.NobodyLeft(operation.Title()));
+      TFC_RETURN_IF_ERROR(watch_.CheckNoneLeft(operation.Title()));
     plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
     ++plan->waiting;
     ++plan->unfinished;

@@ -226,7 +226,7 @@ Status Engine::BlockedBy(int rank, const Progress& progress) {
       if (plan->waiting > 0 && plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
         waiting = "the bucket plan '" + name + "'";
   }
-  if (!waiting.empty()) TFC_RETURN_IF_ERROR(watch_.NobodyLeft(waiting));
+  if (!waiting.empty()) TFC_RETURN_IF_ERROR(watch_.CheckNoneLeft(waiting));
   return joining_.LeftWithoutJoining();
 }
 

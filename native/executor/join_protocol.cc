@@ -146,7 +146,7 @@ Status JoinProtocol::LeftWithoutJoining() const {
     const MutexLock lock(mutex_);
     if (!joining_ || all_joined_) return Status::Ok();
   }
-  const Status left = watch_->NobodyLeft("join");
+  const Status left = watch_->CheckNoneLeft("join");
   if (left.ok()) return left;
   return Status(
       Code::kPeerLost,

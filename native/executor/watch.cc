@@ -64,7 +64,7 @@ Status WatchList::Depart(int rank, const Progress& progress) {
   return Status::Ok();
 }
 
-Status WatchList::NobodyLeft(const std::string& title) const {
+Status WatchList::CheckNoneLeft(const std::string& title) const {
   const MutexLock lock(mutex_);
   if (departed_.empty()) return Status::Ok();
   return Gone(departed_.front().first, departed_.front().second, title);

@@ -40,7 +40,7 @@ class WatchList {
   // `rank` has left after `progress`: PEER_LOST if an operation that runs here needs more of it.
   Status Depart(int rank, const Progress& progress);
   // PEER_LOST if any rank has left: for operations that no rank has begun yet.
-  Status NobodyLeft(const std::string& title) const;
+  Status CheckNoneLeft(const std::string& title) const;
 
   // What this rank does as operation `sequence` of `channel`. Without a text if it has not come to it: then
   // Begin will say that the view is owed.

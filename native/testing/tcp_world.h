@@ -31,14 +31,14 @@ T TakeOrDie(Result<T> result) {
 }
 
 // Accepts, authenticates and hands the data connections of one rank over until it is destroyed.
-class DoorKeeper {
+class AcceptingThread {
  public:
-  DoorKeeper(std::unique_ptr<Acceptor> acceptor, TcpTransport* transport)
+  AcceptingThread(std::unique_ptr<Acceptor> acceptor, TcpTransport* transport)
       : acceptor_(std::move(acceptor)),
         transport_(transport),
         stop_(TakeOrDie(EventFd::Create())),
         thread_([this] { Run(); }) {}
-  ~DoorKeeper() {
+  ~AcceptingThread() {
     stop_.Signal();
     thread_.join();
   }
@@ -78,13 +78,13 @@ class TcpWorld final : public TransportWorld {
     }
     for (int rank = 0; rank < size; ++rank) Add(rank, std::move(listeners[static_cast<size_t>(rank)]), options);
   }
-  ~TcpWorld() override { keepers_.clear(); }
+  ~TcpWorld() override { accepting_.clear(); }
 
   int size() const override { return static_cast<int>(addresses_.size()); }
   Transport& At(int rank) override { return Tcp(rank); }
   TcpTransport& Tcp(int rank) { return *transports_[static_cast<size_t>(rank)]; }
   void Kill(int rank) override {
-    keepers_[static_cast<size_t>(rank)].reset();
+    accepting_[static_cast<size_t>(rank)].reset();
     transports_[static_cast<size_t>(rank)].reset();
   }
 
@@ -108,14 +108,14 @@ class TcpWorld final : public TransportWorld {
     acceptor.key = Key();
     acceptor.self = self;
     acceptor.log = log_.log();
-    keepers_.push_back(std::make_unique<DoorKeeper>(TakeOrDie(Acceptor::Create(std::move(listener), acceptor)),
-                                                    transports_.back().get()));
+    accepting_.push_back(std::make_unique<AcceptingThread>(TakeOrDie(Acceptor::Create(std::move(listener), acceptor)),
+                                                           transports_.back().get()));
   }
 
   LogRecorder log_;
   std::vector<SocketAddress> addresses_;
   std::vector<std::unique_ptr<TcpTransport>> transports_;
-  std::vector<std::unique_ptr<DoorKeeper>> keepers_;
+  std::vector<std::unique_ptr<AcceptingThread>> accepting_;
 };
 
 }  // namespace tfc

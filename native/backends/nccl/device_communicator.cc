@@ -256,7 +256,7 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operati
     // Under the lock: what ends the use of GPUs, or a departure, after this point finds the task.
     const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(StillUsable());
-    TFC_RETURN_IF_ERROR(engine_->NobodyLeft(operation->Title()));
+    TFC_RETURN_IF_ERROR(engine_->CheckNoneLeft(operation->Title()));
     task->operation = std::move(*operation);
     AddOpen(task, kind);
     Expect(name, task, kind);
@@ -613,9 +613,9 @@ Status DeviceCommunicator::OnLeft() {
   const MutexLock lock(mutex_);
   for (size_t number = 0; number < kQueues; ++number) {
     const Input& input = inputs_[number];
-    if (broken_.ok() && input.wanted && !input.agreed) TFC_RETURN_IF_ERROR(engine_->NobodyLeft(SetupOf(number)));
+    if (broken_.ok() && input.wanted && !input.agreed) TFC_RETURN_IF_ERROR(engine_->CheckNoneLeft(SetupOf(number)));
     for (const auto& [name, tasks] : input.unagreed)
-      TFC_RETURN_IF_ERROR(engine_->NobodyLeft(tasks.front()->operation.Title()));
+      TFC_RETURN_IF_ERROR(engine_->CheckNoneLeft(tasks.front()->operation.Title()));
   }
   return Status::Ok();
 }

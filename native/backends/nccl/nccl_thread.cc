@@ -120,7 +120,7 @@ bool DeviceCommunicator::Wanted(const Queue& queue) const {
 
 void DeviceCommunicator::AskForSetup(Queue* queue) {
   // A rank that leaves after this OnLeft hears of; of a bucket whose plan the ranks have agreed on nothing else asks.
-  const Status left = engine_->NobodyLeft(SetupOf(queue->number));
+  const Status left = engine_->CheckNoneLeft(SetupOf(queue->number));
   if (!left.ok()) return GiveUp(left);
   SetupEntry mine;
   mine.nccl_version = nccl_->version;

@@ -243,7 +243,7 @@ TEST_P(ArenaMatrix, AllToAll) {
   });
 }
 
-TEST_P(ArenaMatrix, NobodyLeavesABarrierBeforeAllHaveCome) {
+TEST_P(ArenaMatrix, NoRankLeavesABarrierBeforeAllHaveCome) {
   std::atomic<int> arrived{0};
   Run([&](ArenaRank& self) {
     for (int i = 1; i <= 50; ++i) {

@@ -269,7 +269,7 @@ TEST_P(JoinTest, WhatZerosWouldSpoilEndsTheWorldWhenCalledInOrder) {
   });
 }
 
-TEST_P(JoinTest, ARankThatStopsIsToldToThoseThatHaveJoined) {
+TEST_P(JoinTest, ARankThatStopsIsReportedToThoseThatHaveJoined) {
   if (size() == 1) GTEST_SKIP() << "there are no others";
   for (int stopper : {0, size() - 1}) {
     EveryRank([&](int rank, tfc_communicator* communicator) {

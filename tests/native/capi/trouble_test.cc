@@ -106,7 +106,7 @@ TEST(TroubleTest, AFailedCommunicatorIsIdle) {
 }
 
 // On the wire as in shared memory: while it waits for a peer, and not while it waits for work.
-TEST(TroubleTest, ARankThatWaitsOnTheWireSpinsAsLongAsItWasTold) {
+TEST(TroubleTest, ARankThatWaitsOnTheWireSpinsForTheTimeOfItsOption) {
   constexpr double kWorth = 0.1;  // seconds of processor time that waiting without spinning does not take
   WorldOptions options;
   options.transport = TFC_TRANSPORT_TCP;

@@ -261,7 +261,7 @@ TEST_P(WorldTest, SubmittedInDifferentOrders) {
   });
 }
 
-TEST_P(WorldTest, SubmittedMismatchIsToldToAllAndTheCommunicatorLives) {
+TEST_P(WorldTest, SubmittedMismatchIsReportedToAllAndTheCommunicatorLives) {
   if (size() == 1) GTEST_SKIP() << "a world of one cannot disagree";
   EveryRank([this](int rank, tfc_communicator* communicator) {
     std::vector<float> values(rank == 1 ? 4 : 3, 1);

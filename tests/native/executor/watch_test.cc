@@ -70,7 +70,7 @@ TEST(WatchTest, CountsAndStalls) {
   EXPECT_EQ(watch.progress(), (Progress{{1, 1}}));
 }
 
-TEST(WatchTest, WhatNobodySawCounts) {
+TEST(WatchTest, WhatNoThreadSawCounts) {
   WatchList watch;
   for (int i = 0; i < 3; ++i) watch.CompletedUnseen();
   EXPECT_EQ(watch.completed(), 3u);

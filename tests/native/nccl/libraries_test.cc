@@ -82,7 +82,7 @@ TEST_F(LibrariesTest, MissingSymbolsAreNamed) {
   EXPECT_NE(nccl.status().message().find("ncclCommAbort"), std::string::npos) << nccl.status().message();
 }
 
-TEST_F(LibrariesTest, AForeignLibraryIsRefused) {
+TEST_F(LibrariesTest, AnotherLibraryIsRefused) {
   const auto nccl = LoadNccl(Chosen("libcuda_standin.so"));
   EXPECT_EQ(nccl.status().code(), Code::kUnimplemented);
   EXPECT_NE(nccl.status().message().find("it is no NCCL"), std::string::npos) << nccl.status().message();

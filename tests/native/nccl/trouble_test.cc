@@ -88,7 +88,7 @@ TEST_F(GpuTroubleTest, MemoryOfTheHostAndOfAnotherGpuIsRefused) {
   });
 }
 
-TEST_F(GpuTroubleTest, MemoryOfTheHostIsToldToAllRanks) {
+TEST_F(GpuTroubleTest, MemoryOfTheHostIsReportedToAllRanks) {
   RunGpuWorld(2, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
     std::vector<float> host(4, 1.0f);
@@ -142,7 +142,7 @@ TEST_F(GpuTroubleTest, OneNameOnAGpuAndInTheHostsMemoryIsAMismatch) {
   }
 }
 
-TEST_F(GpuTroubleTest, RanksThatCallDifferentThingsAreToldSo) {
+TEST_F(GpuTroubleTest, RanksThatCallDifferentThingsGetAMismatch) {
   RunGpuWorld(2, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(8, 1.0f));
     uint64_t ticket = 0;

@@ -98,7 +98,7 @@ TEST_F(FdExchangeTest, AnotherNumberOfDescriptorsIsRefused) {
   EXPECT_TRUE(serving.get().ok());
 }
 
-TEST_F(FdExchangeTest, SilentStrangersKeepNobodyWaiting) {
+TEST_F(FdExchangeTest, SilentUnauthenticatedPeersKeepNoRankWaiting) {
   const UniqueFd silent = Unauthenticated(server_.name()), half = Unauthenticated(server_.name());
   ASSERT_EQ(::send(half.get(), "half a proof", 12, MSG_NOSIGNAL), 12);
   Unauthenticated(server_.name());  // and one that is gone again

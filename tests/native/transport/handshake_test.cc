@@ -232,7 +232,7 @@ TEST(HandshakeTest, APeerOfAnotherVersionLearnsThisOne) {
   EXPECT_TRUE(server.Logs("version 99"));
 }
 
-TEST(HandshakeTest, ASlowStrangerIsClosedInTime) {
+TEST(HandshakeTest, ASlowUnauthenticatedPeerIsClosedInTime) {
   AcceptorOptions options = Options();
   options.handshake_seconds = 0.05;
   Server server(options);
@@ -354,7 +354,7 @@ TEST(HandshakeTest, WithoutDescriptorsItWaits) {
   EXPECT_TRUE(accepted);
 }
 
-TEST(ConnectTest, NobodyThereMeansThePeerIsLost) {
+TEST(ConnectTest, NoListenerMeansThePeerIsLost) {
   SocketAddress address;
   {
     const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));

@@ -10,7 +10,7 @@
 namespace tfc {
 namespace {
 
-TEST(RefusalLog, ManyStrangersMakeFewLines) {
+TEST(RefusalLog, ManyUnauthenticatedPeersMakeFewLines) {
   LogRecorder recorder;
   RefusalLog refusals(recorder.log());
   const auto now = RefusalLog::Clock::now();
@@ -21,7 +21,7 @@ TEST(RefusalLog, ManyStrangersMakeFewLines) {
   EXPECT_TRUE(recorder.Contains("another (980 more before)"));
 }
 
-TEST(RefusalLog, FewStrangersAreAllNamed) {
+TEST(RefusalLog, FewUnauthenticatedPeersAreAllNamed) {
   LogRecorder recorder;
   RefusalLog refusals(recorder.log());
   for (int i = 0; i < 10; ++i) refusals.Note("client " + std::to_string(i));

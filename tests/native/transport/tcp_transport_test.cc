@@ -466,10 +466,10 @@ TEST(TcpTransportTest, AConnectionThatGotLostInTheHandshakeIsMadeAgain) {
   const auto peer = TakeOrDie(TcpTransport::Create(options));
   options.self = door.self;
   const auto root = TakeOrDie(TcpTransport::Create(options));
-  std::unique_ptr<DoorKeeper> keeper;
+  std::unique_ptr<AcceptingThread> accepting;
   std::thread other([&] {
     for (int dropped = 0; dropped < 3;) dropped += TakeOrDie(listener.Accept()).fd.valid() ? 1 : 0;
-    keeper = std::make_unique<DoorKeeper>(TakeOrDie(Acceptor::Create(std::move(listener), door)), root.get());
+    accepting = std::make_unique<AcceptingThread>(TakeOrDie(Acceptor::Create(std::move(listener), door)), root.get());
   });
   const Bytes out(10, std::byte{1});
   Bytes in(10);

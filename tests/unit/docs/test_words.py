@@ -21,7 +21,7 @@ NAMES = {
     "side[ _-]tasks?": "auxiliary tasks",
     "last_words": "stderr_pump",
     "Meeting": "Rendezvous",
-    "Doorkeeper": "unauthenticated connection limiter",
+    "Door[Kk]eeper": "unauthenticated connection limiter",
     "Mailbox": "OrderQueue",
     "Attendance": "LivenessTracker",
     "RollCall": "view query",
@@ -35,7 +35,8 @@ ELSEWHERE = re.compile(r"memory[_ ]growth|one of ours, ")
 HISTORY = ("docs/adr", "CHANGELOG.md")
 SUFFIXES = {".py", ".md", ".cc", ".h", ".c", ".sh", ".toml", ".ini", ".txt"}
 
-# Between words stands anything but a letter or a digit: the words of an identifier count, too.
+# Between words stands anything but a letter or a digit: the words of an identifier count, too, also of one InCapitals.
+_CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _WORDS = re.compile(
     rf"(?<![^\W_])({'|'.join((*PROSE, *(name for name in NAMES if name[0].islower())))})(?![^\W_])", re.IGNORECASE
 )
@@ -46,7 +47,7 @@ def found(text: str) -> Iterator[tuple[int, str]]:
     """(line, word) of every word of the list."""
     for number, line in enumerate(text.splitlines(), 1):
         rest = ELSEWHERE.sub("", line)
-        for match in (*_WORDS.finditer(rest), *_TYPES.finditer(rest)):
+        for match in (*_WORDS.finditer(_CAPITALS.sub("_", rest)), *_TYPES.finditer(rest)):
             yield number, match[0]
 
 
@@ -65,6 +66,7 @@ def test_the_words_are_found() -> None:
         "Nobody", "told", "growth", "of ours",
     ]  # fmt: skip
     assert [word for _, word in found("def test_nobody_told():\n    untold, kindness")] == ["nobody", "told"]
+    assert [word for _, word in found("TEST(World, NobodyIsToldSo)\nNobodys::Untold()")] == ["Nobody", "Told"]
     assert [line for line, _ in found("x\nself._meeting = RollCall()\nclass TestStandIn:\n")] == [2, 3]
 
 
