@@ -7,6 +7,7 @@ points call :meth:`Settings.load` once; from there on settings travel as a value
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import os
 import tempfile
@@ -95,10 +96,15 @@ class Variable:
 
 
 def _number(kind: Callable[[str], Any], fits: Callable[[Any], bool], needed: str) -> Callable[[str], Any]:
+    noun = "whole number" if kind is int else "number"
+
     def parse(text: str) -> Any:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(f"it must be a {noun}, {needed}") from None
         if not fits(value):
-            raise ValueError(f"it must be {needed}")
+            raise ValueError(f"it must be a {noun}, {needed}")
         return value
 
     return parse
@@ -276,13 +282,10 @@ class Settings:
         """Reads ``environ`` (default: this process's environment).
 
         Raises ConfigError that names the variable when a value cannot be used. A variable with our prefix that is
-        not in the table is probably misspelt: it is logged.
+        not in the table is probably misspelt: it is logged, once in a process.
         """
         source = environ_snapshot() if environ is None else environ
-        known = {row.name for row in VARIABLES}
-        for name in sorted(source):
-            if name.startswith(PREFIX) and name not in known:
-                _LOG.warning("the environment variable %s means nothing to tfcollective: is it misspelt?", name)
+        _note_misspelt(source)
         return cls(**{row.field: _value(row, source) for row in VARIABLES})
 
     def jobs_directory(self) -> Path:
@@ -294,6 +297,18 @@ VARIABLES: tuple[Variable, ...] = tuple(
     replace(one.metadata["row"], field=one.name) for one in dataclasses.fields(Settings)
 )
 _BY_FIELD = {row.field: row for row in VARIABLES}
+
+
+_noted: set[str] = set()
+
+
+def _note_misspelt(source: Mapping[str, str]) -> None:
+    known = [row.name for row in VARIABLES]
+    for name in sorted(name for name in source if name.startswith(PREFIX) and name not in {*known, *_noted}):
+        _noted.add(name)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        hint = f"did you mean {near[0]}?" if near else "is it misspelt?"
+        _LOG.warning("the environment variable %s means nothing to tfcollective: %s", name, hint)
 
 
 def _value(row: Variable, source: Mapping[str, str]) -> Any:

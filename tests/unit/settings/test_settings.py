@@ -98,10 +98,22 @@ def test_a_bad_value_names_its_variable(name, value):
         Settings.load({f"TFCOLLECTIVE_{name}": value})
 
 
-def test_a_misspelt_variable_is_logged(caplog):
+@pytest.mark.parametrize(("text", "needed"), [("four", "a number, above 0"), ("-4", "a number, above 0")])
+def test_a_number_that_cannot_be_used_says_what_is_needed(text, needed):
+    with pytest.raises(ConfigError, match=f"'{text}' cannot be used: it must be {needed}$"):
+        Settings.load({"TFCOLLECTIVE_OP_TIMEOUT": text})
+
+
+def test_a_misspelt_variable_is_logged_once_with_the_name_it_resembles(caplog, monkeypatch):
+    monkeypatch.setattr("tfcollective.settings._noted", set())
+    environ = {"TFCOLLECTIVE_OP_TIMEUOT": "3", "TFCOLLECTIVE_PIGEONS": "3"}
     with caplog.at_level(logging.WARNING):
-        Settings.load({"TFCOLLECTIVE_OP_TIMEUOT": "3"})
-    assert "TFCOLLECTIVE_OP_TIMEUOT" in caplog.text
+        Settings.load(environ)
+        Settings.load(environ)
+    assert [record.getMessage().partition("variable ")[2] for record in caplog.records] == [
+        "TFCOLLECTIVE_OP_TIMEUOT means nothing to tfcollective: did you mean TFCOLLECTIVE_OP_TIMEOUT?",
+        "TFCOLLECTIVE_PIGEONS means nothing to tfcollective: is it misspelt?",
+    ]
 
 
 def test_the_documentation_has_every_variable():
