@@ -16,7 +16,7 @@ from tfcollective import log
 from tfcollective._version import __version__
 from tfcollective.cli.command import check_engine, resolve_command
 from tfcollective.cli.groups import GroupedCommand
-from tfcollective.cli.run_options import IGNORED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
+from tfcollective.cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.launch.launcher import find_launcher, known_launchers
@@ -54,7 +54,7 @@ def _end_options_after_module(args: list[str], with_value: set[str]) -> list[str
 
 @click.command(
     cls=_RunCommand,
-    params=[*RUN_OPTIONS, *IGNORED_OPTIONS],
+    params=[*RUN_OPTIONS, *IGNORED_OPTIONS, *REFUSED_OPTIONS],
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:

@@ -14,7 +14,7 @@ from tfcollective.cli.config_file import read_config, read_text
 from tfcollective.cli.groups import GroupedOption, group, option
 from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, from_settings
@@ -39,6 +39,8 @@ _IGNORED_VALUES = (
     *("--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample"),
     *("--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise", "--stall-check-shutdown-time-seconds"),
 )
+_ELASTIC = "a job has as many ranks as it was started with: leave it out, and let --max-restarts N start them again"
+_LSF = "there is no launcher for LSF: let jsrun start `tfcollective agent` for a job of --wait-for-agents N"
 
 
 def _set_defaults(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
@@ -215,6 +217,26 @@ def _ignored(flags: str, **kind: Any) -> click.Option:
 IGNORED_OPTIONS = (
     *(_ignored(one, is_flag=True, default=None) for one in _IGNORED_FLAGS),
     *(_ignored(one) for one in _IGNORED_VALUES),
+)
+
+
+def _refused(advice: str, *flags: str, **kind: Any) -> click.Option:
+    def refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        del context
+        if value:
+            raise UnsupportedError(f"{parameter.opts[0]}: {advice}")
+
+    return click.Option(flags, hidden=True, expose_value=False, callback=refuse, **kind)
+
+
+#: horovodrun's options whose meaning is not there: an error that says what to do, and not in the help.
+REFUSED_OPTIONS = (
+    _refused(_ELASTIC, "--min-np", "--min-num-proc"),
+    _refused(_ELASTIC, "--max-np", "--max-num-proc"),
+    *(_refused(_ELASTIC, one) for one in ("--host-discovery-script", "--slots-per-host", "--elastic-timeout")),
+    *(_refused(_ELASTIC, one) for one in ("--reset-limit", "--blacklist-cooldown-range")),
+    _refused(_LSF, "--jsrun", is_flag=True),
+    _refused(_LSF, "--binding-args"),
 )
 
 

@@ -1,5 +1,7 @@
 """horovodrun's flags and configuration files, and who runs what."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -96,6 +98,20 @@ def test_flags_without_effect_are_named(capsys):
     assert "no effect here: --gloo, --cycle-time-ms, --autotune, --autotune-steps-per-sample" in capsys.readouterr().err
     assert main(["run", "-np", "1", "--print-plan", "true"]) == 0
     assert "no effect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("--min-np", "1"), "--min-np: .* --max-restarts N"),
+        (("--max-num-proc", "4"), "--max-np: .* --max-restarts N"),
+        (("--host-discovery-script", "./hosts.sh"), "--host-discovery-script: .* --max-restarts N"),
+        (("--jsrun",), "--jsrun: .* --wait-for-agents N"),
+    ],
+)
+def test_horovodruns_flags_without_a_counterpart_say_what_to_do(arguments, advice, capsys):
+    assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 64
+    assert re.search(advice, capsys.readouterr().err)
 
 
 CONFIG = """
