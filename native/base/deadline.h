@@ -12,9 +12,10 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // At most about 30 years: beyond them the clock overflows.
+  // At most about 30 years, beyond which the clock overflows; as many for what is no number: a peer may send it.
   static Clock::duration Seconds(double seconds) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
+    const double counted = seconds < 1e9 ? std::max(seconds, -1e9) : 1e9;
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(counted));
   }
   static Deadline After(double seconds) { return After(seconds, Clock::now()); }
   // For callers that have looked at the clock already.
