@@ -4,6 +4,7 @@ import base64
 import contextlib
 import http.client
 import re
+import select
 import socket
 import ssl
 import threading
@@ -93,6 +94,40 @@ class Recorder:
             sink.shutdown(socket.SHUT_WR)
 
 
+class _OneAtATime:
+    """A TLS connection that one thread may read while another one writes; they must not use ssl's at the same time."""
+
+    def __init__(self, tls):
+        self._tls = tls
+        self._tls.setblocking(False)
+        self._lock = threading.Lock()
+
+    def recv(self, size):
+        return self._retry(lambda: self._tls.recv(size))
+
+    def sendall(self, data):
+        sent = 0
+        while sent < len(data):
+            sent += self._retry(lambda: self._tls.send(data[sent:]))  # noqa: B023  called at once
+
+    def shutdown(self, how):
+        self._tls.shutdown(how)
+
+    def close(self):
+        self._tls.close()
+
+    def _retry(self, act):
+        while True:
+            with self._lock:
+                try:
+                    return act()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    descriptor = self._tls.fileno()
+            if descriptor < 0:
+                raise OSError("closed meanwhile")
+            select.select([descriptor], [], [], 0.02)
+
+
 class ManInTheMiddle(Recorder):
     """A proxy with a certificate of its own, which reads what it passes on, encrypted once more or not."""
 
@@ -102,13 +137,13 @@ class ManInTheMiddle(Recorder):
         self._towards_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if encrypts else None
 
     def _meet(self):
-        return self._context.wrap_socket(super()._meet(), server_side=True)
+        return _OneAtATime(self._context.wrap_socket(super()._meet(), server_side=True))
 
     def _connect(self):
         if self._towards_server is None:
             return super()._connect()
         self._towards_server.check_hostname, self._towards_server.verify_mode = False, ssl.CERT_NONE
-        return self._towards_server.wrap_socket(super()._connect())
+        return _OneAtATime(self._towards_server.wrap_socket(super()._connect()))
 
 
 class Sniffer:
