@@ -1,5 +1,8 @@
 """Calls that outlast a coordinator which does not answer for a while: the only loop that asks again.
 
+A node that enrols has no client that stays: between two tries it reads a new key and hears its orders
+(:func:`tfcollective.agent.node.enroll`).
+
 One answer that was lost or late is no reason to do without it. Whether a coordinator is lost for good is a question of
 its silence, which :mod:`tfcollective.control.liveness` judges.
 """
