@@ -40,12 +40,15 @@ demo: .venv/tf221.installed  ## set up everything and train the digits example o
 	  --model-dir $(CURDIR)/models
 
 test:            ## lint, native tests and Python tests under both TensorFlow versions
+	@$(MAKE) --no-print-directory --jobs $(JOBS) $(ENVIRONMENTS)
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-native
 	@$(MAKE) --no-print-directory test-python
 	$(call say,all tests passed)
 
 # ---- environments ---------------------------------------------------------------------------------------------------
+
+ENVIRONMENTS := .venv/tools.made .venv/tf221.made $(if $(PYTHON_TF215),.venv/tf215.made)
 
 .venv/tools.made: pyproject.toml tools/requirements.py tools/make_venv.sh
 	$(call say,environment .venv/tools: build and lint tools)
@@ -131,11 +134,11 @@ format: .venv/tools.made  ## let ruff and clang-format write the files
 googletest:
 	@tools/ensure_googletest.sh
 
-# $(1): build folder, $(2): CMake options, $(3): ctest options
+# $(1): build folder, $(2): CMake options, $(3): ctest options. Every other test waits for a deadline: two a core.
 define native_tests
 	@$(WITH_TOOLS) cmake -S . -B $(1) -G Ninja -DTFC_TESTS=ON $(2) >build/$(notdir $(1)).log || { cat build/$(notdir $(1)).log; exit 1; }
 	@$(WITH_TOOLS) cmake --build $(1) --parallel $(JOBS)
-	@$(WITH_TOOLS) ctest --test-dir $(1) --output-on-failure --no-tests=error --progress --parallel $(JOBS) $(3) </dev/null
+	@$(WITH_TOOLS) ctest --test-dir $(1) --output-on-failure --no-tests=error --progress --parallel $(shell expr 2 '*' $(JOBS)) $(3) </dev/null
 endef
 
 test-native: .venv/tools.made googletest  ## native tests
@@ -174,8 +177,9 @@ ROOMS_WITHOUT_TENSORFLOW := agent bench cli control docs failures identity launc
 ONCE := --ignore $(CURDIR)/tests/multiprocess --ignore $(CURDIR)/tests/gpu --ignore-glob '$(CURDIR)/tests/e2e/test_bench*.py' \
   --ignore $(CURDIR)/tests/e2e/test_docs.py $(ROOMS_WITHOUT_TENSORFLOW:%=--ignore $(CURDIR)/tests/unit/%)
 
-# Many tests mostly wait, for processes or for deadlines: three files at a time even on two cores.
-AT_ONCE := --numprocesses 3 --dist loadfile
+# Many tests mostly wait, for processes or for deadlines: four files at a time even on two cores, in the order of
+# tests/conftest.py.
+AT_ONCE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-python: test-tf221 test-tf215  ## Python tests under both TensorFlow versions
 

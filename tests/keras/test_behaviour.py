@@ -13,10 +13,9 @@ from jobs import run_job
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 
 
-@pytest.mark.parametrize("second_device", ["0", "1"])
-def test_behaviour_on_two_ranks(second_device: str) -> None:
-    """Also with variables on a second device, which stands for a GPU: see second_device.py."""
-    done = run_job(Path(__file__).with_name("job_behaviour.py"), 2, TFC_TESTS_SECOND_DEVICE=second_device)
+def test_behaviour_on_two_ranks() -> None:
+    """`make test-second-device` repeats it with variables on a second device, which stands for a GPU."""
+    done = run_job(Path(__file__).with_name("job_behaviour.py"), 2)
     assert done.stdout.count("ok ") == 22
 
 

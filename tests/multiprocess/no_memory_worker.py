@@ -1,4 +1,4 @@
-"""A host without shared memory. Usage: job_no_memory.py refused|full."""
+"""A rank on a host without shared memory. Usage: no_memory_worker.py refused|full."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import struct
 import sys
 
 import numpy as np
-import tensorflow as tf
 
-import tfcollective.tensorflow as tfc
-from tfcollective import runtime
+import tfcollective
 
 MEMFD_CREATE, FALLOCATE = 319, 285  # on x86-64
 
@@ -37,8 +35,10 @@ if sys.argv[1] == "refused":
     refuse(MEMFD_CREATE, errno.EPERM)
 else:
     refuse(FALLOCATE, errno.ENOSPC)
-tfc.init()
-assert not runtime.get_communicator().info().uses_shared_memory
-np.testing.assert_array_equal(tfc.allreduce(tf.ones(1000), op=tfc.Sum), np.full(1000, float(tfc.size())))
+tfcollective.init()
+communicator = tfcollective.get_communicator()
+assert not communicator.info().uses_shared_memory
+result = communicator.allreduce(np.ones(1000, np.float32), tfcollective.Sum)
+np.testing.assert_array_equal(result, np.full(1000, float(tfcollective.size())))
 print("ok", flush=True)
-tfc.shutdown()
+tfcollective.shutdown()
