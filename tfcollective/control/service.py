@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections import Counter
@@ -25,6 +26,7 @@ from tfcollective.topology import World
 
 _T = TypeVar("_T")
 _MAX_OUTPUT_BYTES = 16 << 20
+_GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines every few milliseconds
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
 _TIME, _ROUND, _ENDS, _OUTPUT, _STORE = "time", "round", "ends", "output", "store"
 
@@ -86,6 +88,7 @@ class JobService:
         self._durations: dict[TaskKey, float] = {}
         self._nodes: dict[str, int] = {}  # the token of each -> its number
         self._output = OutputLog(_MAX_OUTPUT_BYTES)
+        self._gathers_output = False
         kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
             messages.Join: self._join,
             messages.Beat: self._beat,
@@ -312,8 +315,14 @@ class JobService:
 
     async def _show(self, message: messages.Show) -> messages.Nothing:
         self._output.add(message.piece)
-        self._wakeups.wake(_OUTPUT)
+        if not self._gathers_output:
+            self._gathers_output = True
+            asyncio.get_running_loop().call_later(_GATHER_OUTPUT_S, self._hand_on_output)
         return messages.Nothing()
+
+    def _hand_on_output(self) -> None:
+        self._gathers_output = False
+        self._wakeups.wake(_OUTPUT)
 
     async def _read_output(self, message: messages.ReadOutput) -> OutputPage:
         position = message.position

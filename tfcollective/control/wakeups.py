@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 
+_AT_ONCE = 64  # the answers to thousands of waiting ranks take seconds: other requests are served between
 
 class Wakeups:
     """Lives on the thread of one event loop."""
@@ -30,14 +31,22 @@ class Wakeups:
                     del self._waiting[topic]
 
     def wake(self, *topics: Hashable) -> None:
-        """These have changed."""
+        """These have changed. Of many that wait, some run in each turn of the event loop."""
         for topic in topics:
-            for changed in self._waiting.get(topic, ()):
-                _wake(changed)
+            _wake_in_turns(list(self._waiting.get(topic, ())))
 
     def wake_all(self) -> None:
-        """Everything has changed."""
-        self.wake(*self._waiting)
+        """Everything has changed, and there may be no further turn of the event loop."""
+        for waiting in self._waiting.values():
+            for changed in waiting:
+                _wake(changed)
+
+
+def _wake_in_turns(waiting: list[asyncio.Future[None]]) -> None:
+    for changed in waiting[:_AT_ONCE]:
+        _wake(changed)
+    if len(waiting) > _AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake_in_turns, waiting[_AT_ONCE:])
 
 
 def _wake(changed: asyncio.Future[None]) -> None:

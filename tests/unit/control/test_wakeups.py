@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from patience import within
 
 from tfcollective.control.wakeups import Wakeups
@@ -39,3 +40,25 @@ def test_a_wait_that_is_over_leaves_nothing() -> None:
         assert wakeups._waiting == {}
 
     asyncio.run(look())
+
+
+@pytest.mark.parametrize("number", [1, 64, 200, 1000])
+def test_many_are_woken_in_turns_between_which_others_run(number: int) -> None:
+    async def check() -> tuple[int, int]:
+        wakeups, woken = Wakeups(), []
+
+        async def wait(number: int) -> None:
+            await wakeups.wait(("a",), within(60))
+            woken.append(number)
+
+        waiting = [asyncio.create_task(wait(number)) for number in range(number)]
+        await asyncio.sleep(0)
+        wakeups.wake("a")
+        await asyncio.sleep(0)
+        first = len(woken)
+        await asyncio.wait_for(asyncio.gather(*waiting), within(60))
+        return first, len(woken)
+
+    first, all_of_them = asyncio.run(check())
+    assert all_of_them == number
+    assert first < number or number <= 64
