@@ -171,7 +171,7 @@ class Timing:
     reply: float = 10.0
     short_reply: float = 3.0
     long_reply: float = 15.0
-    poll: float = 20.0
+    poll: float = 25.0
     longest_poll: float = 30.0
     join_margin: float = 15.0
     retry: float = 0.5
