@@ -432,6 +432,11 @@ Request Engine::RequestFor(const Operation& operation) const {
   return request;
 }
 
+Status Engine::CheckNoneLeft(const std::string& title) const {
+  const Status left = watch_.CheckNoneLeft(title);
+  return !left.ok() && failure_.failed() ? failure_.Get() : left;
+}
+
 void Engine::Ask(const Request& request) {
   Send(control_, 0, Message::kRequest, request);
   KeepTicking();
