@@ -600,8 +600,15 @@ void Engine::CloseGpus() {
   table_.CloseGpus();
   const MutexLock lock(mutex_);
   gpus_closed_ = true;
-  for (auto plan = plans_.begin(); plan != plans_.end();)
-    plan = plan->second->on_gpus.value_or(false) ? plans_.erase(plan) : std::next(plan);
+  for (auto found = plans_.begin(); found != plans_.end();) {
+    Plan& plan = *found->second;
+    const bool on_gpus = plan.on_gpus.value_or(false);
+    if (on_gpus) {  // its owner keeps it, and may bring it back
+      plan.order().TakeAll();
+      plan.waiting = 0;
+    }
+    found = on_gpus ? plans_.erase(found) : std::next(found);
+  }
   failure_.events().Notify();
 }
 

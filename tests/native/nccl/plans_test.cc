@@ -276,6 +276,36 @@ TEST_F(GpuPlansTest, ARankThatHasJoinedCannotBeMissing) {
   });
 }
 
+// A bucket that waits for its turn in the plan is not waited for any longer once the ranks cannot use GPUs.
+TEST_F(GpuPlansTest, WithoutNcclNothingOfAPlanIsLeft) {
+  RunWorld(WorldOptions(), [](int rank, tfc_communicator* communicator) {
+    tfc_device_options devices = StandinOptions();
+    if (rank == 1) devices.nccl_library = "/nowhere/libnccl.so.2";
+    ASSERT_EQ(tfc_device_configure(communicator, &devices, nullptr), TFC_OK);
+    GpuRank self{rank, 2, communicator};
+    cuStreamCreateWithPriority(&self.stream, 0, 0);
+    const PlanHandle plan = Acquire(self, 2);
+    OnGpu<float> buffer(rank, std::vector<float>(4, 1.0f));
+    Launched launched;
+    if (rank == 0) ASSERT_EQ(Start(self, plan, 1, buffer, 4, &launched).code, TFC_OK);
+    self.Barrier();
+    EXPECT_EQ(self.AllReduce(buffer, 4, TFC_FLOAT32).code, TFC_UNIMPLEMENTED);
+    self.Barrier();
+    std::vector<float> host(4, 1.0f);
+    const tfc_span span{host.data(), host.data(), 4};
+    if (rank == 0) {
+      launched.WaitFor(1);
+      EXPECT_EQ(tfc_plan_start(plan.get(), 1, TFC_FLOAT32, &span, 1, Launched::Note, &launched, nullptr),
+                TFC_INVALID_ARGUMENT);
+    }
+    tfc_communicator_info info{};
+    info.struct_size = sizeof(info);
+    ASSERT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
+    EXPECT_EQ(info.pending, 0u);
+    self.Barrier();
+  });
+}
+
 // Some ranks have started buckets before they hear that there is no NCCL on another one.
 TEST_F(GpuPlansTest, WithoutNcclBucketsTravelThroughTheHost) {
   for (int without = 0; without < 2; ++without) {
