@@ -259,6 +259,33 @@ TEST_F(GpuPlansTest, ARankThatDoesNotStartABucketIsNamed) {
   });
 }
 
+// Its second bucket was begun early, so its time is over long before that of the first one, which it waits behind.
+TEST_F(GpuPlansTest, ARankThatDoesNotStartABucketIsNamedThoughAnotherOneWaitsBehindIt) {
+  std::atomic<bool> over{false};
+  RunGpuWorld(2, [&over](GpuRank& self) {
+    const PlanHandle plan = Acquire(self, 2, "plan", "a\nb", 3);
+    OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
+    Launched step;
+    Start(self, plan, 0, buffer, 4, &step);
+    const Started last = Start(self, plan, 1, buffer, 4, &step);
+    step.WaitFor(2);
+    ASSERT_EQ(self.Wait(last.ticket).code, TFC_OK);
+    self.Barrier();
+    if (self.rank == 0) {
+      while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // alive, and elsewhere
+      return;
+    }
+    Launched early, launched;
+    Start(self, plan, 1, buffer, 4, &early);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    CallResult result = Outcome(self, Start(self, plan, 0, buffer, 4, &launched), &launched);
+    over = true;
+    EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
+    EXPECT_EQ(result.peer, 0);
+    EXPECT_TRUE(Contains(result.message, "rank 0 has not called it")) << result.message;
+  });
+}
+
 TEST_F(GpuPlansTest, ARankThatHasJoinedCannotBeMissing) {
   RunGpuWorld(2, [](GpuRank& self) {
     const PlanHandle plan = Acquire(self, 1);
