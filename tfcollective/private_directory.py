@@ -61,11 +61,14 @@ def user_key(directory: Path) -> bytes:
     try:
         if not path.exists():
             _make_key(path)
-        return bytes.fromhex(path.read_text("ascii"))
+        key = bytes.fromhex(path.read_text("ascii"))
     except OSError as error:
         raise unusable(path, error) from error
-    except ValueError as error:
-        raise ConfigError(f"{path} holds no key: remove it, a new one is made") from error
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:  # empty after a crash of the machine, for example: anyone could guess it
+        raise ConfigError(f"{path} holds no key: remove it, a new one is made")
+    return key
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -103,21 +103,26 @@ def _collectives(timelines: Sequence[RankTimeline]) -> list[dict[int, Interval]]
 
 def summarise(timelines: Sequence[RankTimeline]) -> list[RankSummary]:
     """One row a rank, in rank order."""
-    collectives = _collectives(timelines)
+    collectives = [(members, *_first_and_last(members)) for members in _collectives(timelines)]
     return [_summary(timeline, collectives) for timeline in sorted(timelines, key=lambda t: t.rank)]
 
 
-def _summary(timeline: RankTimeline, collectives: Sequence[Mapping[int, Interval]]) -> RankSummary:
+def _first_and_last(members: Mapping[int, Interval]) -> tuple[int, int]:
+    """When the first and the last rank came to a collective."""
+    began = [member.began for member in members.values()]
+    return min(began), max(began)
+
+
+def _summary(timeline: RankTimeline, collectives: Sequence[tuple[Mapping[int, Interval], int, int]]) -> RankSummary:
     rank = timeline.rank
     communicating = waiting = 0
     late: list[int] = []
-    for members in collectives:
+    for members, first, last in collectives:
         mine = members[rank]
-        began = [member.began for member in members.values()]
         communicating += mine.ended - mine.began
-        waiting += min(max(began), mine.ended) - mine.began
-        if len(members) > 1 and mine.began == max(began):
-            late.append(max(began) - min(began))
+        waiting += min(last, mine.ended) - mine.began
+        if len(members) > 1 and mine.began == last:
+            late.append(last - first)
     blocked = sum(i.ended - i.began for i in timeline.intervals if i.collective == WAIT)
     buckets = sum(i.ended - i.began for i in timeline.intervals if "/bucket " in i.name and i.collective != WAIT)
     return RankSummary(

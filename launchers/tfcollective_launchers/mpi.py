@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -202,12 +203,14 @@ def placed(plan: Plan, by_rank: Sequence[NodeFacts], given: Mapping[str, str], *
         named: whether reports are to name the hosts.
     """
     nodes = [(one.host, one.address) for one in by_rank]  # containers may share a name
-    others = list(dict.fromkeys(nodes))
+    sizes = Counter(nodes)  # in the order of their lowest ranks
+    before: Counter[tuple[str, str]] = Counter()
     workers = []
     for rank, (worker, node) in enumerate(zip(plan.workers, nodes, strict=True)):
-        local_rank = nodes[:rank].count(node)
-        cross = [other for other in others if nodes.count(other) > local_rank]
-        place = Placement(rank, len(nodes), local_rank, nodes.count(node), cross.index(node), len(cross))
+        local_rank = before[node]
+        before[node] += 1
+        cross = [other for other, size in sizes.items() if size > local_rank]
+        place = Placement(rank, len(nodes), local_rank, sizes[node], cross.index(node), len(cross))
         env = {**worker.env, **rank_variables(place, given)}
         workers.append(replace(worker, host=node[0] if named else "", local_rank=local_rank, env=env))
     return Plan(tuple(workers))

@@ -432,6 +432,11 @@ Request Engine::RequestFor(const Operation& operation) const {
   return request;
 }
 
+Status Engine::CheckNoneLeft(const std::string& title) const {
+  const Status left = watch_.CheckNoneLeft(title);
+  return !left.ok() && failure_.failed() ? failure_.Get() : left;
+}
+
 void Engine::Ask(const Request& request) {
   Send(control_, 0, Message::kRequest, request);
   KeepTicking();
@@ -595,8 +600,15 @@ void Engine::CloseGpus() {
   table_.CloseGpus();
   const MutexLock lock(mutex_);
   gpus_closed_ = true;
-  for (auto plan = plans_.begin(); plan != plans_.end();)
-    plan = plan->second->on_gpus.value_or(false) ? plans_.erase(plan) : std::next(plan);
+  for (auto found = plans_.begin(); found != plans_.end();) {
+    Plan& plan = *found->second;
+    const bool on_gpus = plan.on_gpus.value_or(false);
+    if (on_gpus) {  // its owner keeps it, and may bring it back
+      plan.order().TakeAll();
+      plan.waiting = 0;
+    }
+    found = on_gpus ? plans_.erase(found) : std::next(found);
+  }
   failure_.events().Notify();
 }
 

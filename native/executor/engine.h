@@ -139,8 +139,9 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void Ask(const Request& request);
   // On the monitor thread: nothing runs on GPUs. No rank is waited for there, and no bucket is launched any more.
   void CloseGpus();
-  // PEER_LOST if a rank has left: for operations that no rank has begun yet.
-  Status CheckNoneLeft(const std::string& title) const { return watch_.CheckNoneLeft(title); }
+  // PEER_LOST if a rank has left: for operations that no rank has begun yet. After a failure, for which ranks leave,
+  // too, that failure.
+  Status CheckNoneLeft(const std::string& title) const;
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
   // Whether the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.

@@ -17,6 +17,7 @@ void Engine::OnMessage(int from, uint8_t type, const std::string& payload) {
 }
 
 Status Engine::Take(int from, Message type, const std::string& payload) {
+  TFC_RETURN_IF_ERROR(CheckDirection(type, from, options_.topology.rank));
   switch (type) {
     case Message::kReady:
       return Give(&Engine::OnReady, from, payload);

@@ -18,6 +18,34 @@ Status NoPlans(const char* what, uint32_t channel) {
 
 }  // namespace
 
+Status CheckDirection(Message type, int from, int self) {
+  switch (type) {
+    case Message::kReady:
+    case Message::kRequest:
+    case Message::kAbort:
+    case Message::kTrouble:
+    case Message::kView:
+    case Message::kLeave:
+    case Message::kJoin:
+    case Message::kNoted:
+    case Message::kMissing:
+    case Message::kJoinTimeout:
+    case Message::kForget:
+      return self == 0 ? Status::Ok() : Status(Code::kProtocol, "only rank 0 receives it");
+    case Message::kGo:
+    case Message::kDecision:
+    case Message::kFailed:
+    case Message::kViewQuery:
+    case Message::kLeft:
+    case Message::kJoined:
+    case Message::kZeroContribution:
+    case Message::kAllJoined:
+    case Message::kFreed:
+      return from == 0 ? Status::Ok() : Status(Code::kProtocol, "only rank 0 sends it");
+  }
+  return Status::Ok();  // of no known kind, which its receiver says
+}
+
 RanksByProgress Grouped(const Joins& joins) {
   RanksByProgress groups;
   for (const auto& [rank, progress] : joins) groups[progress].push_back(rank);

@@ -92,6 +92,9 @@ inline auto FieldsOf(const ZeroContribution*) {
   return std::make_tuple(&Zeros::channel, &Zeros::sequence, &Zeros::operation, &Zeros::bytes);
 }
 
+// PROTOCOL for what only rank 0 receives, at another rank, and for what only rank 0 sends, from another rank.
+Status CheckDirection(Message type, int from, int self);
+
 // PROTOCOL for a message about a rank or a channel that a world of this size does not have: nothing is looked up by it.
 template <typename Message>
 Status Check(const Message&, int /*world_size*/) {

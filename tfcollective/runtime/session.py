@@ -45,6 +45,7 @@ class Session:
         self.homogeneous = joined.homogeneous
         self._placement = joined.placement
         self._communicator = joined.communicator
+        self._left = False
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -93,11 +94,14 @@ class Session:
             self.start_timeline(self.settings.timeline)
 
     def communicator(self) -> Communicator:
-        """The communicator; made now if the world has one rank. Raises StateError for an auxiliary task."""
+        """The communicator; made now if the world has one rank. Raises StateError for an auxiliary task, and at the
+        end."""
         with self._lock:
             if self._communicator is None:
                 if self._placement is None:
                     raise self._outside()
+                if self._left:
+                    raise StateError("this process has left the world")
                 self._communicator = connect_alone(self.settings)
             return self._communicator
 
@@ -217,7 +221,10 @@ class Session:
         global_process_set.ranks = None
 
     def _close_communicator(self) -> None:
-        communicator = self._communicator
+        with self._lock:
+            # What is held by it, connections and shared memory, does not wait for the end of the session, which others
+            # may still refer to.
+            communicator, self._communicator, self._left = self._communicator, None, True
         if communicator is None:
             return
         broken = communicator.info().broken

@@ -213,6 +213,7 @@ class DeviceCommunicator {
   void Poll(Queue* queue) TFC_REQUIRES(nccl_role_);
   void CheckDeadlines() TFC_REQUIRES(nccl_role_);
   Status Overdue(const Task& task, Deadline::Clock::time_point now) const TFC_REQUIRES(mutex_, nccl_role_);
+  TaskPtr WatchedOn(uint32_t channel) const TFC_REQUIRES(nccl_role_);
   Status Late(const Task& task) const TFC_REQUIRES(nccl_role_);
   void ReportLate(Deadline::Clock::time_point now) TFC_REQUIRES(nccl_role_);
   std::string WhereOf(const Task& task) const TFC_REQUIRES(nccl_role_);

@@ -3,6 +3,7 @@
 #define TFCOLLECTIVE_BACKENDS_NCCL_DEVICE_TASK_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,8 +44,8 @@ struct DeviceCommunicator::Task {
   bool awaits_turn = false;           // of a bucket: in its plan
   uint32_t channel = kNoPlanChannel;  // the plan's, which it has come to
   uint64_t sequence = 0;              // its number there; the NCCL thread's, as `reported`
-  bool reported = false;              // as late: the arbiter finds out which rank is missing
-  bool through_host = false;          // rather than not at all
+  std::optional<Deadline::Clock::time_point> reported;  // as late: the arbiter finds out which rank is missing
+  bool through_host = false;                            // rather than not at all
   bool agreed = false;
   bool ended = false;
   Status outcome;

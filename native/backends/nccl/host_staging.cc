@@ -63,16 +63,18 @@ void HostStagingBackend::Start(const DeviceCommunicator::TaskPtr& task, const St
   flight->task = task;
   bool tell = false;
   Status status = engine_->failure().Get();
+  bool aborted = false;
   {
     const MutexLock lock(mutex_);
     tell = !std::exchange(reported_, true);
     if (gpu_ == nullptr) gpu_ = task->gpu;
-    if (status.ok()) status = CopyToHost(flight.get());
+    aborted = !aborted_.ok();
+    if (status.ok()) status = aborted ? aborted_ : CopyToHost(flight.get());
     if (status.ok()) flights_.emplace(task->ticket, flight);
   }
   if (tell) log_.Warning("tensors on GPUs travel through the host's memory, which is slow: " + why.message());
   if (status.ok()) return changed_();
-  Complain(*flight, status);
+  if (!aborted) Complain(*flight, status);
   End(flight, status);
 }
 
@@ -252,6 +254,7 @@ void HostStagingBackend::Abort(const Status& status) {
   std::vector<FlightPtr> lost;
   {
     const MutexLock lock(mutex_);
+    aborted_ = status;
     for (const auto& [ticket, flight] : flights_)
       if (flight->stage != Flight::Stage::kReducing) lost.push_back(flight);
   }

@@ -31,7 +31,8 @@ class HostStagingBackend {
   HostStagingBackend& operator=(const HostStagingBackend&) = delete;
 
   // Takes an operation over: copies its inputs to the host after what the caller's stream held when it was begun.
-  // `why` is what keeps the ranks from NCCL; logged once. An error has been passed to the task's callback.
+  // `why` is what keeps the ranks from NCCL; logged once. An error, such as that of an earlier Abort, has been passed
+  // to the task's callback.
   void Start(const DeviceCommunicator::TaskPtr& task, const Status& why);
   // Makes `stream` wait for the ticket's operation; nothing if that is complete or not here.
   std::optional<Status> Join(uint64_t ticket, CUstream stream) const;
@@ -42,7 +43,7 @@ class HostStagingBackend {
   // Whether Poll has something to look at.
   bool busy() const;
   bool empty() const;
-  // Gives up what is still on its way to the host.
+  // Gives up what is still on its way to the host, and what comes later: nothing may look after it any longer.
   void Abort(const Status& status);
 
  private:
@@ -74,6 +75,7 @@ class HostStagingBackend {
   std::vector<Block> free_ TFC_GUARDED_BY(mutex_);
   std::vector<Block> lost_ TFC_GUARDED_BY(mutex_);  // of operations that failed: the GPU may still read or write it
   bool reported_ TFC_GUARDED_BY(mutex_) = false;
+  Status aborted_ TFC_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfc

@@ -370,7 +370,9 @@ void DeviceCommunicator::ReportLate(Deadline::Clock::time_point now) {
   for (const Queue& queue : queues_) {
     if (queue.watched == nullptr || now < queue.watched->deadline.when()) continue;
     Task& task = *queue.watched;
-    if (!std::exchange(task.reported, true)) engine_->Report(Late(task), task.channel, task.sequence);
+    if (task.reported) continue;
+    task.reported = now;
+    engine_->Report(Late(task), task.channel, task.sequence);
   }
 }
 
@@ -381,10 +383,16 @@ Status DeviceCommunicator::Overdue(const Task& task, Deadline::Clock::time_point
   const Status late = Late(task);
   if (task.agreed && task.channel == kNoPlanChannel)
     return Status(late.code(), late.message() + ": all ranks have come to it, but it is not complete");
-  if (now < task.deadline.when() + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
-  if (task.agreed && !task.reported)
-    return Status(late.code(), late.message() + ": NCCL has not brought it to the GPU");
+  const bool unseen = task.channel != kNoPlanChannel && !task.reported;
+  if (unseen && WatchedOn(task.channel) != nullptr) return Status::Ok();  // it waits behind that, or is reported now
+  if (now < task.reported.value_or(task.deadline.when()) + Deadline::Seconds(timing::kRootGrace)) return Status::Ok();
+  if (unseen) return Status(late.code(), late.message() + ": NCCL has not brought it to the GPU");
   return Status(late.code(), late.message() + "; and rank 0 does not answer", 0);
+}
+
+// What is next to be complete on the channel of a plan, or nullptr.
+DeviceCommunicator::TaskPtr DeviceCommunicator::WatchedOn(uint32_t channel) const {
+  return queues_[kBucket + channel - kFirstGpuPlanChannel].watched;
 }
 
 Status DeviceCommunicator::Late(const Task& task) const {

@@ -102,6 +102,19 @@ TEST(MessagesTest, ChannelsAreThoseThatThereAre) {
   }
 }
 
+TEST(MessagesTest, AMessageThatGoesTheWrongWayIsRefused) {
+  for (const Message type : {Message::kReady, Message::kRequest, Message::kAbort, Message::kLeave, Message::kNoted}) {
+    EXPECT_TRUE(CheckDirection(type, 2, 0).ok());
+    EXPECT_TRUE(CheckDirection(type, 0, 0).ok());
+    EXPECT_EQ(CheckDirection(type, 0, 2).code(), Code::kProtocol);
+  }
+  for (const Message type : {Message::kGo, Message::kDecision, Message::kFailed, Message::kLeft, Message::kJoined}) {
+    EXPECT_TRUE(CheckDirection(type, 0, 2).ok());
+    EXPECT_TRUE(CheckDirection(type, 0, 0).ok());
+    EXPECT_EQ(CheckDirection(type, 2, 0).code(), Code::kProtocol);
+  }
+}
+
 TEST(MessagesTest, ValuesSurvive) {
   const FailureArbiter::Observation trouble{FailureArbiter::Event::kTimeout, Status(Code::kIo, "late", 2), {3, 9}};
   FailureArbiter::Observation trouble_back;

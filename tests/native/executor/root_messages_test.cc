@@ -167,6 +167,17 @@ TEST(RootMessagesTest, AWrongMessageIsAnErrorThatNamesItsSender) {
   EXPECT_EQ(failure.message().rfind("rank 2: control message 16: ", 0), 0u) << failure.message();
 }
 
+TEST(RootMessagesTest, WhatOnlyRankZeroSaysIsNotTakenFromAnotherRank) {
+  for (const Message type : {Message::kFailed, Message::kDecision, Message::kLeft, Message::kAllJoined}) {
+    Root root(3);
+    root.peers[0]->Say(type, Encode(Status(Code::kIo, "x")));
+    const Status failure = root.engine().failure().WaitFor(Deadline::After(60));
+    EXPECT_EQ(failure.code(), Code::kProtocol);
+    EXPECT_EQ(failure.peer(), 1);
+    EXPECT_NE(failure.message().find("only rank 0 sends it"), std::string::npos) << failure.message();
+  }
+}
+
 TEST(RootMessagesTest, ADepartureOfARankThatThereIsNotIsRefused) {
   Root root(3);
   root.Say(Message::kLeft, Encode(Left{3, {{0, 5}}}));

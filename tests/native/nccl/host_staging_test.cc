@@ -1,11 +1,18 @@
 // Where a rank has no NCCL: operations by name through the host's memory.
+#include "backends/nccl/host_staging.h"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
+#include <vector>
 
+#include "backends/nccl/device_task.h"
+#include "backends/nccl/libraries.h"
 #include "gpu_world.h"
 #include "testing/log_recorder.h"
+#include "testing/tcp_world.h"
 
 namespace tfc::testing {
 namespace {
@@ -171,6 +178,26 @@ TEST_F(GpuHostStagingTest, AnAbortEndsWhatIsOnItsWayToTheHost) {
     release = true;
     standin_synchronize(self.stream);
   });
+}
+
+// A call may be on its way here while a shutdown ends the thread that would look after it.
+TEST_F(GpuHostStagingTest, WhatComesAfterTheEndIsNotLeftWaiting) {
+  EngineOptions alone;
+  alone.topology = MakeTopology(0, {"node"});
+  Engine engine(alone);
+  HostStagingBackend staging(&engine, Log(), [] {});
+  DeviceOptions devices;
+  devices.cuda_library = kCudaStandin;
+  const auto gpu = TakeOrDie(Gpu::Open(TakeOrDie(LoadCuda(devices)), 0));
+  const Gpu::Current current(*gpu);
+  const auto task = std::make_shared<DeviceCommunicator::Task>(gpu);
+  for (CUevent* event : {&task->before, &task->after}) *event = TakeOrDie(gpu->TakeEvent());
+  std::vector<Code> ends;
+  task->launched = [&ends](const Status& status) { ends.push_back(status.code()); };
+  staging.Abort(Status(Code::kCancelled, "the communicator was shut down on this rank"));
+  staging.Start(task, Status(Code::kUnimplemented, "there is no NCCL"));
+  EXPECT_EQ(ends, std::vector<Code>{Code::kCancelled});
+  EXPECT_TRUE(staging.empty());
 }
 
 TEST_F(GpuHostStagingTest, IsAskedForOrAnError) {

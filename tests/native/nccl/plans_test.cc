@@ -259,6 +259,33 @@ TEST_F(GpuPlansTest, ARankThatDoesNotStartABucketIsNamed) {
   });
 }
 
+// Its second bucket was begun early, so its time is over long before that of the first one, which it waits behind.
+TEST_F(GpuPlansTest, ARankThatDoesNotStartABucketIsNamedThoughAnotherOneWaitsBehindIt) {
+  std::atomic<bool> over{false};
+  RunGpuWorld(2, [&over](GpuRank& self) {
+    const PlanHandle plan = Acquire(self, 2, "plan", "a\nb", 3);
+    OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
+    Launched step;
+    Start(self, plan, 0, buffer, 4, &step);
+    const Started last = Start(self, plan, 1, buffer, 4, &step);
+    step.WaitFor(2);
+    ASSERT_EQ(self.Wait(last.ticket).code, TFC_OK);
+    self.Barrier();
+    if (self.rank == 0) {
+      while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // alive, and elsewhere
+      return;
+    }
+    Launched early, launched;
+    Start(self, plan, 1, buffer, 4, &early);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    CallResult result = Outcome(self, Start(self, plan, 0, buffer, 4, &launched), &launched);
+    over = true;
+    EXPECT_EQ(result.code, TFC_DEADLINE_EXCEEDED) << result.message;
+    EXPECT_EQ(result.peer, 0);
+    EXPECT_TRUE(Contains(result.message, "rank 0 has not called it")) << result.message;
+  });
+}
+
 TEST_F(GpuPlansTest, ARankThatHasJoinedCannotBeMissing) {
   RunGpuWorld(2, [](GpuRank& self) {
     const PlanHandle plan = Acquire(self, 1);
@@ -273,6 +300,36 @@ TEST_F(GpuPlansTest, ARankThatHasJoinedCannotBeMissing) {
     }
     Launched launched;
     EXPECT_EQ(Outcome(self, Start(self, plan, 0, buffer, 4, &launched), &launched).code, TFC_MISMATCH);
+  });
+}
+
+// A bucket that waits for its turn in the plan is not waited for any longer once the ranks cannot use GPUs.
+TEST_F(GpuPlansTest, WithoutNcclNothingOfAPlanIsLeft) {
+  RunWorld(WorldOptions(), [](int rank, tfc_communicator* communicator) {
+    tfc_device_options devices = StandinOptions();
+    if (rank == 1) devices.nccl_library = "/nowhere/libnccl.so.2";
+    ASSERT_EQ(tfc_device_configure(communicator, &devices, nullptr), TFC_OK);
+    GpuRank self{rank, 2, communicator};
+    cuStreamCreateWithPriority(&self.stream, 0, 0);
+    const PlanHandle plan = Acquire(self, 2);
+    OnGpu<float> buffer(rank, std::vector<float>(4, 1.0f));
+    Launched launched;
+    if (rank == 0) ASSERT_EQ(Start(self, plan, 1, buffer, 4, &launched).code, TFC_OK);
+    self.Barrier();
+    EXPECT_EQ(self.AllReduce(buffer, 4, TFC_FLOAT32).code, TFC_UNIMPLEMENTED);
+    self.Barrier();
+    std::vector<float> host(4, 1.0f);
+    const tfc_span span{host.data(), host.data(), 4};
+    if (rank == 0) {
+      launched.WaitFor(1);
+      EXPECT_EQ(tfc_plan_start(plan.get(), 1, TFC_FLOAT32, &span, 1, Launched::Note, &launched, nullptr),
+                TFC_INVALID_ARGUMENT);
+    }
+    tfc_communicator_info info{};
+    info.struct_size = sizeof(info);
+    ASSERT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
+    EXPECT_EQ(info.pending, 0u);
+    self.Barrier();
   });
 }
 

@@ -357,6 +357,30 @@ TEST_F(GpuTroubleTest, AnAbortEndsWhatTheGpusWaitFor) {
   });
 }
 
+// The call has found the communicator at work, and hands its operation over when the other rank has aborted and left.
+TEST_F(GpuTroubleTest, ACallThatIsOvertakenByAnAbortHearsOfThatAndNotOfTheDeparture) {
+  std::atomic<bool> caught{false};
+  RunGpuWorld(2, [&caught](GpuRank& self) {
+    if (self.rank == 1) {
+      while (!caught) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      tfc_communicator_abort(self.communicator, "for the test");
+      return;
+    }
+    OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));
+    standin_set("hang:cuEventRecord", 1);
+    CallResult result;
+    std::thread caller([&] { result = self.AllReduce(buffer, 4, TFC_FLOAT32); });
+    while (standin_calls("cuEventCreate") < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    caught = true;
+    while (RunNow(self.communicator, MakeRequest(TFC_BARRIER, TFC_FLOAT32, TFC_SUM)).code == TFC_OK) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // so that the departure has come, too
+    standin_set("hang:cuEventRecord", 0);
+    caller.join();
+    EXPECT_EQ(result.code, TFC_ABORTED) << result.message;
+  });
+}
+
 TEST_F(GpuTroubleTest, ConfigurationComesBeforeUse) {
   RunGpuWorld(1, [](GpuRank& self) {
     OnGpu<float> buffer(self.rank, std::vector<float>(4, 1.0f));

@@ -92,3 +92,14 @@ def test_an_agent_that_does_not_end_is_killed():
         one.request([SETTINGS])
     assert one.events()[0].how == "was killed by SIGKILL; its processes have been ended"
     assert time.monotonic() - begin < within(10)
+
+
+def test_agents_that_do_not_end_share_the_time_until_they_are_killed(monkeypatch):
+    waits = []
+    wait = AgentCommand.wait
+    monkeypatch.setattr(AgentCommand, "wait", lambda self, seconds: waits.append(seconds) or wait(self, seconds))
+    names = ("h1", "h2", "h3")
+    with CommandProvider(dict.fromkeys(names, DEAF), names, abandoned=0.2) as one:
+        one.request([NodeSettings("127.0.0.1:9", "ab" * 32, name) for name in names])
+    assert [seconds == 0.0 for seconds in waits] == [False, True, True]
+    assert [event.how for event in one.events()] == ["was killed by SIGKILL; its processes have been ended"] * 3

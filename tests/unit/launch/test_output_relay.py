@@ -34,6 +34,30 @@ def test_what_a_node_and_its_children_print_is_kept_and_sent():
     assert done.stderr == "its error\n"
 
 
+FULL = """
+import os
+from tfcollective.launch.hosted.output_relay import OutputRelay
+
+class Client:
+    sent = ""
+    def show(self, piece):
+        self.sent += piece.text
+
+client = Client()
+with OutputRelay(client, "worker-0"):
+    for number in range(3000):  # more than a pipe holds
+        os.write(1, b"%099d\\n" % number)
+os.write(2, b"%d" % len(client.sent))
+"""
+
+
+def test_a_full_disk_holds_up_no_process_and_the_submitter_sees_all():
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-c", FULL]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert done.stderr == "300000"
+
+
 def test_pieces_of_one_stream_are_gathered_and_the_order_stays():
     box = Outbox("n", 1000)
     for stream, data in (("stdout", b"a\n"), ("stdout", b"b\n"), ("stderr", b"c\n"), ("stdout", b"d\n")):

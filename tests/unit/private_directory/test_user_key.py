@@ -21,9 +21,13 @@ def test_another_directory_has_another_key(tmp_path):
     assert user_key(tmp_path) != user_key(tmp_path / "other")
 
 
-def test_what_is_no_key_is_said(tmp_path):
-    (tmp_path / "user.key").write_text("secret!")
+@pytest.mark.parametrize("text", ["secret!", "", "ab" * 31], ids=["no number", "empty", "too short"])
+def test_what_is_no_key_is_said(tmp_path, text):
+    (tmp_path / "user.key").write_text(text)
     with pytest.raises(ConfigError, match="holds no key"):
         user_key(tmp_path)
+
+
+def test_a_directory_that_there_is_not_is_said(tmp_path):
     with pytest.raises(ConfigError, match="TFCOLLECTIVE_RUNTIME_DIR"):
         user_key(tmp_path / "none")

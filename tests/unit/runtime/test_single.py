@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -93,6 +95,20 @@ def test_a_callback_that_fails_does_not_keep_the_world_open(single: None) -> Non
         tfcollective.shutdown()
     runtime._shutdown_callbacks.pop()
     assert world.closed
+
+
+def test_a_shutdown_gives_back_what_the_world_had(single: None) -> None:
+    world = weakref.ref(runtime.get_communicator())
+    session = runtime._session
+    assert session is not None
+    gc.disable()  # it would find the communicator sooner or later
+    try:
+        tfcollective.shutdown()
+        assert world() is None
+    finally:
+        gc.enable()
+    with pytest.raises(StateError, match="has left"):
+        session.communicator()
 
 
 def test_what_is_not_supported() -> None:

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from tfcollective.agent.output import LineSplitter
 from tfcollective.control.client import CoordinatorClient
@@ -134,5 +135,7 @@ class Outbox:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+    """Writes what can be written, nothing where the disk is full: those that write into the pipe need its reader."""
+    with suppress(OSError):
+        while data:
+            data = data[os.write(descriptor, data) :]

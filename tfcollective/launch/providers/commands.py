@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tfcollective.agent.output import Console, OutputPump
+from tfcollective.clock import Deadline
 from tfcollective.codec import encode_line
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import LaunchError
@@ -171,8 +172,9 @@ class CommandProvider(NodeProvider):
         """See :class:`NodeProvider`."""
         for process in self._processes.values():
             process.close()
+        deadline = Deadline.after(self._abandoned)  # one for all: a thousand that hang are killed as soon as one
         for process in self._processes.values():
-            process.wait(self._abandoned)
+            process.wait(deadline.remaining())
 
     def events(self) -> Sequence[Went]:
         """See :class:`NodeProvider`."""
