@@ -13,7 +13,8 @@ from patience import within
 
 from tfcollective.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective.codec import encode_line
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.job_keys import new_key
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings

@@ -17,8 +17,8 @@ from tfcollective.control import connection, server
 from tfcollective.control.auth import hello_headers
 from tfcollective.control.certificate import Certificate
 from tfcollective.control.client import CoordinatorClient, InterceptedError, UnprovenReplyError
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, is_loopback
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, ServerOptions, is_loopback
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import CoordinatorError
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers

@@ -20,8 +20,8 @@ from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_h
 from tfcollective.control.client import CoordinatorClient, OtherJobError
 from tfcollective.control.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
 from tfcollective.control.output_log import OutputPiece
-from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES, ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobService
 from tfcollective.control.state import JoinRequest, Membership, Refusal
 from tfcollective.control.store import Store

@@ -14,7 +14,8 @@ from patience import within
 
 from tfcollective.codec import encode
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.failures import ExitRecord
