@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from launching import Run, environment_of, gone, until, words_of
-from patience import within
+from time_limits import within
 
 from tfcollective.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective.codec import encode_line

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from launching import until
-from patience import within
+from time_limits import within
 
 from tfcollective.agent import node
 from tfcollective.agent.main import Supervision, main, serve

@@ -4,7 +4,7 @@ import sys
 import threading
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective import clusters, payload
 from tfcollective.clusters import _Call, _numbers

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from control_wire import ByHand
 from launching import until
-from patience import within
+from time_limits import within
 
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode

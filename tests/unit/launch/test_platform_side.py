@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.codec import encode
 from tfcollective.control.client import CoordinatorClient
