@@ -11,8 +11,8 @@ from by_hand import TRAIN, free_port, ranks, tf_config
 from launching import gone, until
 from time_limits import within
 
-from tfcollective.topology import is_loopback
 from tfcollective.machine.network import free_ports, interface_addresses
+from tfcollective.topology import is_loopback
 
 pytestmark = pytest.mark.multiprocess
 KEY = {"TFCOLLECTIVE_KEY": "ab" * 32}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 from collections.abc import Mapping
@@ -57,16 +56,6 @@ class ServerOptions:
 def experiment_key(task: TaskKey) -> str:
     """The key under which a trainer says where its experiment writes: ``{"directory": path or null}``."""
     return f"experiment/{task}"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address, not a name, is one of the loopback interface."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
 
 
 def write_published(info: Mapping[str, object]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check
 from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.door import Door
 from tfcollective.control.messages import Refused
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions, is_loopback
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective.control.refusals import RefusalLog
 from tfcollective.control.service import JobService, JobView
 from tfcollective.control.state import Membership, Refusal
@@ -29,7 +29,7 @@ from tfcollective.log import get_logger
 from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, is_loopback
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter

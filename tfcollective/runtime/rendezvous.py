@@ -14,13 +14,13 @@ from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
 from tfcollective.identity import Identity, KeySource, key_source
-from tfcollective.identity.addresses import is_loopback, is_own_address, resolve, route_address
+from tfcollective.identity.addresses import is_loopback_host, is_own_address, resolve, route_address
 from tfcollective.job_keys import JOB, derived_key
 from tfcollective.log import get_logger
 from tfcollective.private_directory import user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, is_loopback
 
 _LOG = get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -58,7 +58,7 @@ def arrange(settings: Settings, identity: Identity) -> Rendezvous:
         endpoint = identity.coordinator
         _await_coordinator(endpoint, key, identity, settings)
     bind_host = settings.bind_host or choose_bind_host(
-        route_address(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], route_address
+        route_address(endpoint.host), [host for host in identity.hosts if not is_loopback_host(host)], route_address
     )
     _LOG.info("rendezvous at %s, peers reach this rank at %s", endpoint, bind_host)
     return Rendezvous(endpoint, key, bind_host)
