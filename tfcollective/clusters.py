@@ -22,7 +22,8 @@ from tfcollective import payload
 from tfcollective.clock import Deadline
 from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective.experiment import Trainable
 from tfcollective.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause

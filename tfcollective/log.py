@@ -6,6 +6,7 @@ import logging
 import sys
 
 LEVELS = ("debug", "info", "warning", "error")
+HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}  # the two more that Horovod has, and what they mean here
 _ROOT = "tfcollective"
 _FORMAT = "%(asctime)s tfcollective %(levelname)s: %(message)s"
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError
-from tfcollective.log import LEVELS, get_logger
+from tfcollective.log import HOROVOD_LEVELS, LEVELS, get_logger
 from tfcollective.private_directory import runtime_directory
-from tfcollective.tasks import TaskKey
+from tfcollective.tasks import PS_POLICIES, TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
 
@@ -134,7 +134,7 @@ def _flag(text: str) -> bool:
 
 def _horovod_level(text: str) -> str:
     level = text.lower()
-    return _one_of(*LEVELS)({"trace": "debug", "fatal": "error"}.get(level, level))
+    return _one_of(*LEVELS)(HOROVOD_LEVELS.get(level, level))
 
 
 _Kind = tuple[str, Callable[[str], Any]]  # what the text of a variable looks like, and what reads it
@@ -201,7 +201,7 @@ class Settings:
         identity=True,
     )
     ps_policy: str = _row(
-        _choice("error", "exit0"),
+        _choice(*PS_POLICIES),
         "What `init()` does in a ps process: raise an error, or end the process with exit code 0.",
         "error",
     )

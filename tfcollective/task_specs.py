@@ -16,6 +16,7 @@ from tfcollective.tasks import (
     EVALUATOR,
     PS,
     PS_ADVICE,
+    PS_POLICIES,
     SIDE_TYPES,
     TENSORBOARD,
     TRAINER_TYPES,
@@ -26,7 +27,6 @@ from tfcollective.tasks import (
 )
 
 __all__ = [
-    "PS_POLICIES",
     "TENSORBOARD_LINGER_S",
     "NodeLabel",
     "TaskSpec",
@@ -39,7 +39,6 @@ __all__ = [
     "trainers_of",
 ]
 
-PS_POLICIES = ("error", "exit0")
 DEFAULT_MEMORY = "4 GiB"
 DEFAULT_VCORES = 2
 TENSORBOARD_LINGER_S = 30.0

@@ -12,6 +12,7 @@ WORKER = "worker"
 EVALUATOR = "evaluator"
 TENSORBOARD = "tensorboard"
 PS = "ps"  # a role of other systems: known only to be refused with advice
+PS_POLICIES = ("error", "exit0")  # what becomes of a ps process
 TRAINER_TYPES = (CHIEF, WORKER)  # in rank order
 SIDE_TYPES = (EVALUATOR, TENSORBOARD)  # outside the world, without a rank
 NO_RANK = -1  # what stands for the rank of an auxiliary task

@@ -25,8 +25,8 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.launch.run import Assignment, Enrolment, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
-from tfcollective.machine.network import is_this_machine, own_address, route_address
-from tfcollective.processes import end_process, program_of
+from tfcollective.machine.network import is_own_host, own_address, route_address
+from tfcollective.processes import answer_of, end_process, program_of
 from tfcollective.settings import environ_snapshot, variable, without_outer_job
 from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
@@ -220,7 +220,7 @@ def _bind_host(spec: JobSpec) -> str:
     """Where the coordinator listens: on the interface that is wanted, else on the one that leads to the hosts."""
     if spec.network_interfaces:
         return own_address(spec.network_interfaces)
-    others = [host.name for host in spec.hosts if not is_this_machine(host.name)]
+    others = [host.name for host in spec.hosts if not is_own_host(host.name)]
     if not others:
         return _LOOPBACK
     return route_address(others[0].rpartition("@")[2]) or own_address(())
@@ -247,10 +247,7 @@ def _command(coordinator: str, spec: JobSpec, options: MpiOptions) -> tuple[str,
 def _check_mpirun() -> None:
     if shutil.which("mpirun") is None:
         raise ConfigError("--engine mpi needs mpirun, which is not here: install Open MPI (Debian: openmpi-bin)")
-    try:
-        done = subprocess.run(
-            ["mpirun", "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"mpirun --version: {error}") from error
+    done = answer_of(["mpirun", "--version"], _VERSION_S)
+    if done is None:
+        raise LaunchError(f"mpirun --version: cannot be run, or gives no answer within {_VERSION_S:g} s")
     check_flavour(done.stdout or done.stderr)

@@ -22,7 +22,7 @@ from tfcollective.launch.provider import NodeFacts
 from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
 from tfcollective.launch.run import Assign, Assignment, Enrolment, by_name, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
-from tfcollective.machine.network import choose_address, interface_addresses, is_this_machine, own_address
+from tfcollective.machine.network import choose_address, interface_addresses, is_own_host, own_address
 from tfcollective.settings import environ_snapshot
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
@@ -212,7 +212,7 @@ class SshLauncher(Launcher):
         options = platform_options(SshOptions, spec.platform, "ssh")
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
-        here = [host for host in plan.hosts if is_this_machine(host)]
+        here = [host for host in plan.hosts if is_own_host(host)]
         remote = accepting_new_keys(options, [host for host in plan.hosts if host not in here])
         commands = {host: own_agent() for host in here}
         commands.update({host: ssh_command(host, one, [one.python, *AGENT]) for host, one in remote.items()})

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launching import gone, until
-from patience import within
+from time_limits import within
 
 from tfcollective.auxiliary_tasks.tensorboard import TensorBoardOptions, TensorBoardProcess
 from tfcollective.errors import LaunchError

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launching import gone, until, words_of
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.multiprocess]
 ROOT = Path(__file__).resolve().parents[2]

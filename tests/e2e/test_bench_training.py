@@ -12,7 +12,7 @@ import psutil
 import pytest
 from launching import gone, until, words_of
 from one_testbed import needs_root, the_testbed
-from patience import within
+from time_limits import within
 
 from tfcollective.errors import LaunchError
 from tfcollective_bench import testbed

@@ -12,7 +12,7 @@ import pytest
 from by_hand import free_port
 from jobs import run_job
 from launching import until
-from patience import within
+from time_limits import within
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from jobs import QUIET
-from patience import within
+from time_limits import within
 
 from tfcollective.auxiliary_tasks import find_checkpoints
 

@@ -13,7 +13,7 @@ import pytest
 import slurm_testbed
 from external_engines import path_with_mpi4py
 from launching import Run
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.engines, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 PROGRAM = (

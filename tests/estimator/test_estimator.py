@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("fsspec")
 
 from jobs import run_job
-from patience import within
+from time_limits import within
 
 pytestmark = [
     pytest.mark.tensorflow,

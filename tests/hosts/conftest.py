@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import Run, until
-from patience import within
+from time_limits import within
 
 from tfcollective_bench.testbed import NetnsTestbed, current_state, opened
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launching import until
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from external_engines import path_with_mpi4py, python_with_horovod
 from launching import JOIN, Run, environment_of, gone, until, words_of
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
 

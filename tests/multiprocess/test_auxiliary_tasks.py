@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from launching import JOIN, Run, run, until
-from patience import within
+from time_limits import within
 
 import tfcollective
 from tfcollective import TaskSpec, runtime

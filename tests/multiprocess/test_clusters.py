@@ -7,7 +7,7 @@ import time
 
 import pytest
 from launching import until
-from patience import within
+from time_limits import within
 
 import tfcollective
 from tfcollective import ConfigError, StateError, TaskSpec, WorkerFailedError, cluster

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from control_wire import Recorder, keys_in, with_base64
 from launching import JOIN, Run
-from patience import within
+from time_limits import within
 
 import tfcollective
 from tfcollective import clusters

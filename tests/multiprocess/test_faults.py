@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launching import Run, until
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
 
@@ -16,7 +16,7 @@ WORKER = Path(__file__).with_name("fault_worker.py")
 RANKS = 3
 OP_TIMEOUT = 2.0
 START_TIMEOUT = 4.0
-PATIENCE = 100.0  # of operations and starts where no timeout is to end them
+NO_LIMIT = 100.0  # of operations and starts where no timeout is to end them
 EXIT_CODE = {"kill": 137, "raise": 1, "exit": 3, "stop": 1}
 TASKS_DID_NOT_START = 69
 
@@ -33,8 +33,8 @@ def shared_memory() -> set[str]:
 def timeouts(fault: str, phase: str) -> tuple[float, float]:
     """Of an operation and of the start: only who was stopped is found by one."""
     if fault != "stop":
-        return PATIENCE, PATIENCE
-    return OP_TIMEOUT, START_TIMEOUT if phase in ("rendezvous", "connect") else PATIENCE
+        return NO_LIMIT, NO_LIMIT
+    return OP_TIMEOUT, START_TIMEOUT if phase in ("rendezvous", "connect") else NO_LIMIT
 
 
 def run_job(fault: str, phase: str, victim: int, directory: Path, transport: str) -> tuple[int, str]:

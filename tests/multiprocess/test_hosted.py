@@ -11,7 +11,7 @@ import time
 import cloudpickle
 import pytest
 from launching import JOIN, until
-from patience import within
+from time_limits import within
 
 from tfcollective.errors import ConfigError
 from tfcollective.job_keys import new_key

@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 from launching import JOIN, Run, gone, run, until
-from patience import within
+from time_limits import within
 
 pytestmark = pytest.mark.multiprocess
 

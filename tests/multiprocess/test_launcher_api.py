@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from launching import where
-from patience import within
+from time_limits import within
 
 import tfcollective
 from tfcollective.experiment import Trainable

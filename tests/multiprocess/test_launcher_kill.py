@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 from launching import JOIN, Run, until
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from launching import JOIN, Run, environment_of, run, until, words_of
-from patience import within
+from time_limits import within
 
 pytestmark = pytest.mark.multiprocess
 

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from launching import Run, run
-from patience import within
+from time_limits import within
 
 import tfcollective
 from tfcollective.settings import Settings

@@ -9,11 +9,12 @@ import time
 import psutil
 import pytest
 from launching import Run, environment_of, gone, until, words_of
-from patience import within
+from time_limits import within
 
 from tfcollective.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective.codec import encode_line
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.job_keys import new_key
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings

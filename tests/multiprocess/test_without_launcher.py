@@ -9,10 +9,10 @@ import psutil
 import pytest
 from by_hand import TRAIN, free_port, ranks, tf_config
 from launching import gone, until
-from patience import within
+from time_limits import within
 
-from tfcollective.control.protocol import is_loopback
 from tfcollective.machine.network import free_ports, interface_addresses
+from tfcollective.topology import is_loopback
 
 pytestmark = pytest.mark.multiprocess
 KEY = {"TFCOLLECTIVE_KEY": "ab" * 32}

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 
-from patience import within
+from time_limits import within
 
 from tfcollective import job_keys
 from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers

@@ -2,7 +2,7 @@
 
 import platform
 
-from patience import within
+from time_limits import within
 
 from tfcollective._version import __version__
 from tfcollective.agent.protocol import orders_key

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import second_device
-from patience import within
+from time_limits import within
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 # Keras 3 imports scikit-learn and matplotlib wherever they are installed: a third of the time in which a rank starts.

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import psutil
-from patience import within
+from time_limits import within
 
 _MARK = "TFC_TEST_MARK"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

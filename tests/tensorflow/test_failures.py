@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from jobs import run_job
-from patience import within
+from time_limits import within
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.kill]
 JOB = Path(__file__).with_name("job_failures.py")

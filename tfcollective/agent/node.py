@@ -15,8 +15,9 @@ from pathlib import Path
 from tfcollective import log
 from tfcollective._version import __version__
 from tfcollective.agent.protocol import HOROVOD_PACKAGES, AgentConfig, NodeFacts, NodeSettings, WorkerPlan
-from tfcollective.clock import Deadline, poll
+from tfcollective.clock import poll
 from tfcollective.codec import to_document
+from tfcollective.control.channel import Retry, persist
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.identity.addresses import route_address
@@ -85,23 +86,23 @@ def enroll(
         ports=tuple(free_ports(address, settings.ports)),
     )
     token = secrets.token_hex(16)
-    deadline = Deadline.after(settings.timeout)
     warned = False
-    while True:
-        try:
-            with node_client(settings) as client:
-                return settings, client.enroll(token, to_document(facts))
-        except CoordinatorUnreachableError:
-            if deadline.expired():
-                raise
-        except UnprovenReplyError as error:
-            if key_file is None or deadline.expired():
-                raise
-            if not warned:
-                _LOG.warning("%s Waiting for another key in %s", error, key_file)
-            warned = True
-        wait(TIMING.retry)  # a coordinator that does not listen yet gives no notice, nor does a file
+
+    def ask() -> int:
+        nonlocal settings
         settings = replace(settings, key=_newest_key(key_file, settings.key))
+        with node_client(settings) as client:
+            return client.enroll(token, to_document(facts))
+
+    def note(error: CoordinatorError) -> None:
+        nonlocal warned
+        if isinstance(error, UnprovenReplyError) and not warned:
+            _LOG.warning("%s Waiting for another key in %s", error, key_file)
+            warned = True
+
+    errors = (CoordinatorUnreachableError,) if key_file is None else (CoordinatorUnreachableError, UnprovenReplyError)
+    number = persist(ask, Retry(settings.timeout, tries=1, errors=errors, note=note, wait=wait))
+    return settings, number
 
 
 def _newest_key(key_file: Path | None, known: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -18,6 +17,7 @@ from tfcollective.cli.yarn_options import package_index_option, packing
 from tfcollective.clock import on_thread
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.launch.launcher import CheckedLauncher, Finding, find_launcher
+from tfcollective.processes import answer_of
 from tfcollective.settings import Settings
 
 _PACKAGES = ("numpy", "tensorflow", "tensorflow-cpu", "keras", "aiohttp", "cryptography")
@@ -149,11 +149,8 @@ def _tensorflow_ops() -> Finding:
     name = "TensorFlow ops"
     if _version("tensorflow") is None and _version("tensorflow-cpu") is None:
         return Finding(name, True, "TensorFlow is not installed: only tfcollective.Communicator can be used")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _OPS_PROGRAM], capture_output=True, text=True, timeout=_OPS_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+    done = answer_of([sys.executable, "-c", _OPS_PROGRAM], _OPS_TIMEOUT_S)
+    if done is None:
         return Finding(name, False, f"no answer within {_OPS_TIMEOUT_S:g} s", "see whether TensorFlow itself imports")
     if done.returncode == 0:
         return Finding(name, True, "load and run")

@@ -11,6 +11,7 @@ from tfcollective.cli.config_file import read_text
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, discover, key_source
 from tfcollective.settings import TF_CONFIG, Settings, environ_snapshot, variable
+from tfcollective.tasks import PS_POLICIES
 
 _NO_RANK = "none: outside the world"
 
@@ -27,9 +28,7 @@ Examples:
 Exit code: 0 when init() would accept the environment, 64 when it would raise an error.""",  # noqa: E501  the example has to stay on one line
 )
 @click.option("--tf-config", metavar="JSON|@FILE", help="Read this TF_CONFIG instead of the environment.")
-@click.option(
-    "--ps-policy", type=click.Choice(["error", "exit0"]), help="Let a ps process fail, or exit with 0. [error]"
-)
+@click.option("--ps-policy", type=click.Choice(PS_POLICIES), help="Let a ps process fail, or exit with 0. [error]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a table.")
 def env(tf_config: str | None, ps_policy: str | None, as_json: bool) -> int:
     """Shows the rank that init() would give this process.

@@ -18,14 +18,12 @@ from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, from_settings
-from tfcollective.log import LEVELS
-from tfcollective.machine.network import is_this_machine
+from tfcollective.log import HOROVOD_LEVELS, LEVELS
+from tfcollective.machine.network import is_own_host
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings, environ_snapshot, without_outer_job
-from tfcollective.task_specs import PS_POLICIES, TaskSpec, trainers_of
-from tfcollective.tasks import TaskKey, workers
+from tfcollective.task_specs import TaskSpec, trainers_of
+from tfcollective.tasks import PS_POLICIES, TaskKey, workers
 
-# horovodrun has six levels of logging, we have four.
-_LEVELS = {"trace": "debug", "fatal": "error"}
 # Options of horovodrun that scripts may contain and that have nothing to set here: flags, and those with a value.
 _IGNORED_FLAGS = (
     *("--gloo", "--disable-cache", "--hierarchical-allreduce/--no-hierarchical-allreduce", "--stall-check"),
@@ -53,7 +51,7 @@ def _set_defaults(context: click.Context, parameter: click.Parameter, path: str 
 
 def _level(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     del context, parameter
-    return None if value is None else _LEVELS.get(value, value)
+    return None if value is None else HOROVOD_LEVELS.get(value, value)
 
 
 _SECONDS: dict[str, Any] = {"type": float, "metavar": "S"}
@@ -166,7 +164,7 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         ),
         option(
             "--log-level",
-            type=click.Choice((*LEVELS, *_LEVELS), case_sensitive=False),
+            type=click.Choice((*LEVELS, *HOROVOD_LEVELS), case_sensitive=False),
             callback=_level,
             help="Log level of launcher, agents and ranks. [warning]",
         ),
@@ -258,7 +256,7 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
         return "mpi"
     if options["mpi_args"] is not None:
         raise ConfigError("--mpi-args needs --engine mpi")
-    if asked == "local" and not all(is_this_machine(host.name) for host in hosts):
+    if asked == "local" and not all(is_own_host(host.name) for host in hosts):
         raise ConfigError("--launcher local runs on this machine only: leave out -H and --hostfile")
     if asked == "agents" and options["wait_for_agents"] is None:
         raise ConfigError("--launcher agents needs --wait-for-agents N")
@@ -268,7 +266,7 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
         if hosts:
             raise ConfigError("--wait-for-agents starts no agents on hosts: leave out -H and --hostfile")
         return "agents"
-    return "local" if all(is_this_machine(host.name) for host in hosts) else "ssh"
+    return "local" if all(is_own_host(host.name) for host in hosts) else "ssh"
 
 
 def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str, JobSpec]:

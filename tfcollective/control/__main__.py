@@ -13,12 +13,11 @@ from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode_line
 from tfcollective.control.process import CoordinatorAnswer, CoordinatorConfig
 from tfcollective.control.records import JobDirectory, JobRecord
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.descriptors import raise_limit
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord
-from tfcollective.tasks import TaskKey
 
 _LOG = log.get_logger(__name__)
 _MAX_LINE_BYTES = 1 << 22
@@ -38,7 +37,7 @@ def main() -> int:
     # It ends when its owner does: until then, ranks that have been asked to stop still report to it.
     signal.signal(signal.SIGTERM, _end)
     try:
-        with CoordinatorServer(_options(config)) as server, _recorded(config, server):
+        with CoordinatorServer(config.options) as server, _recorded(config, server):
             _answer(CoordinatorAnswer(server.endpoint))
             _wait_for_end_of(config.owner)
             server.exited(_end_of_owner(config))
@@ -54,29 +53,17 @@ def _end(number: int, frame: object) -> None:
     sys.exit(SIGNAL_BASE + number)
 
 
-def _options(config: CoordinatorConfig) -> ServerOptions:
-    return ServerOptions(
-        job_id=config.job_id,
-        key=bytes.fromhex(config.key),
-        tasks=tuple(TaskKey.parse(task) for task in config.tasks),
-        start_timeout=config.start_timeout,
-        bind_host=config.bind_host,
-        bind_port=config.bind_port,
-        encryption=config.encryption,
-    )
-
-
 def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirectory:
     """Lets ``tfcollective status`` find the job, as long as the directory is open."""
-    job = JobDirectory.create(Path(config.runtime_dir), f"{config.job_id}-{os.getpid()}")
-    key, now = bytes.fromhex(config.key), SYSTEM_CLOCK.wall()
-    job.publish(JobRecord(config.job_id, server.endpoint, key, os.getpid(), now, config.command))
+    options, now = config.options, SYSTEM_CLOCK.wall()
+    job = JobDirectory.create(Path(config.runtime_dir), f"{options.job_id}-{os.getpid()}")
+    job.publish(JobRecord(options.job_id, server.endpoint, options.key, os.getpid(), now, config.command))
     return job
 
 
 def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
     """For the ranks that wait for it; how it ended is not known here."""
-    return ExitRecord(config.tasks[0], 0, "", config.owner, None, None, SYSTEM_CLOCK.wall(), note="ended")
+    return ExitRecord(str(config.options.tasks[0]), 0, "", config.owner, None, None, SYSTEM_CLOCK.wall(), note="ended")
 
 
 def _answer(answer: CoordinatorAnswer) -> None:

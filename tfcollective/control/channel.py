@@ -1,8 +1,5 @@
 """Calls that outlast a coordinator which does not answer for a while: the only loop that asks again.
 
-A node that enrols has no client that stays: between two tries it reads a new key and hears its orders
-(:func:`tfcollective.agent.node.enroll`).
-
 One answer that was lost or late is no reason to do without it. Whether a coordinator is lost for good is a question of
 its silence, which :mod:`tfcollective.control.liveness` judges.
 """
@@ -40,6 +37,8 @@ class Retry:
         errors: what to ask again after.
         hopeless: of them, what not to ask again after.
         note: given every error after which it is asked again.
+        wait: waits so many seconds between two tries, or raises when to give up. A coordinator that answers again gives
+            no notice.
     """
 
     seconds: float = TIMING.retry_for
@@ -49,10 +48,27 @@ class Retry:
     errors: tuple[type[CoordinatorError], ...] = (CoordinatorError,)
     hopeless: tuple[type[CoordinatorError], ...] = (CoordinatorRefusedError,)
     note: Callable[[CoordinatorError], None] = lambda error: _LOG.info("asking again: %s", error)
+    wait: Callable[[float], object] = time.sleep
 
 
 #: For threads that go on until their channel is closed.
 FOREVER = Retry(seconds=math.inf, hopeless=())
+
+
+def persist(ask: Callable[[], _T], retry: Retry, ended: Callable[[], bool] = lambda: False) -> _T:
+    """What ``ask`` returns; raises its last CoordinatorError once the retry is over or it has ``ended``."""
+    give_up, tries, pause = time.monotonic() + retry.seconds, 0, retry.first_pause
+    while True:
+        try:
+            return ask()
+        except retry.errors as error:
+            tries += 1
+            over = tries >= retry.tries and time.monotonic() >= give_up
+            if over or ended() or isinstance(error, retry.hopeless):
+                raise
+            retry.note(error)
+        retry.wait(pause)
+        pause = min(2 * pause, retry.pause)
 
 
 class Channel:
@@ -78,19 +94,7 @@ class Channel:
 
     def call(self, ask: Callable[[CoordinatorClient], _T], retry: Retry | None = None) -> _T:
         """What ``ask`` returns; raises its last CoordinatorError once the retry is over or the channel has ended."""
-        retry = retry or self._retry
-        give_up, tries, pause = time.monotonic() + retry.seconds, 0, retry.first_pause
-        while True:
-            try:
-                return ask(self._client)
-            except retry.errors as error:
-                tries += 1
-                over = tries >= retry.tries and time.monotonic() >= give_up
-                if over or self.ended or isinstance(error, retry.hopeless):
-                    raise
-                retry.note(error)
-            time.sleep(pause)  # no notice comes when it answers again
-            pause = min(2 * pause, retry.pause)
+        return persist(lambda: ask(self._client), retry or self._retry, lambda: self.ended)
 
     def follow(self, key: str, retry: Retry = FOREVER) -> Iterator[Entry]:
         """Each new value of ``key``, of several that came at once the last, until the channel has ended.

@@ -7,7 +7,6 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from tfcollective.clock import Deadline
@@ -93,9 +92,7 @@ class CoordinatorClient:
     def __enter__(self) -> CoordinatorClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
     def close(self) -> None:

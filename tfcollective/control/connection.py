@@ -18,11 +18,11 @@ from tfcollective.control.auth import (
     Welcome,
     hello_headers,
 )
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES
 from tfcollective.errors import CoordinatorError
 from tfcollective.settings import variable
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, is_loopback
 
 _OK = 200
 

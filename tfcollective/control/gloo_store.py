@@ -12,7 +12,6 @@ import concurrent.futures
 import re
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 
 from aiohttp import web
 
@@ -132,9 +131,7 @@ class GlooStoreServer:
         _LOG.info("store for Horovod's ranks at %s", self._endpoint)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self._end()
 
     def _end(self) -> None:

@@ -12,13 +12,15 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tfcollective.clock import Deadline
 from tfcollective.codec import decode, encode_line
+from tfcollective.control.protocol import ServerOptions
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.exit_codes import signal_name
 from tfcollective.processes import end_process, program_of
+from tfcollective.settings import Settings
 from tfcollective.timing import TIMING, Timing
 from tfcollective.topology import Endpoint
 
@@ -30,30 +32,23 @@ class CoordinatorConfig:
     """What the process gets: one line of JSON on its stdin, never in argv.
 
     Attributes:
-        job_id: the name of the job.
-        key: the job key in hexadecimal.
-        tasks: the tasks that form the world.
-        start_timeout: how long (s) they may wait for each other.
-        bind_host: the address to listen on.
-        bind_port: the port; 0: any free one.
+        options: the coordinator's.
         owner: the process to end with.
         log_level: what it logs.
         runtime_dir: where to leave a record for ``tfcollective status``.
         command: what the job runs, for people.
-        encryption: the setting.
     """
 
-    job_id: str
-    key: str = field(repr=False)
-    tasks: tuple[str, ...]
-    start_timeout: float
-    bind_host: str
-    bind_port: int
+    options: ServerOptions
     owner: int
     log_level: str
     runtime_dir: str
     command: tuple[str, ...]
-    encryption: str = "auto"
+
+    @classmethod
+    def of_this_process(cls, options: ServerOptions, settings: Settings) -> CoordinatorConfig:
+        """For a coordinator that ends with this process."""
+        return cls(options, os.getpid(), settings.log_level, str(settings.jobs_directory()), tuple(sys.orig_argv))
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ def introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig, timin
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
         process.stdin.write(encode_line(config))
     # The others wait as long for rank 0.
-    timeout = max(timing.agent_start, config.start_timeout)
+    timeout = max(timing.agent_start, config.options.start_timeout)
     line = _read_line(process.stdout.fileno(), Deadline.after(timeout))
     try:
         answer = decode(line, CoordinatorAnswer, "the coordinator's answer")

@@ -1,10 +1,11 @@
-"""What the coordinator and its clients have to agree on."""
+"""What the coordinator and its clients have to agree on, and what a coordinator is started with."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.tasks import TaskKey
@@ -18,19 +19,43 @@ TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has
 _NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """What a coordinator is for.
+
+    Attributes:
+        job_id: the name of the job.
+        key: the job key.
+        tasks: the tasks that form the world.
+        start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
+        bind_host: the address of the interface to listen on.
+        bind_port: the port; 0: any free one.
+        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+        body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
+        max_store_bytes: the size of all values together.
+        auxiliary_tasks: the tasks outside the world.
+        first_generation: the number of the first world; a job that is started again counts on.
+        encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
+            are not, ``off`` none.
+    """
+
+    job_id: str
+    key: bytes = field(repr=False)
+    tasks: tuple[TaskKey, ...]
+    start_timeout: float
+    bind_host: str = "127.0.0.1"
+    bind_port: int = 0
+    silence_limit: float = math.inf
+    body_timeout: float = 10.0
+    max_store_bytes: int = 1 << 30
+    auxiliary_tasks: tuple[TaskKey, ...] = ()
+    first_generation: int = 1
+    encryption: str = "auto"
+
+
 def experiment_key(task: TaskKey) -> str:
     """The key under which a trainer says where its experiment writes: ``{"directory": path or null}``."""
     return f"experiment/{task}"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address, not a name, is one of the loopback interface."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
 
 
 def write_published(info: Mapping[str, object]) -> dict[str, object]:

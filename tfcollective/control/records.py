@@ -21,7 +21,7 @@ from pathlib import Path
 from tfcollective.codec import decode, encode
 from tfcollective.errors import ConfigError
 from tfcollective.log import get_logger
-from tfcollective.private_directory import unusable
+from tfcollective.private_directory import unusable, write_private
 from tfcollective.topology import Endpoint
 
 _LOG = get_logger(__name__)
@@ -98,11 +98,8 @@ class JobDirectory:
 
     def publish(self, record: JobRecord) -> None:
         """Writes the record, whole or not at all, with mode 0600."""
-        partial = self.path / f"{_RECORD}.new"
         with _explained(self.path):
-            with os.fdopen(_new_file(partial), "wb") as file:
-                file.write(encode(record))
-            partial.replace(self.path / _RECORD)
+            write_private(self.path / _RECORD, encode(record))
 
     def close(self) -> None:
         """Removes the directory. A second call does nothing."""
@@ -144,7 +141,7 @@ def _take_lock(directory: Path) -> int:
     The file is locked before it has its name, so no other process ever finds it free while the owner runs.
     """
     partial = directory / f"{_OWNER}.new"
-    descriptor = _new_file(partial)
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, _BOOT_ID.read_bytes())
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +164,3 @@ def _owner_of(directory: Path) -> _Owner:
     except OSError:
         return _Owner.UNKNOWN
     return _Owner.GONE
-
-
-def _new_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

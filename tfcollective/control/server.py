@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
@@ -21,7 +18,7 @@ from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check
 from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.door import Door
 from tfcollective.control.messages import Refused
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, is_loopback
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective.control.refusals import RefusalLog
 from tfcollective.control.service import JobService, JobView
 from tfcollective.control.state import Membership, Refusal
@@ -32,7 +29,7 @@ from tfcollective.log import get_logger
 from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, is_loopback
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
@@ -46,40 +43,6 @@ _T = TypeVar("_T")
 _MAX_UNAUTHENTICATED = 128
 _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
 _BACKLOG = 4096
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """What a coordinator is for.
-
-    Attributes:
-        job_id: the name of the job.
-        key: the job key.
-        tasks: the tasks that form the world.
-        start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
-        bind_host: the address of the interface to listen on.
-        bind_port: the port; 0: any free one.
-        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
-        max_store_bytes: the size of all values together.
-        auxiliary_tasks: the tasks outside the world.
-        first_generation: the number of the first world; a job that is started again counts on.
-        encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
-            are not, ``off`` none.
-    """
-
-    job_id: str
-    key: bytes = field(repr=False)
-    tasks: Sequence[TaskKey]
-    start_timeout: float
-    bind_host: str = "127.0.0.1"
-    bind_port: int = 0
-    silence_limit: float = math.inf
-    body_timeout: float = 10.0
-    max_store_bytes: int = 1 << 30
-    auxiliary_tasks: Sequence[TaskKey] = ()
-    first_generation: int = 1
-    encryption: str = "auto"
 
 
 class CoordinatorServer:
@@ -122,9 +85,7 @@ class CoordinatorServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import zlib
+
+from tfcollective.topology import is_loopback
 
 DEFAULT_PORT = 29477
 # Below the ports that Linux gives out by itself (32768 and up).
@@ -13,14 +14,9 @@ _PORTS = 12000
 _DISCARD_PORT = 9
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is written as this machine's loopback interface; names are not looked up."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def is_loopback_host(host: str) -> bool:
+    """Whether a host is written as this machine's loopback interface; other names are not looked up."""
+    return host == "localhost" or is_loopback(host)
 
 
 def job_port(name: str) -> int:

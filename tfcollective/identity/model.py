@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from tfcollective.identity.addresses import is_loopback
+from tfcollective.identity.addresses import is_loopback_host
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Endpoint
@@ -57,9 +57,9 @@ class Identity:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether everybody says that everybody is on this machine."""
+        """Whether all hosts of the job are written as this machine's loopback interface."""
         hosts = self.hosts if self.coordinator is None else (self.coordinator.host, *self.hosts)
-        return all(is_loopback(host) for host in hosts)
+        return all(is_loopback_host(host) for host in hosts)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import JobSpec, from_settings
 from tfcollective.launch.running.function import make_call
-from tfcollective.machine.network import is_this_machine
+from tfcollective.machine.network import is_own_host
 from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
@@ -173,7 +173,7 @@ def _for_ranks(options: dict[str, Any]) -> dict[str, str]:
 def _launcher_for(spec: JobSpec) -> str:
     if spec.engine == "mpi":
         return "mpi"
-    return "ssh" if any(not is_this_machine(host.name) for host in spec.hosts) else "local"
+    return "ssh" if any(not is_own_host(host.name) for host in spec.hosts) else "local"
 
 
 def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:

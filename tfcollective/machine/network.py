@@ -22,7 +22,7 @@ __all__ = [
     "free_ports",
     "interface_addresses",
     "interface_of",
-    "is_this_machine",
+    "is_own_host",
     "own_address",
     "route_address",
     "with_interface",
@@ -66,11 +66,6 @@ def interface_addresses() -> dict[str, tuple[str, ...]]:
         for name, entries in psutil.net_if_addrs().items()
     }
     return {name: addresses for name, addresses in found.items() if addresses}
-
-
-def is_this_machine(host: str) -> bool:
-    """Whether ``host``, as it stands in a list of hosts, is the machine that this process runs on."""
-    return is_own_host(host)
 
 
 def own_address(wanted: Sequence[str]) -> str:

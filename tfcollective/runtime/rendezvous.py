@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,15 +11,16 @@ from tfcollective.clock import Deadline
 from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
 from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
+from tfcollective.control.protocol import ServerOptions
 from tfcollective.errors import CoordinatorError, InternalError, RendezvousError
 from tfcollective.identity import Identity, KeySource, key_source
-from tfcollective.identity.addresses import is_loopback, is_own_address, resolve, route_address
+from tfcollective.identity.addresses import is_loopback_host, is_own_address, resolve, route_address
 from tfcollective.job_keys import JOB, derived_key
 from tfcollective.log import get_logger
 from tfcollective.private_directory import user_key
 from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, is_loopback
 
 _LOG = get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -58,7 +58,7 @@ def arrange(settings: Settings, identity: Identity) -> Rendezvous:
         endpoint = identity.coordinator
         _await_coordinator(endpoint, key, identity, settings)
     bind_host = settings.bind_host or choose_bind_host(
-        route_address(endpoint.host), [host for host in identity.hosts if not is_loopback(host)], route_address
+        route_address(endpoint.host), [host for host in identity.hosts if not is_loopback_host(host)], route_address
     )
     _LOG.info("rendezvous at %s, peers reach this rank at %s", endpoint, bind_host)
     return Rendezvous(endpoint, key, bind_host)
@@ -115,7 +115,7 @@ def _open(settings: Settings, identity: Identity, listed: Endpoint, key: bytes) 
         abandon()
         _opened = (config, _start(config))
         _abandon_at_exit()
-    host = {_ANY_IPV4: "127.0.0.1", _ANY_IPV6: "::1"}.get(config.bind_host, config.bind_host)
+    host = {_ANY_IPV4: "127.0.0.1", _ANY_IPV6: "::1"}.get(config.options.bind_host, config.options.bind_host)
     return Endpoint(host, _opened[1].endpoint.port)
 
 
@@ -123,19 +123,16 @@ def _configure(settings: Settings, identity: Identity, listed: Endpoint, key: by
     host = settings.bind_host or choose_listening_host(
         resolve(listed.host), is_own_address, all_local=identity.on_loopback
     )
-    return CoordinatorConfig(
-        job_id=identity.job_id,
-        key=key.hex(),
-        tasks=tuple(str(task) for task in identity.trainers),
-        start_timeout=settings.start_timeout,
+    options = ServerOptions(
+        identity.job_id,
+        key,
+        tuple(identity.trainers),
+        settings.start_timeout,
         bind_host=host,
         bind_port=listed.port,
-        owner=os.getpid(),
-        log_level=settings.log_level,
-        runtime_dir=str(settings.jobs_directory()),
-        command=tuple(sys.orig_argv),
         encryption=settings.encryption,
     )
+    return CoordinatorConfig.of_this_process(options, settings)
 
 
 def _abandon_at_exit() -> None:

@@ -18,22 +18,22 @@ from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
 
 
-def _linear(op: Any) -> tuple[Op, float, float]:
+def _linear(op: Any) -> dict[str, Any]:
     """The op's reduction, if it has a gradient: Average and Sum do."""
     reduction = Op(op.get_attr("op"))
     if reduction not in (Average, Sum):
         raise UnsupportedError(f"{reduction.name.capitalize()} has no gradient; only Average and Sum have")
-    return reduction, _factor(op, "prescale"), _factor(op, "postscale")
+    return {"op": reduction, "prescale": _factor(op, "prescale"), "postscale": _factor(op, "postscale")}
+
+
+def _where(op: Any) -> dict[str, Any]:
+    """The name of the gradient's operation, and the op's process set."""
+    name, _, _label = tf.compat.as_text(op.get_attr("tensor_name")).partition("\t")
+    return {"name": f"{name}/gradient", "process_set_id": op.get_attr("process_set_id")}
 
 
 def _factor(op: Any, name: str) -> float:
     return float(tf.compat.as_text(op.get_attr(name)))
-
-
-def _name(op: Any) -> str:
-    text: bytes = op.get_attr("tensor_name")
-    name, _, _label = tf.compat.as_text(text).partition("\t")
-    return f"{name}/gradient"
 
 
 def _members(op: Any) -> Members:
@@ -42,57 +42,29 @@ def _members(op: Any) -> Members:
 
 def _average(op: Any, grad: Any) -> Any:
     """The average of the ranks' gradients."""
-    process_set_id = op.get_attr("process_set_id")
-    return ops.allreduce(
-        tf.convert_to_tensor(grad),
-        op=Average,
-        prescale=1.0,
-        postscale=1.0,
-        name=_name(op),
-        process_set_id=process_set_id,
-    )
-
-
-def _own_rows(total: Any, like: Any, name: str, members: Members) -> Any:
-    """The rows of `total` that came from this rank, whose tensor was `like`."""
-    count = tf.shape(like, out_type=tf.int64)[0]
-    counts = ops.allgather(tf.reshape(count, [1]), name=f"{name}/rows", process_set_id=members.process_set_id)
-    begin = tf.reduce_sum(counts[: members.rank])
-    rows = total[begin : begin + count]
-    rows.set_shape(like.shape)
-    return rows
+    return ops.allreduce(tf.convert_to_tensor(grad), op=Average, **_where(op))
 
 
 @tf.RegisterGradient("TfcollectiveAllreduce")  # type: ignore[untyped-decorator]
 def _allreduce(op: Any, grad: Any) -> Any:
-    reduction, prescale, postscale = _linear(op)
-    return ops.allreduce(
-        tf.convert_to_tensor(grad),
-        op=reduction,
-        prescale=prescale,
-        postscale=postscale,
-        name=_name(op),
-        process_set_id=op.get_attr("process_set_id"),
-    )
+    return ops.allreduce(tf.convert_to_tensor(grad), **_linear(op), **_where(op))
 
 
 @tf.RegisterGradient("TfcollectiveGroupedAllreduce")  # type: ignore[untyped-decorator]
 def _grouped_allreduce(op: Any, *grads: Any) -> Any:
-    reduction, prescale, postscale = _linear(op)
-    tensors = [tf.convert_to_tensor(grad) for grad in grads]
-    return ops.grouped_allreduce(
-        tensors,
-        op=reduction,
-        prescale=prescale,
-        postscale=postscale,
-        name=_name(op),
-        process_set_id=op.get_attr("process_set_id"),
-    )
+    return ops.grouped_allreduce([tf.convert_to_tensor(grad) for grad in grads], **_linear(op), **_where(op))
 
 
 @tf.RegisterGradient("TfcollectiveAllgather")  # type: ignore[untyped-decorator]
 def _allgather(op: Any, grad: Any) -> Any:
-    return _own_rows(_average(op, grad), op.inputs[0], _name(op), _members(op))
+    where, like = _where(op), op.inputs[0]
+    total = _average(op, grad)
+    count = tf.shape(like, out_type=tf.int64)[0]
+    counts = ops.allgather(tf.reshape(count, [1]), **{**where, "name": f"{where['name']}/rows"})
+    begin = tf.reduce_sum(counts[: _members(op).rank])
+    rows = total[begin : begin + count]
+    rows.set_shape(like.shape)
+    return rows
 
 
 @tf.RegisterGradient("TfcollectiveBroadcast")  # type: ignore[untyped-decorator]
@@ -106,20 +78,17 @@ def _broadcast(op: Any, grad: Any) -> Any:
 
 @tf.RegisterGradient("TfcollectiveReducescatter")  # type: ignore[untyped-decorator]
 def _reducescatter(op: Any, grad: Any) -> Any:
-    reduction, prescale, postscale = _linear(op)
-    members = _members(op)
-    factor = prescale * postscale * (members.size if reduction == Sum else 1)
+    how = _linear(op)
+    factor = how["prescale"] * how["postscale"] * (_members(op).size if how["op"] == Sum else 1)
     grad = tf.convert_to_tensor(grad)
-    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), name=_name(op), process_set_id=members.process_set_id)
+    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), **_where(op))
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 
 
 @tf.RegisterGradient("TfcollectiveAlltoall")  # type: ignore[untyped-decorator]
 def _alltoall(op: Any, grad: Any, _grad_received: Any) -> Any:
-    back, _ = ops.alltoall(
-        tf.convert_to_tensor(grad), op.outputs[1], name=_name(op), process_set_id=op.get_attr("process_set_id")
-    )
+    back, _ = ops.alltoall(tf.convert_to_tensor(grad), op.outputs[1], **_where(op))
     back.set_shape(op.inputs[0].shape)
     return [back, None]
 

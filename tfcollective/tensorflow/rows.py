@@ -113,17 +113,11 @@ def grouped_reducescatter(
     name: str | None = None,
 ) -> list[Any]:
     """Combines and scatters several tensors; see :func:`reducescatter`."""
+    del device_dense
     name = operation_name(name, runtime.members(process_set).process_set_id)
     return [
         reducescatter(
-            tensor,
-            device_dense,
-            compression,
-            op,
-            f"{name}/{index}",
-            process_set,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
+            tensor, "", compression, op, f"{name}/{index}", process_set, False, prescale_factor, postscale_factor
         )
         for index, tensor in enumerate(tensors)
     ]

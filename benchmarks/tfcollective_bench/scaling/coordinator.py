@@ -10,7 +10,8 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import ResourceExhaustedError
 from tfcollective.tasks import workers
 from tfcollective.topology import Endpoint

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.log import get_logger
-from tfcollective.settings import external_variable
+from tfcollective.settings import environ_snapshot, external_variable
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
@@ -292,8 +292,6 @@ def check_programs() -> None:
 
 
 def _java_home_is_good() -> bool:
-    from tfcollective.settings import environ_snapshot
-
     home = environ_snapshot().get("JAVA_HOME")
     return home is not None and Path(home, "bin/java").exists()
 

@@ -21,8 +21,8 @@ namespace tfc {
 namespace {
 
 constexpr int kSize = 3;
-constexpr double kPatience = 60.0;    // seconds: an operation's deadline where nothing is lost silently
-constexpr double kImpatience = 0.05;  // seconds: the deadline where a message is lost silently
+constexpr double kPatience = 60.0;      // seconds: an operation's deadline where nothing is lost silently
+constexpr double kShortTimeout = 0.05;  // seconds: the deadline where a message is lost silently
 
 struct Ending {
   Status status;
@@ -164,7 +164,7 @@ void TellTheOthers(const std::vector<std::unique_ptr<Transport>>& transports, in
   }
 }
 
-Outcome RunWithFault(const Collective& collective, int victim, const Fault& fault, double patience_s, bool tell) {
+Outcome RunWithFault(const Collective& collective, int victim, const Fault& fault, double timeout_s, bool tell) {
   MemoryHub hub(MemoryHubOptions{kSize, 0});
   std::vector<std::unique_ptr<Transport>> transports = hub.MakeAll();
   Outcome outcome;
@@ -174,7 +174,7 @@ Outcome RunWithFault(const Collective& collective, int victim, const Fault& faul
     FaultyTransport faulty(*transports[static_cast<size_t>(rank)], rank == victim ? fault : Fault());
     const Members members = AllMembers(kSize, rank);
     Ending& run = outcome.runs[static_cast<size_t>(rank)];
-    run = collective(TransportContext{faulty, members, Deadline::After(patience_s), 1, 5, 9, 0});
+    run = collective(TransportContext{faulty, members, Deadline::After(timeout_s), 1, 5, 9, 0});
     if (rank == victim) outcome.calls = faulty.calls();
     if (run.status.ok()) return;
     if (tell) {
@@ -212,7 +212,7 @@ TEST_P(FaultSweep, ALostMessageEndsAtTheDeadline) {
   const Outcome clean = RunWithFault(GetParam().run, 1, Fault(), kPatience, true);
   for (int64_t call = 0; call < clean.calls; ++call) {
     const Outcome outcome =
-        RunWithFault(GetParam().run, 1, Fault{Fault::Kind::kDrop, call, Status(), 0}, kImpatience, true);
+        RunWithFault(GetParam().run, 1, Fault{Fault::Kind::kDrop, call, Status(), 0}, kShortTimeout, true);
     ASSERT_LT(outcome.seconds, kPatience / 2) << call;
     for (const Ending& run : outcome.runs) ASSERT_TRUE(run.right || !run.status.ok()) << call;
   }

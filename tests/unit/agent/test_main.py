@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from launching import until
-from patience import within
+from time_limits import within
 
 from tfcollective.agent import node
 from tfcollective.agent.main import Supervision, main, serve
@@ -30,8 +30,8 @@ from tfcollective.agent.protocol import (
 )
 from tfcollective.codec import encode_line
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
-from tfcollective.control.protocol import NODES
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import NODES, ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.agent.output import Console, LineSplitter, OutputPump, Tail
 

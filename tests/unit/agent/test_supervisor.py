@@ -8,7 +8,7 @@ import time
 
 import pytest
 from manual_clock import ManualClock
-from patience import within
+from time_limits import within
 
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan

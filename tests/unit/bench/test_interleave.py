@@ -9,7 +9,7 @@ import psutil
 import pytest
 from launching import until
 from manual_clock import ManualClock
-from patience import within
+from time_limits import within
 
 from tfcollective.clock import Deadline
 from tfcollective_bench import interleave as interleave_module

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from one_testbed import needs_root, the_testbed
-from patience import within
+from time_limits import within
 
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective_bench import testbed

@@ -1,10 +1,8 @@
 """Which calls a process of a cluster makes, and in which order several threads' calls are made; without processes."""
 
 import sys
-import threading
 
 import pytest
-from patience import within
 
 from tfcollective import clusters, payload
 from tfcollective.clusters import _Call, _numbers
@@ -51,27 +49,3 @@ def test_a_function_that_wants_to_end_its_process_has_failed(code):
     clusters._make(Store(), 4, "worker:1", "n")
     assert list(stored) == ["result/4/worker:1"]
     assert stored["result/4/worker:1"].failure.type == "SystemExit"
-
-
-def test_calls_of_several_threads_are_made_one_after_the_other(monkeypatch):
-    made, together, inside = [], [], threading.Lock()
-
-    def call(self, fn, args, kwargs):
-        together.append(inside.acquire(blocking=False))
-        self._calls += 1
-        made.append((args, self._calls))
-        inside.release()
-        return [args[0]]
-
-    monkeypatch.setattr(clusters.Cluster, "_call", call)
-    cluster = clusters.cluster(np=1)
-    answers = {}
-    threads = [
-        threading.Thread(target=lambda n=n: answers.setdefault(n, cluster.run(abs, n)), daemon=True) for n in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(within(20))
-    assert answers == {n: [n] for n in range(20)}
-    assert all(together)

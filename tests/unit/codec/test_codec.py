@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.codec import decode, encode, encode_line, from_document, to_document
 from tfcollective.errors import ConfigError

@@ -11,18 +11,18 @@ import psutil
 import pytest
 from control_wire import ByHand, ManInTheMiddle, Recorder
 from launching import until
-from patience import within
+from time_limits import within
 
 from tfcollective.control import connection, server
 from tfcollective.control.auth import hello_headers
 from tfcollective.control.certificate import Certificate
 from tfcollective.control.client import CoordinatorClient, InterceptedError, UnprovenReplyError
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, is_loopback
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import CoordinatorError
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, is_loopback
 
 KEY = new_key()
 SECRET = b"def the_function_of_the_job(): " * 10

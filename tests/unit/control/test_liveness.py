@@ -8,7 +8,7 @@ import threading
 import pytest
 from launching import until
 from manual_clock import ManualClock
-from patience import within
+from time_limits import within
 
 from tfcollective.control.liveness import Heartbeat, LivenessTracker
 from tfcollective.errors import CoordinatorError

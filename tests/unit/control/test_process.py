@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tfcollective.control.process import CoordinatorConfig, introduce
+from tfcollective.control.protocol import ServerOptions
 from tfcollective.errors import CoordinatorError
+from tfcollective.tasks import workers
 from tfcollective.timing import TIMING
 
-CONFIG = CoordinatorConfig("j", "ab" * 16, ("worker:0",), 0.01, "127.0.0.1", 0, 1, "warning", "/tmp", ("x",))
+CONFIG = CoordinatorConfig(ServerOptions("j", b"k" * 32, workers(1), 0.01), 1, "warning", "/tmp", ("x",))
 
 
 @pytest.mark.parametrize(

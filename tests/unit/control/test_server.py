@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from control_wire import ByHand
 from launching import until
-from patience import within
+from time_limits import within
 
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode
@@ -20,8 +20,8 @@ from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_h
 from tfcollective.control.client import CoordinatorClient, OtherJobError
 from tfcollective.control.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
 from tfcollective.control.output_log import OutputPiece
-from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES, ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobService
 from tfcollective.control.state import JoinRequest, Membership, Refusal
 from tfcollective.control.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from patience import within
+from time_limits import within
 
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode

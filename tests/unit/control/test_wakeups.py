@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.control.wakeups import Wakeups
 

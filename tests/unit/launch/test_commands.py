@@ -7,7 +7,7 @@ import time
 
 import pytest
 from launching import until
-from patience import within
+from time_limits import within
 
 from tfcollective.errors import LaunchError
 from tfcollective.launch.provider import NodeFacts, NodeSettings

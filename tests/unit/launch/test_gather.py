@@ -7,7 +7,8 @@ from fake_nodes import FakeProvider, come, refusal
 
 from tfcollective.agent.protocol import end_key, orders_key
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import LaunchError, RendezvousError
 from tfcollective.job_keys import new_key
 from tfcollective.launch.gather import gather

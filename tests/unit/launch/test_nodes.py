@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_nodes import FakeProvider
-from patience import within
+from time_limits import within
 
 from tfcollective._version import __version__
 from tfcollective.agent.policy import StopCause

@@ -10,11 +10,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.codec import encode
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.failures import ExitRecord
@@ -95,19 +96,30 @@ def test_a_job_that_has_ended_misses_no_submitter(heard):
     assert heard == []
 
 
-def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client, key, monkeypatch):
-    submitter = HostedClient(str(server.endpoint), key)
-    put, failures = submitter._client.put, queue.SimpleQueue()
-    for _ in range(2):
+def losing(times, name):
+    """A class of clients that lose so many answers to what is put or asked for under this name."""
+    failures = queue.SimpleQueue()
+    for _ in range(times):
         failures.put(CoordinatorError("one slow answer"))
 
-    def sometimes(name, value):
-        if name == STOP and not failures.empty():
+    def lose(asked):
+        if asked == name and not failures.empty():
             raise failures.get()
-        return put(name, value)
 
-    monkeypatch.setattr(submitter._client, "put", sometimes)
-    with submitter:
+    class Losing(CoordinatorClient):
+        def put(self, key, value):
+            lose(key)
+            return super().put(key, value)
+
+        def get_blob(self, name, *, timeout):
+            lose(name)
+            return super().get_blob(name, timeout=timeout)
+
+    return Losing
+
+
+def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client, key):
+    with HostedClient(str(server.endpoint), key, client=losing(2, STOP)) as submitter:
         submitter.stop(signal.SIGTERM)
         assert client.wait(STOP, timeout=within(20)).value == [signal.SIGTERM]
 
@@ -123,9 +135,9 @@ def follower(server, key):
     """Makes one that follows the job, with other limits."""
     with contextlib.ExitStack() as opened:
 
-        def make(**limits):
+        def make(client=CoordinatorClient, **limits):
             timing = replace(TIMING, last_output=0.1, **limits)
-            return opened.enter_context(HostedClient(str(server.endpoint), key, timing))
+            return opened.enter_context(HostedClient(str(server.endpoint), key, timing, client))
 
         yield make
 
@@ -135,43 +147,28 @@ def submitter(follower):
     return follower()
 
 
-def failing(monkeypatch, submitter, name, times):
-    """Lets so many answers to what is asked for under this name get lost."""
-    get_blob, failures = submitter._client.get_blob, queue.SimpleQueue()
-    for _ in range(times):
-        failures.put(CoordinatorError("one slow answer"))
-
-    def sometimes(asked, *, timeout):
-        if asked == name and not failures.empty():
-            raise failures.get()
-        return get_blob(asked, timeout=timeout)
-
-    monkeypatch.setattr(submitter._client, "get_blob", sometimes)
-
-
-def test_results_are_fetched_although_answers_get_lost(client, submitter, monkeypatch):
+def test_results_are_fetched_although_answers_get_lost(client, follower):
+    submitter = follower(losing(3, "result/worker:1"))
     for task in PLAN.tasks:
         client.put_blob(f"result/{task}", str(task).encode())
     report = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True}, daemon=True)
     report.start()
-    failing(monkeypatch, submitter, "result/worker:1", 3)
     ended = submitter.follow(PLAN, lambda: None, (), results=True)
     assert ended.outcome.results == {"worker:0": b"worker:0", "worker:1": b"worker:1"}
     report.join(within(20))
     assert not report.is_alive()
 
 
-def test_ctrl_c_ends_the_fetching_of_results(client, submitter, monkeypatch):
-    get_blob = submitter._client.get_blob
+def test_ctrl_c_ends_the_fetching_of_results(client, follower):
+    class Interrupted(CoordinatorClient):
+        def get_blob(self, name, *, timeout):
+            if not name.startswith("result/"):
+                return super().get_blob(name, timeout=timeout)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            raise CoordinatorError("one slow answer")
 
-    def interrupted(asked, *, timeout):
-        if not asked.startswith("result/"):
-            return get_blob(asked, timeout=timeout)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        raise CoordinatorError("one slow answer")
-
+    submitter = follower(Interrupted)
     client.put_blob(OUTCOME, encode(WELL))
-    monkeypatch.setattr(submitter._client, "get_blob", interrupted)
     outcome = submitter.follow(PLAN, lambda: None, (signal.SIGUSR1,), results=True).outcome
     assert (outcome.stopped_by, outcome.results) == (signal.SIGUSR1, {})
 
@@ -189,18 +186,17 @@ def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
             unread.close()
 
 
-def test_results_that_cannot_be_fetched_are_missed(client, follower, monkeypatch):
-    submitter = follower(retry_for=0.0)
+def test_results_that_cannot_be_fetched_are_missed(client, follower):
+    submitter = follower(losing(1000, "result/worker:0"), retry_for=0.0)
     client.put_blob(OUTCOME, encode(WELL))
-    failing(monkeypatch, submitter, "result/worker:0", 1000)
     with pytest.raises(LaunchError, match="ended well, but its results could not be fetched: one slow answer"):
         submitter.follow(PLAN, lambda: None, (), results=True)
 
 
-def test_results_of_a_job_that_failed_are_not_fetched(client, submitter, monkeypatch):
+def test_results_of_a_job_that_failed_are_not_fetched(client, follower):
+    submitter = follower(losing(1000, "result/worker:0"))
     failed = HostedOutcome(JobOutcome((ExitRecord("worker:0", 0, "n", 7, 3, None, 1.0),), initialised=True), ())
     client.put_blob(OUTCOME, encode(failed))
-    failing(monkeypatch, submitter, "result/worker:0", 1000)
     assert submitter.follow(PLAN, lambda: None, (), results=True).outcome.exits == failed.outcome.exits
 
 
@@ -223,10 +219,9 @@ def test_a_coordinator_that_neither_answers_nor_is_known_to_the_platform_is_give
     assert outcome.stopped_by == (earlier[0] if earlier else None)
 
 
-def test_a_coordinator_that_hears_the_submitter_is_not_given_up(client, follower, monkeypatch):
+def test_a_coordinator_that_hears_the_submitter_is_not_given_up(client, follower):
     """Answers to other questions may get lost."""
-    submitter = follower(heartbeat=0.1, job_lost=1.0)
-    failing(monkeypatch, submitter, OUTCOME, 4)  # for longer than a second
+    submitter = follower(losing(4, OUTCOME), heartbeat=0.1, job_lost=1.0)  # for longer than a second
     client.put_blob(OUTCOME, encode(WELL))
     assert submitter.follow(PLAN, lambda: None, (), results=False).outcome == WELL.outcome
 

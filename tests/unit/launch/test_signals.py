@@ -4,7 +4,7 @@ import queue
 import signal
 import threading
 
-from patience import within
+from time_limits import within
 
 from tfcollective.launch.system.signals import DeferredCall, StopSwitch, forward_signals
 

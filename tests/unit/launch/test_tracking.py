@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.codec import decode, encode
 from tfcollective.control.service import JobView

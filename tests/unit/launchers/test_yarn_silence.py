@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 from manual_clock import ManualClock
-from patience import within
 from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
 from tfcollective_launchers.yarn.skein_client import (
     ENDPOINT_KEY,
@@ -18,6 +17,7 @@ from tfcollective_launchers.yarn.skein_client import (
     end_driver,
     upload_time,
 )
+from time_limits import within
 
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome

@@ -2,7 +2,8 @@ import socket
 
 import pytest
 
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import ConfigError
 from tfcollective.identity import Identity, KeySource, key_source
 from tfcollective.runtime import native, rendezvous

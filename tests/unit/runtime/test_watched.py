@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.clock import Deadline
 from tfcollective.errors import CoordinatorError, PeerLostError

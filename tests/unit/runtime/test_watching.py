@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from patience import within
+from time_limits import within
 
 from tfcollective.communicator import CommunicatorInfo
 from tfcollective.errors import PeerLostError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import second_device
 from jobs import HIDDEN, QUIET
-from patience import within
+from time_limits import within
 
 pytest.importorskip("tensorflow")
 

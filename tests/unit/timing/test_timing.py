@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tfcollective.agent.policy import Stop, StopCause, stop_schedule
-from tfcollective.control.server import ServerOptions
+from tfcollective.control.protocol import ServerOptions
 from tfcollective.settings import Settings
 from tfcollective.timing import TIMING, Timing
 

@@ -47,11 +47,14 @@ class HostedClient:
         coordinator: HOST:PORT.
         key: the job key.
         timing: for how long to try what.
+        client: the class of its client of the coordinator.
     """
 
-    def __init__(self, coordinator: str, key: bytes, timing: Timing = TIMING) -> None:
+    def __init__(
+        self, coordinator: str, key: bytes, timing: Timing = TIMING, client: type[CoordinatorClient] = CoordinatorClient
+    ) -> None:
         self._timing = timing
-        self._client = CoordinatorClient.to(coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS)
+        self._client = client.to(coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS)
         self._ended = threading.Event()
         self._channel = Channel(self._client, cancelled=self._ended.is_set)
         self._lost: str | None = None

@@ -124,5 +124,5 @@ def gpu_options(each: int | None, *, shared: bool) -> dict[str, str]:
     ConfigError."""
     if each is not None and (not isinstance(each, int) or isinstance(each, bool) or each < 1):
         raise ConfigError(f"--gpus-per-proc: expected 1 or more, got {each!r}")
-    wish = {} if each is None else {variable("gpus_per_proc"): str(each)}
-    return {**wish, variable("share_gpus"): "1"} if shared else wish
+    wanted = {} if each is None else {variable("gpus_per_proc"): str(each)}
+    return {**wanted, variable("share_gpus"): "1"} if shared else wanted

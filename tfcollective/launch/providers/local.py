@@ -15,7 +15,7 @@ from tfcollective.launch.run import run_job_on
 from tfcollective.log import get_logger
 from tfcollective.machine.cores import available_cores
 from tfcollective.machine.gpus import visible_gpus
-from tfcollective.machine.network import choose_address, choose_endpoints, interface_addresses, is_this_machine
+from tfcollective.machine.network import choose_address, choose_endpoints, interface_addresses, is_own_host
 from tfcollective.settings import environ_snapshot
 from tfcollective.timeline import check_writable
 
@@ -28,7 +28,7 @@ class LocalLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
-        elsewhere = [host.name for host in spec.hosts if not is_this_machine(host.name)]
+        elsewhere = [host.name for host in spec.hosts if not is_own_host(host.name)]
         if elsewhere:
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
         if spec.cwd is not None and not Path(spec.cwd).is_dir():

@@ -16,9 +16,9 @@ import psutil
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
-from tfcollective.control.protocol import read_published
+from tfcollective.control.protocol import ServerOptions, read_published
 from tfcollective.control.records import JobDirectory, JobRecord
-from tfcollective.control.server import CoordinatorServer, ServerOptions
+from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.descriptors import many_descriptors

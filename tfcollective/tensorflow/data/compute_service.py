@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +21,7 @@ from tfcollective import runtime
 from tfcollective.clock import poll
 from tfcollective.codec import decode, encode, from_document, to_document
 from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
+from tfcollective.private_directory import write_private
 from tfcollective.settings import Settings
 from tfcollective.tensorflow.data.rendezvous import ComputeClient
 
@@ -78,10 +77,7 @@ class TfDataServiceConfig:
 
     def write(self, filename: str) -> None:
         """Puts it into a file that only this user can read, whole or not at all."""
-        path = Path(filename)
-        with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(encode(self))
-        os.replace(file.name, path)  # noqa: PTH105  the name is a text
+        write_private(Path(filename), encode(self))
 
     @staticmethod
     def read(filename: str, wait_for_file_creation: bool = False, timeout: float = 600.0) -> TfDataServiceConfig:

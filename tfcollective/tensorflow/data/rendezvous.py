@@ -5,15 +5,14 @@ It is a coordinator with a key of its own, so that only processes that have read
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcollective.clock import Deadline
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.process import CoordinatorConfig, CoordinatorProcess
+from tfcollective.control.protocol import ServerOptions
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.job_keys import new_key
 from tfcollective.log import get_logger
@@ -40,19 +39,15 @@ class ComputeService:
 
     def __enter__(self) -> ComputeService:
         settings = Settings.load()
-        config = CoordinatorConfig(
-            job_id=f"data-service-{secrets.token_hex(4)}",
-            key=self.key.hex(),
-            tasks=tuple(str(task) for task in workers(1)),  # no rank joins: it is a store
-            start_timeout=settings.start_timeout,
+        options = ServerOptions(
+            f"data-service-{secrets.token_hex(4)}",
+            self.key,
+            workers(1),  # no rank joins: it is a store
+            settings.start_timeout,
             bind_host=self._bind_host,
-            bind_port=0,
-            owner=os.getpid(),
-            log_level=settings.log_level,
-            runtime_dir=str(settings.jobs_directory()),
-            command=tuple(sys.orig_argv),
             encryption=settings.encryption,
         )
+        config = CoordinatorConfig.of_this_process(options, settings)
         self._process = CoordinatorProcess.start(config, environ_snapshot())
         return self
 

@@ -66,7 +66,7 @@ Result<HandshakeWants> ClientHandshake::Advance() {
 
 Result<HandshakeWants> ClientHandshake::Step() {
   while (state_ != State::kDone) {
-    const bool reading = state_ == State::kReadChallenge || state_ == State::kReadVerdict;
+    const bool reading = state_ == State::kReadChallenge || state_ == State::kReadDecision;
     Result<HandshakeWants> wants = state_ == State::kConnect ? FinishConnect() : reading ? Read() : Write();
     if (!wants.ok() || wants.value() != HandshakeWants::kNothing) return wants;
   }
@@ -87,10 +87,10 @@ Result<HandshakeWants> ClientHandshake::FinishConnect() {
 
 Result<HandshakeWants> ClientHandshake::Read() {
   const bool first = state_ == State::kReadChallenge;
-  Result<hs::Moved> moved = hs::Read(fd_.get(), first ? hs::Kind::kChallenge : hs::Kind::kVerdict, &buffer_);
+  Result<hs::Moved> moved = hs::Read(fd_.get(), first ? hs::Kind::kChallenge : hs::Kind::kDecision, &buffer_);
   if (!moved.ok()) return moved.status();
   if (moved.value() == hs::Moved::kBlocked) return HandshakeWants::kRead;
-  TFC_RETURN_IF_ERROR(first ? AnswerChallenge() : ObeyVerdict());
+  TFC_RETURN_IF_ERROR(first ? AnswerChallenge() : ObeyDecision());
   state_ = first ? State::kWriteProof : State::kDone;
   return HandshakeWants::kNothing;
 }
@@ -103,9 +103,9 @@ Result<HandshakeWants> ClientHandshake::Write() {
   if (first) {
     hs::Expect<hs::ChallengeBody>(&buffer_);
   } else {
-    hs::Expect<hs::VerdictBody>(&buffer_);
+    hs::Expect<hs::DecisionBody>(&buffer_);
   }
-  state_ = first ? State::kReadChallenge : State::kReadVerdict;
+  state_ = first ? State::kReadChallenge : State::kReadDecision;
   return HandshakeWants::kNothing;
 }
 
@@ -135,13 +135,13 @@ Status ClientHandshake::AnswerChallenge() {
   return Status::Ok();
 }
 
-Status ClientHandshake::ObeyVerdict() {
-  const auto body = hs::Decode<hs::VerdictBody>(buffer_);
-  const Digest expected = hs::Prove(key_, "verdict", transcript_, &body.verdict, sizeof(body.verdict));
-  if (!ConstantTimeEqual(body.proof, expected)) return Status(Code::kProtocol, "its verdict is forged");
-  const auto verdict = static_cast<hs::Verdict>(body.verdict);
-  if (verdict == hs::Verdict::kAccepted) return Status::Ok();
-  return Status(Code::kProtocol, std::string("it refused the connection: ") + hs::VerdictText(verdict));
+Status ClientHandshake::ObeyDecision() {
+  const auto body = hs::Decode<hs::DecisionBody>(buffer_);
+  const Digest expected = hs::Prove(key_, "decision", transcript_, &body.decision, sizeof(body.decision));
+  if (!ConstantTimeEqual(body.proof, expected)) return Status(Code::kProtocol, "its decision is forged");
+  const auto decision = static_cast<hs::Decision>(body.decision);
+  if (decision == hs::Decision::kAccepted) return Status::Ok();
+  return Status(Code::kProtocol, std::string("it refused the connection: ") + hs::DecisionText(decision));
 }
 
 }  // namespace tfc

@@ -4,7 +4,7 @@
 //   HELLO   who, to whom, what for, nonce      ->
 //                                              <-      CHALLENGE  nonce, HMAC("server", HELLO, nonces)
 //   PROOF   HMAC("client", HELLO, nonces)      ->
-//                                              <-      VERDICT    yes or why not, HMAC("verdict", ...)
+//                                              <-      DECISION   yes or why not, HMAC("decision", ...)
 //
 // All HMACs are HMAC-SHA256 with the job key over everything said before. Frames have fixed sizes;
 // a frame header that announces anything else ends the connection before its body is read. To the header of
@@ -79,7 +79,7 @@ class ServerHandshake {
   UniqueFd TakeFd() { return std::move(fd_); }
 
  private:
-  enum class State { kReadHello, kWriteChallenge, kReadProof, kWriteVerdict, kDone };
+  enum class State { kReadHello, kWriteChallenge, kReadProof, kWriteDecision, kDone };
 
   Result<HandshakeWants> Step();
   Result<HandshakeWants> Read();
@@ -96,7 +96,7 @@ class ServerHandshake {
   handshake_internal::Buffer buffer_;
   std::vector<uint8_t> transcript_;  // frames said so far
   Hello hello_;
-  uint32_t verdict_ = 0;  // handshake_internal::Verdict
+  uint32_t decision_ = 0;  // handshake_internal::Decision
 };
 
 // One attempt of the connecting side. Fails with PEER_LOST (no process listens there, or the connection ended),
@@ -114,7 +114,7 @@ class ClientHandshake {
   UniqueFd TakeFd() { return std::move(fd_); }
 
  private:
-  enum class State { kConnect, kWriteHello, kReadChallenge, kWriteProof, kReadVerdict, kDone };
+  enum class State { kConnect, kWriteHello, kReadChallenge, kWriteProof, kReadDecision, kDone };
 
   ClientHandshake(UniqueFd fd, const SocketAddress& to, const Hello& hello, const JobKey& key, Deadline deadline);
   Result<HandshakeWants> Step();
@@ -123,7 +123,7 @@ class ClientHandshake {
   Result<HandshakeWants> Write();
   Status SayHello();
   Status AnswerChallenge();
-  Status ObeyVerdict();
+  Status ObeyDecision();
   Status Name(const Status& status) const;
 
   UniqueFd fd_;

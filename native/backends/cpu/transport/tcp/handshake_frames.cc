@@ -41,17 +41,17 @@ Status StreamError(const char* call, int err) {
 
 }  // namespace
 
-const char* VerdictText(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kAccepted:
+const char* DecisionText(Decision decision) {
+  switch (decision) {
+    case Decision::kAccepted:
       return "accepted";
-    case Verdict::kWrongGeneration:
+    case Decision::kWrongGeneration:
       return "the generation is another one";
-    case Verdict::kWrongReceiver:
+    case Decision::kWrongReceiver:
       return "the connection is meant for another rank";
-    case Verdict::kWrongSender:
+    case Decision::kWrongSender:
       return "the connecting rank cannot be";
-    case Verdict::kWrongPurpose:
+    case Decision::kWrongPurpose:
       return "the purpose is unknown";
   }
   return "for a reason that this version does not know";

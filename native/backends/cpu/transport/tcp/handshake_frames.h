@@ -18,7 +18,7 @@ namespace tfc::handshake_internal {
 inline constexpr uint64_t kMagic = 0x656b616873434654;  // "TFCshake" in memory, on a little-endian machine
 inline constexpr uint16_t kVersion = 1;
 
-enum class Kind : uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kVerdict = 4 };
+enum class Kind : uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kDecision = 4 };
 
 struct Header {
   uint64_t magic = kMagic;
@@ -46,7 +46,7 @@ struct ProofBody {
   Digest proof = {};
 };
 
-enum class Verdict : uint32_t {
+enum class Decision : uint32_t {
   kAccepted = 1,
   kWrongGeneration = 2,
   kWrongReceiver = 3,
@@ -54,16 +54,16 @@ enum class Verdict : uint32_t {
   kWrongPurpose = 5
 };
 
-struct VerdictBody {
-  uint32_t verdict = 0;
+struct DecisionBody {
+  uint32_t decision = 0;
   uint32_t reserved = 0;
   Digest proof = {};
 };
 
 static_assert(sizeof(Header) == 16 && sizeof(HelloBody) == 56, "frames have no padding");
-static_assert(sizeof(ChallengeBody) == 64 && sizeof(ProofBody) == 32 && sizeof(VerdictBody) == 40, "nor have these");
+static_assert(sizeof(ChallengeBody) == 64 && sizeof(ProofBody) == 32 && sizeof(DecisionBody) == 40, "nor have these");
 
-const char* VerdictText(Verdict verdict);  // "the generation is another one"
+const char* DecisionText(Decision decision);  // "the generation is another one"
 
 // Sets `buffer` up to send or to receive one frame.
 template <typename Body>

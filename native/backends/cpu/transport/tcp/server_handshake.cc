@@ -34,7 +34,7 @@ Result<HandshakeWants> ServerHandshake::Read() {
   if (!moved.ok()) return moved.status();
   if (moved.value() == hs::Moved::kBlocked) return HandshakeWants::kRead;
   TFC_RETURN_IF_ERROR(first ? AnswerHello() : AnswerProof());
-  state_ = first ? State::kWriteChallenge : State::kWriteVerdict;
+  state_ = first ? State::kWriteChallenge : State::kWriteDecision;
   return HandshakeWants::kNothing;
 }
 
@@ -47,9 +47,9 @@ Result<HandshakeWants> ServerHandshake::Write() {
     state_ = State::kReadProof;
     return HandshakeWants::kNothing;
   }
-  const auto verdict = static_cast<hs::Verdict>(verdict_);
-  if (verdict != hs::Verdict::kAccepted) {
-    return Status(Code::kProtocol, std::string("it has the job key, but ") + hs::VerdictText(verdict) + " (rank " +
+  const auto decision = static_cast<hs::Decision>(decision_);
+  if (decision != hs::Decision::kAccepted) {
+    return Status(Code::kProtocol, std::string("it has the job key, but ") + hs::DecisionText(decision) + " (rank " +
                                        std::to_string(hello_.sender) + " of generation " +
                                        std::to_string(hello_.generation) + " to rank " +
                                        std::to_string(hello_.receiver) + ")");
@@ -77,22 +77,22 @@ Status ServerHandshake::AnswerProof() {
     return Status(Code::kProtocol, "it does not have the job key");
   }
   hs::Append(buffer_, &transcript_);
-  verdict_ = Judge();
-  hs::VerdictBody body;
-  body.verdict = verdict_;
-  body.proof = hs::Prove(key_, "verdict", transcript_, &body.verdict, sizeof(body.verdict));
-  hs::Encode(hs::Kind::kVerdict, body, &buffer_);
+  decision_ = Judge();
+  hs::DecisionBody body;
+  body.decision = decision_;
+  body.proof = hs::Prove(key_, "decision", transcript_, &body.decision, sizeof(body.decision));
+  hs::Encode(hs::Kind::kDecision, body, &buffer_);
   return Status::Ok();
 }
 
 uint32_t ServerHandshake::Judge() const {
-  hs::Verdict verdict = hs::Verdict::kAccepted;
-  if (hello_.purpose != Purpose::kControl && hello_.purpose != Purpose::kData) verdict = hs::Verdict::kWrongPurpose;
+  hs::Decision decision = hs::Decision::kAccepted;
+  if (hello_.purpose != Purpose::kControl && hello_.purpose != Purpose::kData) decision = hs::Decision::kWrongPurpose;
   const bool sender_in_world = hello_.sender >= 0 && hello_.sender < self_.size && hello_.sender != self_.rank;
-  if (!sender_in_world) verdict = hs::Verdict::kWrongSender;
-  if (hello_.receiver != self_.rank) verdict = hs::Verdict::kWrongReceiver;
-  if (hello_.generation != self_.generation) verdict = hs::Verdict::kWrongGeneration;
-  return static_cast<uint32_t>(verdict);
+  if (!sender_in_world) decision = hs::Decision::kWrongSender;
+  if (hello_.receiver != self_.rank) decision = hs::Decision::kWrongReceiver;
+  if (hello_.generation != self_.generation) decision = hs::Decision::kWrongGeneration;
+  return static_cast<uint32_t>(decision);
 }
 
 }  // namespace tfc
