@@ -180,6 +180,21 @@ def test_status_without_jobs(monkeypatch, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_status_cuts_nothing_off_in_a_pipe(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    info = {"url": "http://localhost:6006/" + "[long]" * 20}
+    task = {"rank": 0, "task": "worker:0", "node": "n" * 40, "pid": 7, "state": "running", "info": info}
+    job = {"job": "job-1", "pid": 5, "command": ["train", "--layers", "[dense]" * 20], "unreachable": None}
+    answer = {**job, "tasks": [{**task, "heartbeat_age_s": 1.0}]}
+    monkeypatch.setattr("tfcollective.cli.status._query", lambda records: iter([answer]))
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"job-1 (pid 5): train --layers '{'[dense]' * 20}'"
+    assert all(column in lines[2] for column in ("operations", "last heartbeat"))
+    assert all(cell in lines[4] for cell in ("n" * 40, "1 s ago", info["url"]))
+    assert len(lines) == 6
+
+
 def test_every_error_has_an_exit_code():
     kinds = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
     for kind in kinds:
