@@ -65,6 +65,9 @@ def test_agents_that_others_start():
     assert (launcher, spec.platform["agents"], spec.platform["port"]) == ("agents", 2, 29477)
     with pytest.raises(ConfigError, match="leave out -H"):
         parsed("--wait-for-agents", "2", "-H", "h:2")
+    for name, value in (("--port", "29477"), ("--key-file", "job.key")):
+        with pytest.raises(ConfigError, match=f"{name} needs --wait-for-agents N"):
+            parsed("-np", "2", name, value)
 
 
 def test_mpi_has_its_own_launcher():
