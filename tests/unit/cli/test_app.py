@@ -69,7 +69,7 @@ def test_an_agent_says_what_it_needs(capsys):
 def test_an_agent_reads_the_address_before_it_waits_for_the_key(tmp_path, capsys):
     assert main(["agent", "--join", "nowhere", "--key-file", str(tmp_path / "key"), "--start-timeout", "0.1"]) == 64
     err = capsys.readouterr().err
-    assert "'nowhere'" in err
+    assert "--join: expected HOST:PORT, got 'nowhere'" in err
     assert "key" not in err
 
 
@@ -77,7 +77,7 @@ def test_an_agent_says_that_it_waits_for_the_key(tmp_path, caplog, capsys):
     missing = str(tmp_path / "key")
     assert main(["agent", "--join", "127.0.0.1:5", "--key-file", missing, "--start-timeout", "0.1"]) == 64
     assert f"waiting for the key file {missing}, at most 0.1 s" in caplog.text
-    assert "cannot read the job key" in capsys.readouterr().err
+    assert f"the key file {missing}: cannot read the job key" in capsys.readouterr().err
 
 
 def test_version(capsys):
