@@ -7,7 +7,7 @@ system knows and sends the record to the coordinator.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,12 +149,14 @@ class ExitRecord:
 def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
     """The failure that brought about the others; None if nothing failed.
 
-    A failure that is no consequence of another comes before those that are. Of several such, one that other tasks blame
-    comes before one that none of them has met. What is left is a matter of time: the clock of each host orders the
-    failures of that host, and never those of two hosts, which are ordered as their first reports have arrived.
+    A failure that is no consequence of another comes before those that are, and one that was stopped after those that
+    were not. Of several such, one that other tasks blame comes before one that none of them has met. What is left is a
+    matter of time: the clock of each host orders the failures of that host, and never those of two hosts, which are
+    ordered as their first reports have arrived.
     """
     failed = [record for record in records if record.failed]
-    candidates = [record for record in failed if not record.consequence] or failed
+    candidates = [record for record in failed if not record.consequence]
+    candidates = candidates or [record for record in failed if not record.stopped] or failed
     blamed = _blamed(failed)
     arrived: dict[str, float] = {}
     for record in candidates:
@@ -164,6 +166,17 @@ def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
         return record.rank not in blamed, arrived[record.node], record.node, record.time
 
     return min(candidates, key=place, default=None)
+
+
+def first_to_leave(records: Sequence[ExitRecord]) -> ExitRecord | None:
+    """The rank that brought about all failures and has none of its own: it ended well, or left the world and was
+    stopped, while others needed it. None if there is none."""
+    cause = first_cause(records)
+    if cause is None or not cause.consequence:
+        return None
+    blamed = _blamed(record for record in records if record.failed)
+    left = [record for record in records if record.rank in blamed and (record.stopped or not record.failed)]
+    return min(left, key=lambda record: (record.seen, record.time), default=None)
 
 
 def in_order_of_arrival(records: Iterable[ExitRecord]) -> list[ExitRecord]:

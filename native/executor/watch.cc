@@ -15,13 +15,14 @@ uint64_t Total(const Progress& progress) {
 }  // namespace
 
 Status WatchList::Gone(int rank, const Progress& progress, const std::string& title) const {
-  return Status(
-      Code::kPeerLost,
-      "rank " + std::to_string(rank) + " finished after " + std::to_string(Total(progress)) +
-          " operations, but this rank has come to " + title + " and needs it (" + std::to_string(CompletedOnAll()) +
-          " operations done here). Give all ranks the same number of steps (tfcollective.tensorflow.shard), and "
-          "callbacks that end training the same metrics (MetricAverageCallback)",
-      rank);
+  const std::string who = "rank " + std::to_string(rank);
+  return Status(Code::kPeerLost,
+                who + " left after " + std::to_string(Total(progress)) + " operations, but this rank has come to " +
+                    title + " and needs it (" + std::to_string(CompletedOnAll()) + " operations done here). Unless " +
+                    who + " has failed (its exit code and output say so), give all ranks the same number of steps " +
+                    "(tfcollective.tensorflow.shard), and callbacks that end training the same metrics " +
+                    "(MetricAverageCallback)",
+                rank);
 }
 
 uint64_t WatchList::CompletedOn(uint32_t channel, const Slot& slot) const {

@@ -116,7 +116,7 @@ def test_a_rank_that_stops_early_is_named_with_its_steps(tmp_path):
         code, _, err = job.finish(30)
         job.wait_until_gone(1.0)
     assert code == 1
-    assert "rank 0 finished after 5 operations" in err
+    assert "rank 0 left after 5 operations" in err
     assert "tfcollective.tensorflow.shard" in err
     assert time.monotonic() - begin < within(15)
 

@@ -21,11 +21,11 @@ from tfcollective.control.channel import Retry, persist
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.identity.addresses import route_address
-from tfcollective.identity.keys import read_key
+from tfcollective.identity.keys import read_key_file
 from tfcollective.machine.cores import available_cores, thread_variables
 from tfcollective.machine.gpus import gpu_variables, visible_gpus
 from tfcollective.machine.network import choose_address, free_ports, interface_addresses, with_interface
-from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tasks import NO_RANK
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
@@ -38,9 +38,11 @@ def wait_for_key(path: Path, timeout: float) -> bytes:
     if not path.exists():
         _LOG.warning("waiting for the key file %s, at most %g s", path, timeout)
     poll(lambda: path.exists() or None, timeout, TIMING.retry)
-    key = read_key(Settings(key_file=str(path)))
-    assert key is not None
-    return key
+    return _read_key(path)
+
+
+def _read_key(path: Path) -> bytes:
+    return read_key_file(str(path), f"the key file {path}")
 
 
 def node_client(settings: NodeSettings) -> CoordinatorClient:
@@ -108,8 +110,7 @@ def enroll(
 def _newest_key(key_file: Path | None, known: str) -> str:
     if key_file is not None:
         with suppress(ConfigError):  # gone with its launcher, until the next one comes
-            key = read_key(Settings(key_file=str(key_file)))
-            return known if key is None else key.hex()
+            return _read_key(key_file).hex()
     return known
 
 

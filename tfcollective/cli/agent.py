@@ -53,7 +53,7 @@ def agent(
     from tfcollective.agent.node import wait_for_key
     from tfcollective.agent.protocol import NodeSettings
 
-    coordinator = Endpoint.parse(join)  # before the wait for the key
+    coordinator = _endpoint(join)  # before the wait for the key
     settings = Settings.load()
     timeout = settings.start_timeout if start_timeout is None else start_timeout
     key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), timeout)
@@ -73,3 +73,10 @@ def agent(
         ),
         None if key_file is None else Path(key_file),
     )
+
+
+def _endpoint(text: str) -> Endpoint:
+    try:
+        return Endpoint.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"--join: {error}") from error

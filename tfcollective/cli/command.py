@@ -20,8 +20,8 @@ HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation h
     ),
     "mpi": (
         "mpi4py",
-        """mpi4py is not installed for this Python: pip install tfcollective[mpi], built against the MPI whose mpirun \
-is on the path""",
+        """mpi4py is not installed for this Python: pip install 'tfcollective[mpi]', built against the MPI whose \
+mpirun is on the path""",
     ),
 }
 

@@ -70,7 +70,8 @@ def examine(source: str) -> Report:
     uses: dict[str, list[int]] = {}
     for line, module, alias, full in _imported(tree):
         aliases[alias] = full
-        report.imports.append((line, module, _instead(module)))
+        if (line, module, _instead(module)) not in report.imports:  # of which one line takes several names
+            report.imports.append((line, module, _instead(module)))
         if full not in _MODULES and full != ROOT and _table(full) is not None:
             uses.setdefault(full, []).append(line)  # from horovod.tensorflow import allreduce
     for node in ast.walk(tree):

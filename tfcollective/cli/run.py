@@ -26,6 +26,7 @@ from tfcollective.launch.plan.planner import describe
 from tfcollective.settings import Settings
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NEEDS = {"mpi": "mpi4py", "yarn": "skein"}  # modules of extras, without which a launcher starts nothing
 
 
 class _RunCommand(GroupedCommand):
@@ -134,7 +135,7 @@ def describe_build() -> str:
         "Available frameworks": [("TensorFlow", _is_there("tensorflow")), ("Keras", _is_there("keras"))],
         "Available controllers": [("tfcollective", True)],
         "Available tensor operations": [("native (TCP, shared memory)", _native_loads())],
-        "Available launchers": [(name, True) for name in known_launchers()],
+        "Available launchers": [(name, _is_there(_NEEDS.get(name, "tfcollective"))) for name in known_launchers()],
     }
     return "\n".join([f"tfcollective v{__version__}:", *_lines(groups)]) + "\n"
 

@@ -250,6 +250,7 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
     asked = options["launcher"]
     if asked != "yarn":
         refuse_yarn_options(options)
+    _refuse_options_of_agents(options)
     if engine == "mpi" or asked == "mpi":
         if asked not in (None, "mpi") or engine != "mpi" or options["wait_for_agents"] is not None:
             raise ConfigError("--engine mpi starts the ranks with mpirun: leave out --launcher and --wait-for-agents")
@@ -267,6 +268,12 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
             raise ConfigError("--wait-for-agents starts no agents on hosts: leave out -H and --hostfile")
         return "agents"
     return "local" if all(is_own_host(host.name) for host in hosts) else "ssh"
+
+
+def _refuse_options_of_agents(options: Mapping[str, Any]) -> None:
+    for name in ("port", "key_file") if options["wait_for_agents"] is None else ():
+        if options[name]:
+            raise ConfigError(f"--{name.replace('_', '-')} needs --wait-for-agents N")
 
 
 def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str, JobSpec]:

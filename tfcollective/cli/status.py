@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +15,8 @@ from tfcollective.launch.launcher import JobDescription, find_manager
 from tfcollective.launch.outcome.report import describe_info
 from tfcollective.settings import Settings
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat", "says")
+_UNLIMITED = 1 << 16
 
 
 @click.command(
@@ -74,34 +71,36 @@ def _show_one(found: JobDescription, as_json: bool) -> int:
     for name, text in found.facts.items():
         click.echo(f"{name}: {text}")
     if found.status is not None:
-        from rich.console import Console
-
-        Console().print(_table(found.status, ""))
+        _print_table(found.status)
     return 0
 
 
 def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
-    from rich.console import Console
-
-    console = Console()
     for job in jobs:
         words = job["command"]
         command = shlex.join(str(word) for word in words) if isinstance(words, list) else ""
-        console.print(_table(job, f"{job['job']} (pid {job['pid']}): {command}"))
+        click.echo(f"{job['job']} (pid {job['pid']}): {command}")
+        _print_table(job)
         if job["unreachable"] is not None:
-            console.print(f"it does not answer (is process {job['pid']} stopped?): {job['unreachable']}")
+            click.echo(f"it does not answer (is process {job['pid']} stopped?): {job['unreachable']}")
 
 
-def _table(job: Mapping[str, object], title: str) -> Table:
+def _print_table(job: Mapping[str, object]) -> None:
+    """In a terminal that is too narrow, cells are continued on the next line; elsewhere lines are as long as needed."""
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left")
+    table = Table()
     for column in _COLUMNS:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     tasks = job["tasks"]
     for task in tasks if isinstance(tasks, list) else []:
-        table.add_row(*_row(task))
-    return table
+        table.add_row(*(Text(cell) for cell in _row(task)))  # a cell may have brackets, which are no markup
+    console = Console()
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    console.print(table)
 
 
 def _row(task: Mapping[str, object]) -> tuple[str, ...]:

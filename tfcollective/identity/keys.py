@@ -44,12 +44,17 @@ def key_source(identity: Identity, settings: Settings) -> KeySource:
 def read_key(settings: Settings) -> bytes | None:
     """The key that the settings name; None when they name none. Raises ConfigError when it cannot be used."""
     if settings.key_file is not None:
-        return parse_key(_read_file(settings.key_file), variable("key_file"))
+        return read_key_file(settings.key_file, variable("key_file"))
     if settings.key_fd is not None:
         return parse_key(_read_descriptor(settings.key_fd), variable("key_fd"))
     if settings.key is not None:
         return parse_key(settings.key, variable("key"))
     return None
+
+
+def read_key_file(path: str, where: str) -> bytes:
+    """The key in this file, which ``where`` names; ConfigError when it cannot be used."""
+    return parse_key(_read_file(path, where), where)
 
 
 def parse_key(text: str, where: str) -> bytes:
@@ -65,20 +70,20 @@ def parse_key(text: str, where: str) -> bytes:
     return key
 
 
-def _read_file(path: str) -> str:
+def _read_file(path: str, where: str) -> str:
     try:
         # Not waiting: opening a pipe without a writer would never return.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
+        raise ConfigError(f"{where}: cannot read the job key: {error}") from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"{variable('key_file')}: {path} is not a file")
+            raise ConfigError(f"{where}: {path} is not a file")
         _check_private(path, found)
         return os.read(descriptor, _MAX_KEY_TEXT + 1).decode("ascii", "replace")
     except OSError as error:
-        raise ConfigError(f"{variable('key_file')}: cannot read the job key: {error}") from error
+        raise ConfigError(f"{where}: cannot read the job key: {error}") from error
     finally:
         os.close(descriptor)
 

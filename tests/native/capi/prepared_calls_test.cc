@@ -174,7 +174,7 @@ TEST_P(PreparedCallTest, ARankThatLeavesIsStillNamed) {
     const CallResult result = RunCall(call, &value, &value);
     EXPECT_EQ(result.code, TFC_PEER_LOST) << result.message;
     EXPECT_EQ(result.peer, 1) << result.message;
-    EXPECT_NE(result.message.find("finished after 200 operations"), std::string::npos) << result.message;
+    EXPECT_NE(result.message.find("left after 200 operations"), std::string::npos) << result.message;
   });
 }
 

@@ -113,7 +113,7 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, ca
     until(lambda: "Waiting for another key" in caplog.text, 30)
     path.unlink()
     with pytest.raises(ConfigError):
-        node.read_key(node.Settings(key_file=str(path)))
+        node.wait_for_key(path, 0.0)
     path.touch(mode=0o600)
     path.write_text(key.hex())
     thread.join(within(30))

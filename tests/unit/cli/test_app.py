@@ -69,7 +69,7 @@ def test_an_agent_says_what_it_needs(capsys):
 def test_an_agent_reads_the_address_before_it_waits_for_the_key(tmp_path, capsys):
     assert main(["agent", "--join", "nowhere", "--key-file", str(tmp_path / "key"), "--start-timeout", "0.1"]) == 64
     err = capsys.readouterr().err
-    assert "'nowhere'" in err
+    assert "--join: expected HOST:PORT, got 'nowhere'" in err
     assert "key" not in err
 
 
@@ -77,7 +77,7 @@ def test_an_agent_says_that_it_waits_for_the_key(tmp_path, caplog, capsys):
     missing = str(tmp_path / "key")
     assert main(["agent", "--join", "127.0.0.1:5", "--key-file", missing, "--start-timeout", "0.1"]) == 64
     assert f"waiting for the key file {missing}, at most 0.1 s" in caplog.text
-    assert "cannot read the job key" in capsys.readouterr().err
+    assert f"the key file {missing}: cannot read the job key" in capsys.readouterr().err
 
 
 def test_version(capsys):
@@ -178,6 +178,21 @@ def test_status_without_jobs(monkeypatch, tmp_path, capsys):
     assert "no job of yours" in capsys.readouterr().out
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_status_cuts_nothing_off_in_a_pipe(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    info = {"url": "http://localhost:6006/" + "[long]" * 20}
+    task = {"rank": 0, "task": "worker:0", "node": "n" * 40, "pid": 7, "state": "running", "info": info}
+    job = {"job": "job-1", "pid": 5, "command": ["train", "--layers", "[dense]" * 20], "unreachable": None}
+    answer = {**job, "tasks": [{**task, "heartbeat_age_s": 1.0}]}
+    monkeypatch.setattr("tfcollective.cli.status._query", lambda records: iter([answer]))
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"job-1 (pid 5): train --layers '{'[dense]' * 20}'"
+    assert all(column in lines[2] for column in ("operations", "last heartbeat"))
+    assert all(cell in lines[4] for cell in ("n" * 40, "1 s ago", info["url"]))
+    assert len(lines) == 6
 
 
 def test_every_error_has_an_exit_code():

@@ -33,6 +33,11 @@ def found() -> dict[str, Finding]:
     return {finding.name: finding for finding in examine(SCRIPT).findings}
 
 
+def test_a_line_that_imports_several_names_is_listed_once() -> None:
+    imports = examine("from horovod.tensorflow import rank, size\n").imports
+    assert imports == [(1, "horovod.tensorflow", "tfcollective.tensorflow")]
+
+
 def test_names_are_found_through_every_kind_of_import() -> None:
     by_name = found()
     assert by_name["horovod.tensorflow.allreduce"].lines == (10, 13)

@@ -1,6 +1,7 @@
 """horovodrun's flags and configuration files, and who runs what."""
 
 import re
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -65,6 +66,9 @@ def test_agents_that_others_start():
     assert (launcher, spec.platform["agents"], spec.platform["port"]) == ("agents", 2, 29477)
     with pytest.raises(ConfigError, match="leave out -H"):
         parsed("--wait-for-agents", "2", "-H", "h:2")
+    for name, value in (("--port", "29477"), ("--key-file", "job.key")):
+        with pytest.raises(ConfigError, match=f"{name} needs --wait-for-agents N"):
+            parsed("-np", "2", name, value)
 
 
 def test_mpi_has_its_own_launcher():
@@ -185,11 +189,15 @@ def test_wrong_usage(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_what_this_installation_can_do(capsys):
+def test_what_this_installation_can_do(monkeypatch, capsys):
+    for module in ("mpi4py", "skein"):
+        monkeypatch.setitem(sys.modules, module, None)  # not installed
     assert main(["run", "--check-build"]) == 0
     text = capsys.readouterr().out
     assert "[X] native (TCP, shared memory)" in text
     assert "[X] local" in text
+    assert "[ ] mpi" in text
+    assert "[ ] yarn" in text
 
 
 def test_help_shows_the_options_in_groups():

@@ -16,6 +16,7 @@ from tfcollective.failures import (
     ExceptionRecord,
     ExitRecord,
     first_cause,
+    first_to_leave,
     in_order_of_arrival,
     read_exception,
     write_exception,
@@ -116,7 +117,8 @@ def test_the_first_cause_is_no_consequence():
     victim, cause, later = record(0, 1.0, consequence=True), record(1, 2.0, signal=9), record(2, 3.0, consequence=False)
     stopped = record(3, 0.5, signal=15, stopped=True)
     assert first_cause([later, victim, cause, stopped]) is cause
-    assert first_cause([record(4, 9.0, code=0), victim, stopped]) is stopped  # nothing better is known
+    assert first_cause([record(4, 9.0, code=0), victim, stopped]) is victim
+    assert first_cause([record(4, 9.0, code=0), stopped]) is stopped  # nothing better is known
     assert first_cause([record(4, 9.0, code=0)]) is None
     assert first_cause([]) is None
 
@@ -166,11 +168,23 @@ def test_the_rank_that_others_blame_comes_before_one_that_no_rank_blames():
 
 
 def test_blame_leads_over_several_ranks_to_the_first():
-    chain = [blaming(0, 1.0, 1), blaming(1, 2.0, 2), record(2, 3.0, signal=15, stopped=True), blaming(4, 0.5, 0)]
+    lost = ExceptionRecord("RendezvousError", "text", "", 3.0, consequence=True)
+    chain = [blaming(0, 1.0, 1), blaming(1, 2.0, 2), replace(record(2, 3.0), exception=lost), blaming(4, 0.5, 0)]
     assert first_cause(chain) is chain[2]
     circle = [blaming(0, 2.0, 1), blaming(1, 1.0, 0)]
     assert first_cause(circle) is circle[1]
     assert first_cause([blaming(0, 1.0, 0)]).rank == 0
+
+
+def test_a_rank_that_others_blame_but_that_did_not_fail_has_left_too_early():
+    well, stopped = record(2, 0.5, code=0), record(2, 3.0, signal=15, stopped=True)
+    for left in (well, stopped):
+        ends = [record(3, 0.1, code=0), blaming(0, 1.0, 1), blaming(1, 2.0, 2), left]
+        assert first_to_leave(ends) is left
+        assert first_cause(ends) is ends[1]  # whose exit code is the job's
+    assert first_to_leave([blaming(0, 1.0, 2), record(2, 2.0, code=3)]) is None  # it failed
+    assert first_to_leave([record(1, 1.0), blaming(0, 2.0, 2), well]) is None  # another one failed
+    assert first_to_leave([well]) is None
 
 
 def test_failures_are_listed_in_order_of_arrival():

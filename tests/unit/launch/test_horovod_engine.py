@@ -77,5 +77,5 @@ def test_what_to_install_is_said_before_anything_starts(monkeypatch):
     check_engine("horovod", ["another-python"])
     with pytest.raises(ConfigError, match="pip install --no-build-isolation horovod"):
         check_engine("horovod", [sys.executable])
-    with pytest.raises(ConfigError, match=r"pip install tfcollective\[mpi\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'tfcollective\[mpi\]'"):
         check_engine("mpi", [sys.executable])

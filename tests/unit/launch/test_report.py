@@ -59,6 +59,34 @@ def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
     ]
 
 
+@pytest.mark.parametrize(
+    ("left", "how"),
+    [
+        (record(1, 1.0, code=0, tail=("no data",)), "exited with code 0 while other ranks needed it"),
+        (
+            record(1, 3.0, number=signal.SIGTERM, stopped=True, tail=("no data",)),
+            "left while other ranks needed it, and was stopped",
+        ),
+    ],
+)
+def test_a_rank_that_left_while_others_needed_it_stands_on_top(left, how):
+    lost = replace(exception("PeerLostError", consequence=True), blames=1)
+    bad = outcome(record(0, 2.0, exception=lost), left, record(2, 2.1, exception=lost))
+    assert exit_code(bad) == 1
+    assert headline(bad) == f"rank 1 (worker:1, pid 41) {how}"
+    assert render(bad).splitlines() == [
+        f"the job failed: {headline(bad)}",
+        "  the last lines of its stderr:",
+        "    no data",
+        "  then rank 0 (worker:0, pid 40) exited with code 1",
+        "  its traceback:",
+        "    Traceback (most recent call last):",
+        "      in f",
+        "    PeerLostError: text",
+        "  then rank 2 (worker:2, pid 42) exited with code 1 (PeerLostError: text)",
+    ]
+
+
 def test_a_traceback_is_shown_once():
     tail = ("before", "Traceback (most recent call last):", "  in hook", "  in f", "ValueError: text", "after")
     lines = render(outcome(record(0, 1.0, code=3, exception=exception(), tail=tail))).splitlines()

@@ -11,7 +11,7 @@ from tfcollective.errors import ConfigError
 @pytest.mark.parametrize(
     ("engine", "module", "message"),
     [
-        ("mpi", "mpi4py", r"pip install tfcollective\[mpi\]"),
+        ("mpi", "mpi4py", r"pip install 'tfcollective\[mpi\]'"),
         ("horovod", "horovod.tensorflow", "pip install --no-build-isolation horovod==0.28.1"),
     ],
 )

@@ -157,7 +157,7 @@ def _mpi() -> Any:
         from mpi4py import MPI
     except ImportError as error:
         raise ConfigError(
-            f"the engine mpi needs mpi4py, which does not load here ({error}): pip install tfcollective[mpi], "
+            f"the engine mpi needs mpi4py, which does not load here ({error}): pip install 'tfcollective[mpi]', "
             "built against the MPI whose mpirun starts the processes"
         ) from error
     return MPI

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
-from tfcollective.failures import ExitRecord, first_cause, in_order_of_arrival
+from tfcollective.failures import ExitRecord, first_cause, first_to_leave, in_order_of_arrival
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome
 from tfcollective.tasks import NO_RANK
 
@@ -46,7 +46,8 @@ def headline(outcome: JobOutcome) -> str:
         failure = outcome.start_failure
         text = outcome.agent_failure or f"the ranks could not meet: {failure.message if failure else 'no reason known'}"
         return " ".join(text.split())
-    return f"{_who(cause, outcome.places)} {_how(cause)}"
+    left = first_to_leave(outcome.exits)
+    return f"{_who(cause, outcome.places)} {_how(cause)}" if left is None else _early_end(left, outcome.places)
 
 
 def _lines(outcome: JobOutcome) -> Iterator[str]:
@@ -59,11 +60,7 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         yield str(outcome.agent_failure)
     if outcome.start_failure is not None:
         yield f"the ranks could not meet: {outcome.start_failure.message}"
-    first = first_cause(outcome.exits)
-    if first is not None:
-        yield from _cause_lines(first, outcome.places)
-        others = [record for record in in_order_of_arrival(outcome.exits) if record is not first]
-        yield from (f"  then {_who(record, outcome.places)} {_how(record)}" for record in others)
+    yield from _failure_lines(outcome)
     if outcome.agent_failure is not None and not host_is_cause:
         yield f"  then {outcome.agent_failure}"
     for auxiliary_task in outcome.auxiliary_tasks:
@@ -130,9 +127,25 @@ def describe_info(info: Mapping[str, object]) -> str:
     return ", ".join(words)
 
 
-def _cause_lines(record: ExitRecord, places: Mapping[str, str]) -> Iterator[str]:
-    yield f"the job failed: {_who(record, places)} {record.how}"
-    yield from _stderr_lines(record)
+def _failure_lines(outcome: JobOutcome) -> Iterator[str]:
+    """The first cause with all that it said, then the other failures, a line each."""
+    first = first_cause(outcome.exits)
+    if first is None:
+        return
+    begin, left = "the job failed:", first_to_leave(outcome.exits)
+    if left is not None:
+        yield f"{begin} {_early_end(left, outcome.places)}"
+        yield from _stderr_lines(left)
+        begin = "  then"
+    yield f"{begin} {_who(first, outcome.places)} {first.how}"
+    yield from _stderr_lines(first)
+    others = [record for record in in_order_of_arrival(outcome.exits) if record not in (first, left)]
+    yield from (f"  then {_who(record, outcome.places)} {_how(record)}" for record in others)
+
+
+def _early_end(record: ExitRecord, places: Mapping[str, str]) -> str:
+    needed = "while other ranks needed it"
+    return f"{_who(record, places)} {f'left {needed}, and was stopped' if record.failed else f'{record.how} {needed}'}"
 
 
 def _stderr_lines(record: ExitRecord) -> Iterator[str]:
