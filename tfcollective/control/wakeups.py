@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 
 _AT_ONCE = 64  # the answers to thousands of waiting ranks take seconds: other requests are served between
 
+
 class Wakeups:
     """Lives on the thread of one event loop."""
 
