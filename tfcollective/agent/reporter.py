@@ -34,9 +34,9 @@ class Reporter:
         self._reports.put(None)
         self._thread.join(timeout)
 
-    def started(self, task: TaskKey, node: str, pid: int) -> None:
+    def started(self, task: TaskKey, node: str, pid: int, host: str) -> None:
         """The task's process runs."""
-        self._reports.put(lambda client: client.started(task, node=node, pid=pid))
+        self._reports.put(lambda client: client.started(task, node=node, pid=pid, host=host))
 
     def exited(self, record: ExitRecord) -> None:
         """The task's process has ended."""

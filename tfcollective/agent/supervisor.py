@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -163,7 +164,7 @@ class Supervisor:
         worker = _Worker(config, process, failure_file, Tail())
         self._running[process.pid] = worker
         _LOG.info("agent: %s is process %d", config.task, process.pid)
-        self._reporter.started(config.task, self._node, process.pid)
+        self._reporter.started(config.task, self._node, process.pid, config.host or socket.gethostname())
         for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
             if source is not None:
                 prefix = f"[{config.label}]<{name}>: ".encode() if self._config.prefix else b""

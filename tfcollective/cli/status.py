@@ -15,7 +15,7 @@ from tfcollective.launch.launcher import JobDescription, find_manager
 from tfcollective.launch.outcome.report import describe_info
 from tfcollective.settings import Settings
 
-_COLUMNS = ("rank", "task", "node", "pid", "state", "operations", "last heartbeat", "says")
+_COLUMNS = ("rank", "task", "host", "pid", "state", "operations", "last heartbeat", "says")
 _UNLIMITED = 1 << 16
 
 
@@ -111,7 +111,7 @@ def _row(task: Mapping[str, object]) -> tuple[str, ...]:
     return (
         "" if task["rank"] is None else str(task["rank"]),
         str(task["task"]),
-        str(task["node"]),
+        str(task["host"] or task["node"]),
         str(task["pid"] or ""),
         str(task["state"]),
         str(operations),

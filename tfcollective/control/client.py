@@ -150,9 +150,9 @@ class CoordinatorClient:
         lost = self._call(messages.FindLost(generation, wait), messages.Lost, wait=wait)
         return None if lost.rank is None else (lost.rank, lost.message)
 
-    def started(self, task: TaskKey, *, node: str, pid: int) -> None:
+    def started(self, task: TaskKey, *, node: str, pid: int, host: str = "") -> None:
         """Says that the task's process runs: for agents."""
-        self._call(messages.Started(task, node, pid), messages.Nothing)
+        self._call(messages.Started(task, node, pid, host), messages.Nothing)
 
     def exited(self, record: ExitRecord) -> None:
         """Says how a task's process ended: for agents."""

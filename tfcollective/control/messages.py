@@ -111,11 +111,12 @@ class Lost:
 
 @dataclass(frozen=True)
 class Started:
-    """An agent has started a task's process."""
+    """An agent has started a task's process; ``host`` is for people."""
 
     task: TaskKey
     node: str
     pid: int
+    host: str = ""
 
 
 @dataclass(frozen=True)

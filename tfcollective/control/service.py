@@ -257,7 +257,7 @@ class JobService:
         return messages.Lost() if lost is None else messages.Lost(*lost)
 
     async def _started(self, message: messages.Started) -> messages.Nothing:
-        self._membership.started(message.task, message.node, message.pid)
+        self._membership.started(message.task, message.node, message.pid, message.host)
         self._began.setdefault(message.task, self._clock.monotonic())
         return messages.Nothing()
 
@@ -358,6 +358,7 @@ def _describe(view: TaskView, now: float) -> Mapping[str, object]:
         "state": view.state.value,
         "activity": view.activity,
         "node": view.node,
+        "host": view.host,
         "pid": view.pid,
         "heartbeat_age_s": age,
         "info": dict(view.info),

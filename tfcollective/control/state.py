@@ -80,6 +80,7 @@ class TaskView:
     info: Mapping[str, object] = field(default_factory=dict)
     said: float = 0.0
     exit: ExitRecord | None = None
+    host: str = ""
 
     @property
     def ended(self) -> bool:
@@ -160,11 +161,12 @@ class Membership:
         """Whether any task has ever joined."""
         return self._world is not None or bool(self._waiting) or self._failure is not None
 
-    def started(self, task: TaskKey, node: str, pid: int) -> None:
-        """An agent has started the task's process."""
-        view = self._known(task)
+    def started(self, task: TaskKey, node: str, pid: int, host: str = "") -> None:
+        """An agent has started the task's process, which may have joined before the agent's report came."""
+        view = replace(self._known(task), host=host)
         if view.state is TaskState.EXPECTED:
-            self._keep(replace(view, state=TaskState.STARTED, node=node, pid=pid))
+            view = replace(view, state=TaskState.STARTED, node=node, pid=pid)
+        self._keep(view)
 
     def join(self, request: JoinRequest, now: float) -> None:
         """Adds a task to the round; repeating the same request changes nothing. Raises Refusal."""
@@ -208,7 +210,8 @@ class Membership:
         state = TaskState.RUNNING if view.rank == NO_RANK and not view.ended else view.state
         # The commonest request: replace() and a key that is equal but not the same would double its cost.
         task, views = view.task, self._side_views if view.rank == NO_RANK else self._views
-        views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, view.exit)
+        kept = view.exit, view.host
+        views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
         if task in self._liveness:
             self._liveness.heard(task, now)
 

@@ -27,7 +27,8 @@ class Reports:
     def __init__(self):
         self.begun, self.ended = [], []
 
-    def started(self, task, node, pid):
+    def started(self, task, node, pid, host):
+        assert host
         self.begun.append((task, node, pid))
 
     def exited(self, record):

@@ -205,13 +205,14 @@ def test_a_contradicting_join_is_refused(server):
 
 
 def test_status_tells_all(server, client):
-    client.started(TaskKey("worker", 0), node="n", pid=7)
+    client.started(TaskKey("worker", 0), node="n", pid=7, host="h")
     client.heartbeat(TaskKey("worker", 0), "running", {"completed": 3})
     client.exited(ended(1, 0))
     status = client.status()
     first, second = status["tasks"]
     assert (status["job"], status["generation"], status["failure"]) == ("job", 0, None)
     assert (first["task"], first["state"], first["pid"], first["info"]) == ("worker:0", "started", 7, {"completed": 3})
+    assert (first["node"], first["host"]) == ("n", "h")
     assert first["heartbeat_age_s"] < 10
     assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
 

@@ -185,6 +185,14 @@ def test_an_end_after_the_world_has_formed_is_recorded_only():
     assert state.views[1].exit.signal == 9
 
 
+def test_the_host_is_kept_when_the_rank_joins_before_its_agent_reports_it():
+    state = membership(1)
+    state.join(request(0, 1), now=0.0)
+    state.started(task(0), "node", 7, "host")
+    state.heartbeat(task(0), "running", {}, now=3.0)
+    assert (states(state), state.views[0].host) == ([TaskState.RUNNING], "host")
+
+
 def test_heartbeats_are_kept():
     state = membership(1)
     state.started(task(0), "node", 7)
