@@ -1,6 +1,7 @@
 """The configuration of all tests."""
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 
@@ -16,9 +17,13 @@ if second_device.asked_for(os.environ):
     second_device.use()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the slowest files first, so that no process has to wait for one at the end: jobs that import TensorFlow,
-    then other jobs."""
+    then other jobs. Repeated tests (`make test-soak`) are mixed, so that jobs that compute run beside others that wait:
+    in an order that all of xdist's workers find."""
+    if config.getoption("count", 1) > 1:
+        random.Random(len(items)).shuffle(items)
+        return
 
     def slowest_first(item: pytest.Item) -> int:
         marks = {mark.name for mark in item.iter_markers()}

@@ -39,7 +39,7 @@ from tfcollective.control.messages import (
 )
 from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.protocol import HELLO_PATH
-from tfcollective.control.state import JoinRequest
+from tfcollective.control.rounds import JoinRequest
 from tfcollective.errors import InternalError
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey

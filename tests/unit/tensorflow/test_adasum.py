@@ -79,3 +79,8 @@ def test_compression_that_is_not_used_is_said_once(caplog: pytest.LogCaptureFixt
     assert [record.message for record in caplog.records if "compression is not used" in record.message] == [
         "op=Adasum: compression is not used, gradients are combined and sent in float32 or wider"
     ]
+
+
+def test_an_elastic_job_is_refused_since_its_number_of_ranks_changes() -> None:
+    with fake_world(size=2, elastic=True), pytest.raises(UnsupportedError, match="an elastic job need not keep"):
+        tfc.allreduce(tf.ones(3), op=tfc.Adasum)

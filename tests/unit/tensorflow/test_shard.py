@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,14 @@ from tfcollective.identity import discover
 from tfcollective.settings import Settings
 
 pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(autouse=True)
+def _no_seed() -> Iterator[None]:
+    """The process has no seed, also where a test before these, in the same process, has set one."""
+    tf.random.set_seed(None)
+    yield
+    tf.random.set_seed(None)
 
 
 def always(*_element: object) -> bool:
@@ -180,11 +188,8 @@ def test_an_order_that_a_seed_gives_is_taken(make: Callable, pattern: str) -> No
 
 def test_the_seed_of_the_program_counts() -> None:
     tf.random.set_seed(5)
-    try:
-        with fake_world(size=2):
-            tfc.shard(tf.data.Dataset.range(8).shuffle(8))
-    finally:
-        tf.random.set_seed(None)
+    with fake_world(size=2):
+        tfc.shard(tf.data.Dataset.range(8).shuffle(8))
 
 
 def test_one_rank_may_shuffle_as_it_likes() -> None:

@@ -112,12 +112,9 @@ def test_small_questions() -> None:
     assert not any(getattr(tfc, name)() for name in dir(tfc) if name.endswith(("_built", "_enabled", "_supported")))
 
 
-def test_elastic_names_say_what_to_do() -> None:
-    import tfcollective.keras as tfk
-
-    for use in (tfc.elastic.run, tfc.elastic.ObjectState, tfk.elastic.KerasState, tfk.elastic.CommitStateCallback):
-        with pytest.raises(UnsupportedError, match="--max-restarts"):
-            use(None)
+def test_elastic_states_of_sessions_are_refused() -> None:
+    with v1.Session(graph=tf.Graph()) as session, pytest.raises(UnsupportedError, match=r"session: .* tf\.function"):
+        tfc.elastic.TensorFlowState(session=session)
 
 
 def test_the_keras_alias() -> None:
