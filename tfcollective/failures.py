@@ -119,6 +119,13 @@ class ExitRecord:
         return reported or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
 
     @property
+    def of_the_program(self) -> bool:
+        """Whether it ended by an error of the program, which another process in its place would raise, too: not by a
+        signal, by another rank's end or by an exit code alone. What was killed for its lateness (the note says so)
+        after it had raised an error was still on its way out."""
+        return self.failed and self.raised and (self.signal is None or bool(self.note))
+
+    @property
     def blames(self) -> int | None:
         """The rank whose end brought this one about, as far as its exception says so."""
         return None if self.exception is None or not self.exception.consequence else self.exception.blames
@@ -253,7 +260,7 @@ def describe_exception(
         message=_shortened(message_of(error), _MAX_MESSAGE),
         traceback=_shortened(text, _MAX_TRACEBACK),
         time=now,
-        consequence=consequence or _is_consequence(error),
+        consequence=consequence or is_consequence(error),
         permanent=isinstance(error, _PERMANENT_TYPES),
         blames=_named_peer(error) if blames is None else blames,
     )
@@ -275,7 +282,8 @@ def _shortened(text: str, limit: int) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
-def _is_consequence(error: BaseException) -> bool:
+def is_consequence(error: BaseException) -> bool:
+    """Whether the type of an error says that another rank's failure brought it about."""
     if isinstance(error, CollectiveError):
         return error.code in _CONSEQUENCE_CODES
     return any(base.__name__ in _CONSEQUENCE_TYPES for base in type(error).__mro__)

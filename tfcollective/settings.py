@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -189,6 +190,12 @@ class Settings:
     )
     evaluator: bool = _row(_FLAG, "Whether the job has an evaluator.", False, identity=True)
     size: int | None = _row(("number", _count), "The number of processes that take part in collectives.", identity=True)
+    elastic: bool = _row(
+        _FLAG, "Whether the job goes on when ranks come and go; its launcher says so.", False, identity=True
+    )
+    newcomer: int | None = _row(
+        _NUMBER, "Of a rank that has come to a job which trains already: its slot on its node.", identity=True
+    )
     max_restarts: int = _row(_NUMBER, "How often the launcher starts all ranks again when one fails.", 0, identity=True)
     restarts: int = _row(_NUMBER, "How often it has.", 0, identity=True)
     rendezvous: Endpoint | None = _row(
@@ -228,6 +235,12 @@ class Settings:
     )
     host_timeout: float = _row(
         _SECONDS, "How long a host may be silent before a launcher takes it for lost; 5 or more.", TIMING.host_timeout
+    )
+    elastic_timeout: float = _row(
+        _SECONDS,
+        "How long the ranks of an elastic job wait for others when too few are left.",
+        600.0,
+        alias="HOROVOD_ELASTIC_TIMEOUT",
     )
     stall_warning: float = _row(
         _SECONDS_OR_0, "When to warn of a slow collective; 0: never.", 60.0, alias="HOROVOD_STALL_CHECK_TIME_SECONDS"
@@ -300,12 +313,16 @@ _BY_FIELD = {row.field: row for row in VARIABLES}
 
 
 _noted: set[str] = set()
+# Kubernetes gives every container the address of a service that is called tfcollective.
+_OF_A_SERVICE = re.compile(PREFIX + r"(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 def _note_misspelt(source: Mapping[str, str]) -> None:
     known = [row.name for row in VARIABLES]
     for name in sorted(name for name in source if name.startswith(PREFIX) and name not in {*known, *_noted}):
         _noted.add(name)
+        if _OF_A_SERVICE.fullmatch(name):
+            continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         hint = f"did you mean {near[0]}?" if near else "is it misspelt?"
         _LOG.warning("the environment variable %s means nothing to tfcollective: %s", name, hint)

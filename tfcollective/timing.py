@@ -24,6 +24,8 @@ class Timing:
         watch: between two looks of the coordinator for those that are silent.
         longest_gap: as much of the time between two looks counts as silence at most: in the rest the coordinator was
             itself stopped.
+        cut_off: how long a member of the world may still come to the next one after a peer has seen the end of its
+            connection.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
@@ -112,6 +114,7 @@ class Timing:
     relay: float = 10.0
     watch: float = 1.0
     longest_gap: float = 2.0
+    cut_off: float = 2.0
     coordinator_lost: float = 30.0
     host_timeout: float = 15.0
     least_host_timeout: float = 5.0

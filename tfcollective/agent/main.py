@@ -27,9 +27,11 @@ from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import (
     AgentConfig,
     End,
+    FinishCommand,
     FirstOrder,
     NodeSettings,
     Order,
+    StartCommand,
     StopCommand,
     end_key,
     node_name,
@@ -48,6 +50,7 @@ from tfcollective.identity import current_node_id
 from tfcollective.private_directory import write_private
 from tfcollective.processes import become_subreaper, end_descendants
 from tfcollective.settings import Settings, environ_snapshot, variable, without_outer_job
+from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
 _LOG = log.get_logger(__name__)
@@ -199,7 +202,7 @@ def _run(
         supervisor = Supervisor(config, environ, current_node_id(), reporter)
         supervisor.start()
         reporter.start()
-        end = Supervision(supervisor, orders, interrupts).run()
+        end = Supervision(supervisor, orders, interrupts, relay.add).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report)
@@ -237,9 +240,17 @@ class Supervision:
         supervisor: of the processes, which have been started.
         orders: the launcher's.
         interrupts: signals, and the loss of the coordinator.
+        serve: called with each task that is started later, before it is.
     """
 
-    def __init__(self, supervisor: Supervisor, orders: Orders, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        orders: Orders,
+        interrupts: Interrupts,
+        serve: Callable[[TaskKey], None] = lambda task: None,
+    ) -> None:
+        self._serve = serve
         self._supervisor = supervisor
         self._orders = orders
         self._interrupts = interrupts
@@ -281,6 +292,11 @@ class Supervision:
             if isinstance(command, StopCommand):
                 self._asked = True
                 self._supervisor.stop(command.cause, command.signal)
+            elif isinstance(command, StartCommand):
+                self._serve(command.task)
+                self._supervisor.start_like(command)
+            elif isinstance(command, FinishCommand):
+                self._supervisor.finish()
             else:
                 self._supervisor.kill(command)
 

@@ -200,6 +200,7 @@ class AgentConfig(ProcessOptions):
         lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
             the end of the launcher ends the agent's stdin, too.
         placed: whether the processes have all that follows from their node already: threads, GPUs, address.
+        elastic: whether the job outlasts the loss of a process.
     """
 
     job_id: str
@@ -209,6 +210,7 @@ class AgentConfig(ProcessOptions):
     beat_every: float = TIMING.node_heartbeat
     lost_after: float | None = None
     placed: bool = False
+    elastic: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,24 @@ class KillCommand:
     if_stopped: bool = False
 
 
-Command = StopCommand | KillCommand
+@dataclass(frozen=True)
+class StartCommand:
+    """A later line on the stdin of an elastic job's agent: start a process like that of the task ``like``, which the
+    agent has started, as ``task``. ``rank`` is what its output is labelled with, ``env`` what differs in its
+    environment."""
+
+    task: TaskKey
+    rank: int
+    like: TaskKey
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FinishCommand:
+    """A later line on the stdin of an elastic job's agent: no more processes will be started. It ends with the last."""
+
+
+Command = StopCommand | KillCommand | StartCommand | FinishCommand
 
 
 @dataclass(frozen=True)
@@ -240,19 +259,32 @@ class Order:
 
     stop: StopCommand | None = None
     kill: KillCommand | None = None
+    start: StartCommand | None = None
+    finish: FinishCommand | None = None
 
     def __post_init__(self) -> None:
-        if (self.stop is None) == (self.kill is None):
-            raise ValueError("an order is to stop or to kill")
+        if len(self._given) != 1:
+            raise ValueError("an order is to stop, to kill, to start or to finish")
 
     @classmethod
     def of(cls, command: Command) -> Order:
         """The order that carries ``command``."""
-        return cls(stop=command) if isinstance(command, StopCommand) else cls(kill=command)
+        given: dict[str, Any] = {_ORDERS[type(command)]: command}
+        return cls(**given)
+
+    @property
+    def _given(self) -> list[Command]:
+        return [one for one in (self.stop, self.kill, self.start, self.finish) if one is not None]
 
     @property
     def command(self) -> Command:
         """What it says."""
-        command = self.stop or self.kill
-        assert command is not None
-        return command
+        return self._given[0]
+
+
+_ORDERS: Mapping[type, Any] = {
+    StopCommand: "stop",
+    KillCommand: "kill",
+    StartCommand: "start",
+    FinishCommand: "finish",
+}

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
-from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, KillCommand, StartCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, is_in_call, read_exception
@@ -65,14 +65,16 @@ class Supervisor:
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._running: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
+        self._plans = {worker.task: worker for worker in config.workers}
+        self._finishes = not config.elastic
         self._stop: Stop | None = None
         self._schedule: list[tuple[float, int]] = []
         self._signalled_at: float | None = None  # wall clock
 
     @property
     def done(self) -> bool:
-        """Whether all processes have ended."""
-        return not self._running
+        """Whether all processes have ended, and no more will be started."""
+        return not self._running and (self._finishes or self._stop is not None)
 
     @property
     def wake_at(self) -> float | None:
@@ -86,6 +88,25 @@ class Supervisor:
         for running in self._running.values():
             for pump in running.pumps:
                 pump.start()
+
+    def start_like(self, command: StartCommand) -> None:
+        """Starts one more process, unless they are being ended."""
+        like = self._plans.get(command.like)
+        if like is None or command.task in self._plans or self._stop is not None:
+            _LOG.warning("agent: %s is not started: there is nothing like it here any more", command.task)
+            return
+        own = {variable("task"): str(command.task), variable("newcomer"): str(like.local_rank)}
+        env = {**like.env, **command.env, **own}
+        plan = self._plans[command.task] = replace(like, task=command.task, rank=command.rank, env=env)
+        before = set(self._running)
+        self._start(plan)
+        for pid in set(self._running) - before:
+            for pump in self._running[pid].pumps:
+                pump.start()
+
+    def finish(self) -> None:
+        """No more processes will be started."""
+        self._finishes = True
 
     def reap(self) -> None:
         """Takes note of every process that has ended."""
@@ -216,9 +237,9 @@ class Supervisor:
         self._reporter.exited(record)
         if not record.failed:
             return
-        if record.rank != NO_RANK:
+        if record.rank != NO_RANK and not (self._config.elastic and not record.of_the_program):
             self.stop(StopCause.FAILURE)
-        elif not record.stopped:
+        elif record.rank == NO_RANK and not record.stopped:
             _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)
 
 

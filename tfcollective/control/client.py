@@ -23,7 +23,7 @@ from tfcollective.control.connection import (
 )
 from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.protocol import MAX_BODY_BYTES
-from tfcollective.control.state import JoinRequest
+from tfcollective.control.rounds import JoinRequest
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
@@ -45,6 +45,10 @@ _T = TypeVar("_T")
 _CONNECTIONS = 4
 _CONFLICT = 409
 _OK = 200
+
+
+class WorldBegunError(RendezvousError):
+    """The first world of the job has been formed without this task."""
 
 
 class CoordinatorClient:
@@ -110,20 +114,35 @@ class CoordinatorClient:
 
     # ---- membership ------------------------------------------------------------------------------------------------
 
-    def join(self, task: TaskKey, *, size: int, node: str, pid: int, address: str, timeout: float) -> World:
+    def join(
+        self,
+        task: TaskKey,
+        *,
+        size: int,
+        node: str,
+        pid: int,
+        address: str,
+        timeout: float,
+        lost: int | None = None,
+        first: bool = False,
+    ) -> World:
         """Joins the next world and blocks until all tasks have.
 
-        ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself. Raises
-        RendezvousError that names the missing tasks, or the task that ended before it had joined.
+        ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself; ``lost`` is the
+        rank of the last world whose connection has ended. Raises RendezvousError that names the missing tasks, or the
+        task that ended before it had joined; ``first``: WorldBegunError where the first world has been formed without
+        this task, which has not joined then.
         """
         request = JoinRequest(task, size, node, pid, address)
         deadline = Deadline.after(timeout + TIMING.join_margin)
         while True:
             last = deadline.expired()  # does not wait, and so learns who is missing
             wait = 0.0 if last else min(TIMING.poll, deadline.remaining())
-            reply = self._call(messages.Join(request, wait), messages.Joined, wait=wait)
+            reply = self._call(messages.Join(request, wait, lost, first), messages.Joined, wait=wait)
             if reply.world is not None:
                 return messages.unpack_world(reply.world)
+            if reply.begun:
+                raise WorldBegunError(f"{task} has come too late to the first world of the job")
             if reply.failure is not None:
                 raise RendezvousError(reply.failure, missing=reply.missing)
             if last:
@@ -139,9 +158,9 @@ class CoordinatorClient:
         """Gives a sign of life of the process of this name, which is not a task, and hands on those of its tasks."""
         self._call(messages.Alive(name, tuple(beats)), messages.Nothing)
 
-    def leave(self, task: TaskKey) -> None:
-        """Says that the task leaves the world in order."""
-        self._call(messages.Leave(task), messages.Nothing)
+    def leave(self, task: TaskKey, *, for_good: bool = False) -> None:
+        """Says that the task leaves the world in order; ``for_good``: an elastic job goes on without it."""
+        self._call(messages.Leave(task, for_good), messages.Nothing)
 
     def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
@@ -164,6 +183,10 @@ class CoordinatorClient:
         ``token`` is random: the same one is the same node.
         """
         return self._call(messages.Enroll(token, facts), messages.Enrolled).number
+
+    def world_size(self) -> int:
+        """How many ranks the world has now; 0 before the first."""
+        return self._call(messages.CountMembers(), messages.Members).size
 
     def status(self) -> Mapping[str, object]:
         """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfcollective.codec import NotNegative, decode, encode
 from tfcollective.control.output_log import OutputPiece
-from tfcollective.control.state import JoinRequest
+from tfcollective.control.rounds import JoinRequest
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
@@ -33,10 +33,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Join:
-    """A task joins the next world. Answered when the round is over, or after ``timeout`` seconds."""
+    """A task joins the next world. Answered when the round is over, or after ``timeout`` seconds. ``lost`` is the rank
+    of its last world whose connection it has seen end, if it has; ``first``: it wants the first world and no later
+    one."""
 
     request: JoinRequest
     timeout: NotNegative
+    lost: int | None = None
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,13 @@ class Joined:
     """The world (:func:`pack_world`), or why there is none.
 
     ``missing`` names the tasks that have not joined, in a failure and where the request did not wait: in answers to all
-    that wait, n times up to n names would travel.
+    that wait, n times up to n names would travel. ``begun``: it has come too late to the first one.
     """
 
     world: bytes | None = None
     failure: str | None = None
     missing: tuple[str, ...] = ()
+    begun: bool = False
 
 
 def pack_world(world: World) -> bytes:
@@ -88,9 +93,10 @@ class Alive:
 
 @dataclass(frozen=True)
 class Leave:
-    """A task leaves the world in order."""
+    """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it."""
 
     task: TaskKey
+    for_good: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,18 @@ class Lost:
 
     rank: int | None = None
     message: str = ""
+
+
+@dataclass(frozen=True)
+class CountMembers:
+    """How many ranks has the world?"""
+
+
+@dataclass(frozen=True)
+class Members:
+    """The number of ranks; 0 before the first world."""
+
+    size: int
 
 
 @dataclass(frozen=True)

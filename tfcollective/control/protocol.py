@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfcollective.control.rounds import Bounds
 from tfcollective.tasks import TaskKey
 
 MAX_BODY_BYTES = 4 << 20
@@ -15,6 +16,7 @@ HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
 ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host
 NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves
 TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
+PENDING = "world/pending"  # the key of the generation for which the members are to come together
 # JSON has no NaN and no infinity: in what tasks publish they travel as text, and become numbers again.
 _NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
 
@@ -37,6 +39,7 @@ class ServerOptions:
         first_generation: the number of the first world; a job that is started again counts on.
         encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
             are not, ``off`` none.
+        bounds: how many ranks the worlds of an elastic job have; None: every world has all tasks.
     """
 
     job_id: str
@@ -51,6 +54,7 @@ class ServerOptions:
     auxiliary_tasks: tuple[TaskKey, ...] = ()
     first_generation: int = 1
     encryption: str = "auto"
+    bounds: Bounds | None = None
 
 
 def experiment_key(task: TaskKey) -> str:

@@ -116,6 +116,10 @@ class BeatRelay:
         self._tasks = tuple(map(TaskKey.parse, tasks))
         self._directory = directory
 
+    def add(self, task: TaskKey) -> None:
+        """One more task leaves its signs of life there."""
+        self._tasks = (*self._tasks, task)
+
     def __call__(self) -> None:
         """Gives one. Raises CoordinatorError."""
         directory = self._directory

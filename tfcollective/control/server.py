@@ -49,8 +49,10 @@ class CoordinatorServer:
     """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
 
     ``on_silent`` is called with a task that is silent and for how many seconds it has been, and again each time that
-    the limit has passed once more; ``on_trained`` once when rank 0's process has ended. Both are called on the
-    coordinator's thread: they must not block.
+    the limit has passed once more; ``on_trained`` once when rank 0's process has ended; ``on_dropped`` with a member
+    that takes part no longer though its process may live, and why; ``on_exited`` with the record of each process that
+    has ended. All are called on the coordinator's thread: they
+    must not block.
     """
 
     def __init__(
@@ -59,12 +61,28 @@ class CoordinatorServer:
         clock: Clock = SYSTEM_CLOCK,
         on_silent: Callable[[TaskKey, float], None] | None = None,
         on_trained: Callable[[], None] | None = None,
+        on_dropped: Callable[[TaskKey, str], None] | None = None,
+        on_exited: Callable[[ExitRecord], None] | None = None,
     ) -> None:
         self._options = options
-        membership = Membership(options.tasks, options.start_timeout, options.auxiliary_tasks, options.first_generation)
+        membership = Membership(
+            options.tasks,
+            options.start_timeout,
+            options.auxiliary_tasks,
+            options.first_generation,
+            bounds=options.bounds,
+        )
         store = Store(options.max_store_bytes)
         self._service = JobService(
-            options.job_id, membership, store, clock, options.silence_limit, on_silent, on_trained
+            options.job_id,
+            membership,
+            store,
+            clock,
+            options.silence_limit,
+            on_silent,
+            on_trained,
+            on_dropped,
+            on_exited,
         )
         self._certificate: Certificate | None = None
         self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
@@ -126,6 +144,10 @@ class CoordinatorServer:
     def exited(self, record: ExitRecord) -> None:
         """As an agent's report: for the end of a process that no agent has reported."""
         self._on_thread(_call(self._service.exited, record))
+
+    def admit(self, task: TaskKey) -> None:
+        """A task takes part in the job from now on."""
+        self._on_thread(_call(self._service.admit, task))
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""

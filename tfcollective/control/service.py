@@ -15,8 +15,8 @@ from tfcollective.codec import decode, encode
 from tfcollective.control import blobs, messages
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
-from tfcollective.control.protocol import NODES, TRAINING_ENDED
-from tfcollective.control.state import Membership, RendezvousFailure, TaskView
+from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
+from tfcollective.control.state import Membership, RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
 from tfcollective.failures import ExitRecord
@@ -42,6 +42,12 @@ class JobView:
     generation: int = 0
     durations: Mapping[TaskKey, float] = field(default_factory=dict)
     """How long (s) the processes of those that have ended ran."""
+    members: tuple[TaskKey, ...] = ()
+    """The tasks of the world of this generation, in rank order."""
+    leavers: frozenset[TaskKey] = frozenset()
+    """Those that have left an elastic job in order, while the others train on."""
+    changes: tuple[WorldChange, ...] = ()
+    """How the worlds of an elastic job after its first one came about."""
 
 
 class JobService:
@@ -59,6 +65,8 @@ class JobService:
         on_silent: called with a task that is silent and for how many seconds it has been; again each time that the
             limit has passed once more; must not block.
         on_trained: called once when rank 0's process has ended; must not block.
+        on_exited: called with the record of each process that has ended; must not block.
+        on_dropped: called with a member that takes part no longer though its process may live, and why; must not block.
     """
 
     def __init__(
@@ -70,7 +78,11 @@ class JobService:
         silence_limit: float = math.inf,
         on_silent: Callable[[TaskKey, float], None] | None = None,
         on_trained: Callable[[], None] | None = None,
+        on_dropped: Callable[[TaskKey, str], None] | None = None,
+        on_exited: Callable[[ExitRecord], None] | None = None,
     ) -> None:
+        self._on_dropped = on_dropped
+        self._on_exited = on_exited
         self._job_id = job_id
         self._membership = membership
         self._store = store
@@ -83,6 +95,7 @@ class JobService:
         self._awaited: Counter[messages.Presence] = Counter()
         self._never_heard: set[str] = set()
         self._closing = False
+        self._announced = 0  # the newest generation that members were asked to form
         self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
         self._began: dict[TaskKey, float] = {}
         self._durations: dict[TaskKey, float] = {}
@@ -95,6 +108,7 @@ class JobService:
             messages.Alive: self._alive,
             messages.Leave: self._leave,
             messages.FindLost: self._find_lost,
+            messages.CountMembers: self._count_members,
             messages.Started: self._started,
             messages.Exited: self._exited,
             messages.Status: self._status,
@@ -137,6 +151,9 @@ class JobService:
             membership.side_views,
             generation,
             dict(self._durations),
+            tuple(membership.members),
+            membership.leavers,
+            membership.changes,
         )
 
     def exited(self, record: ExitRecord) -> None:
@@ -149,7 +166,14 @@ class JobService:
             self.put(TRAINING_ENDED, True)
             if self._on_trained is not None:
                 self._on_trained()
-        self._wakeups.wake(_ROUND, _ENDS)
+        self._wakeups.wake(_ROUND, _ENDS, _TIME)
+        self._announce_change()
+        if self._on_exited is not None:
+            self._on_exited(record)
+
+    def admit(self, task: TaskKey) -> None:
+        """See :meth:`Membership.admit`."""
+        self._membership.admit(task)
 
     def put(self, key: str, value: object) -> int:
         """Stores a value for the tasks; returns its version."""
@@ -186,10 +210,19 @@ class JobService:
         return min([*due, *([TIMING.watch] if judges else [])], default=None)
 
     def _expire_round(self, now: float) -> None:
-        before = self._membership.failure
-        self._membership.expire(now)
-        if self._membership.failure is not before:
+        before = (self._membership.failure, self._membership.world)
+        for task, why in self._membership.expire(now).items():
+            if self._on_dropped is not None:
+                self._on_dropped(task, why)
+        if (self._membership.failure, self._membership.world) != before:
             self._wakeups.wake(_ROUND)
+
+    def _announce_change(self) -> None:
+        """Tells the members that they are to come together, if that is new."""
+        pending = self._membership.pending
+        if pending > self._announced:
+            self._announced = pending
+            self.put(PENDING, pending)
 
     def _is_silent(self, presence: messages.Presence | None) -> bool:
         if presence is None:
@@ -214,7 +247,10 @@ class JobService:
 
     async def _join(self, message: messages.Join) -> object:
         request, round_ends = message.request, self._membership.deadline
-        self._membership.join(request, self._clock.monotonic())
+        if message.first and self._membership.trains_without(request.task):
+            return messages.Joined(begun=True)
+        self._membership.join(request, self._clock.monotonic(), message.lost)
+        self._announce_change()
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
             # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
             self._wakeups.wake(_ROUND, _TIME)
@@ -249,12 +285,18 @@ class JobService:
         return messages.Nothing()
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
-        self._membership.leave(message.task, self._clock.monotonic())
+        self._membership.leave(message.task, self._clock.monotonic(), message.for_good)
+        self._wakeups.wake(_ROUND)
+        self._announce_change()
         return messages.Nothing()
 
     async def _find_lost(self, message: messages.FindLost) -> messages.Lost:
         lost = await self._until(lambda: self._membership.lost_member(message.generation), message.timeout, _ENDS)
         return messages.Lost() if lost is None else messages.Lost(*lost)
+
+    async def _count_members(self, message: messages.CountMembers) -> messages.Members:
+        del message
+        return messages.Members(len(self._membership.members))
 
     async def _started(self, message: messages.Started) -> messages.Nothing:
         self._membership.started(message.task, message.node, message.pid, message.host)

@@ -1,8 +1,7 @@
 """The membership of a job: a pure state machine. It takes the time as an argument and does no I/O.
 
-The rule: no task gets the world until all have joined. A *round* gathers all trainers and ends in a
-:class:`~tfcollective.topology.World` of the next generation, or in a :class:`RendezvousFailure` that all who wait
-receive. The first join of a round starts its clock.
+:mod:`tfcollective.control.rounds` decides who is in the next world; here stands what is known of each task, and in
+words why there is no next world: a :class:`RendezvousFailure` that all who wait receive.
 """
 
 from __future__ import annotations
@@ -12,12 +11,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tfcollective.control.liveness import LivenessTracker
+from tfcollective.control.rounds import Absence, Bounds, Failure, JoinRequest, Rounds
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK, TaskKey, trainers
 from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
+
+_WHY_GONE = {
+    Absence.ENDED: "its process has ended",
+    Absence.LEAVING: "it was asked to leave",
+    Absence.LATE: "it did not come to the others in time when the world changed",
+    Absence.CUT_OFF: "its connections had ended, and it did not come when the world changed",
+}
 
 
 class TaskState(str, Enum):
@@ -34,17 +41,6 @@ class TaskState(str, Enum):
 
 class Refusal(Exception):  # noqa: N818  an answer, not a fault of this process
     """A request that contradicts the state; the text says how."""
-
-
-@dataclass(frozen=True)
-class JoinRequest:
-    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in."""
-
-    task: TaskKey
-    size: int
-    node: str
-    pid: int
-    address: str
 
 
 @dataclass(frozen=True)
@@ -88,6 +84,25 @@ class TaskView:
         return self.state in (TaskState.EXITED, TaskState.FAILED)
 
 
+@dataclass(frozen=True)
+class WorldChange:
+    """How one world followed another.
+
+    Attributes:
+        generation: of the new one.
+        size: of the new one.
+        lost: the members of the old one that are not in it.
+        joined: its members that were not in the old one.
+        seconds: from the first news of the change until all its members had come.
+    """
+
+    generation: int
+    size: int
+    lost: tuple[TaskKey, ...]
+    joined: tuple[TaskKey, ...]
+    seconds: float
+
+
 class Membership:
     """The tasks of one job and the world that they form. Not thread-safe.
 
@@ -101,6 +116,7 @@ class Membership:
         auxiliary_tasks: Sequence[TaskKey] = (),
         first_generation: int = 1,
         longest_gap: float = TIMING.longest_gap,
+        bounds: Bounds | None = None,
     ) -> None:
         ordered = trainers(tasks)
         if not ordered or len(set(ordered)) != len(tasks):
@@ -108,18 +124,23 @@ class Membership:
         self._views = {task: TaskView(task, rank) for rank, task in enumerate(ordered)}
         self._side_views = {task: TaskView(task, NO_RANK) for task in auxiliary_tasks}
         self._start_timeout = start_timeout
-        self._generation = first_generation - 1
-        self._waiting: dict[TaskKey, JoinRequest] = {}
-        self._deadline: float | None = None
+        self._bounds = bounds or Bounds.fixed(len(ordered))
+        self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation)
+        self._members: dict[TaskKey, Member] = {}  # of the world
+        self._members_left = 0  # how many of them have not ended
+        self._leavers: set[TaskKey] = set()  # went in order, and the others train on
+        self._over = False  # training
+        self._changes: list[WorldChange] = []
+        self._disturbed: float | None = None  # since when a change of the world is under way
+        self._generation = first_generation - 1  # of the world that the views know
         self._failure: RendezvousFailure | None = None
-        self._world: World | None = None
-        self._ended: set[TaskKey] = set()  # the trainers whose process is gone
+        self._ended: dict[TaskKey, bool] = {}  # the trainers whose process is gone -> whether it waited in a round
         self._liveness = LivenessTracker[TaskKey](longest_gap)
 
     @property
     def world(self) -> World | None:
         """The world of the current generation; None before the first."""
-        return self._world
+        return self._rounds.world
 
     @property
     def failure(self) -> RendezvousFailure | None:
@@ -129,12 +150,32 @@ class Membership:
     @property
     def deadline(self) -> float | None:
         """When :meth:`expire` has to be called, or None."""
-        return self._deadline
+        return self._rounds.deadline
 
     @property
     def views(self) -> tuple[TaskView, ...]:
-        """All tasks in rank order."""
+        """All tasks, as they were admitted: of a job of fixed size in rank order."""
         return tuple(self._views.values())
+
+    @property
+    def members(self) -> Sequence[TaskKey]:
+        """The tasks of the world, in rank order."""
+        return tuple(self._members)
+
+    @property
+    def changes(self) -> tuple[WorldChange, ...]:
+        """How the worlds after the first one came about."""
+        return tuple(self._changes)
+
+    @property
+    def leavers(self) -> frozenset[TaskKey]:
+        """Those that have left for good, in order."""
+        return frozenset(self._leavers)
+
+    @property
+    def pending(self) -> int:
+        """See :attr:`Rounds.pending`."""
+        return self._rounds.pending
 
     @property
     def side_views(self) -> tuple[TaskView, ...]:
@@ -143,13 +184,14 @@ class Membership:
 
     @property
     def training_ended(self) -> bool:
-        """Whether rank 0's process has ended: no checkpoint will follow."""
-        return next(iter(self._views.values())).ended
+        """Whether rank 0's process has ended, and none takes its place: no checkpoint will follow."""
+        first = self._views[next(iter(self._members or self._views))]
+        return self._ended_well(first.task) or (first.ended and not self._bounds.replaces)
 
     @property
     def missing(self) -> tuple[TaskKey, ...]:
         """The tasks that the current round waits for, in rank order."""
-        return tuple(task for task in self._views if task not in self._waiting)
+        return tuple(task for task in self._views if not self._rounds.is_waiting(task))
 
     @property
     def expects_heartbeats(self) -> bool:
@@ -159,7 +201,7 @@ class Membership:
     @property
     def initialised(self) -> bool:
         """Whether any task has ever joined."""
-        return self._world is not None or bool(self._waiting) or self._failure is not None
+        return self.world is not None or self._rounds.waiting > 0 or self._failure is not None
 
     def started(self, task: TaskKey, node: str, pid: int, host: str = "") -> None:
         """An agent has started the task's process, which may have joined before the agent's report came."""
@@ -168,35 +210,52 @@ class Membership:
             view = replace(view, state=TaskState.STARTED, node=node, pid=pid)
         self._keep(view)
 
-    def join(self, request: JoinRequest, now: float) -> None:
-        """Adds a task to the round; repeating the same request changes nothing. Raises Refusal."""
+    def admit(self, task: TaskKey) -> None:
+        """A task that takes part from now on, beside those that the job began with. Its rank follows with the world."""
+        self._rounds.admit(task)
+        self._views[task] = TaskView(task, len(self._views))
+
+    def join(self, request: JoinRequest, now: float, lost: int | None = None) -> None:
+        """Adds a task to the round; repeating the same request changes nothing. ``lost`` is the rank of the world whose
+        connection it has seen end, if it has. Raises Refusal."""
         view = self._known(request.task)
         if request.task in self._side_views:
             raise Refusal(f"{request.task} is outside the world: it cannot join")
         self._check_size(request)
         if self._failure is not None or self._is_member(request):
             return
-        earlier = self._waiting.get(request.task)
+        earlier = self._rounds.request_of(request.task)
         if earlier == request:
             return
-        if earlier is not None or view.state is TaskState.RUNNING:
+        why = self._rounds.absence(request.task)
+        # In an elastic job another task takes its place. One that has come back though its host was given up has been
+        # left by its agent and by its launcher, who would not wait for its end.
+        if why not in (None, Absence.ENDED) or (why is not None and self._bounds.replaces):
+            raise Refusal(f"{request.task} takes part no longer: {_WHY_GONE[why]}")
+        comes_again = self._bounds.replaces and (view.node, view.pid) == (request.node, request.pid)
+        if (earlier is not None or view.state is TaskState.RUNNING) and not comes_again:
             raise Refusal(
                 f"{request.task} has joined already: process {view.pid} on node {view.node}. Two processes have the "
                 f"same task, or two jobs meet at this address: then give each job a {variable('job_id')} and a "
                 f"{variable('rendezvous')}=HOST:PORT of its own, the same on all its ranks"
             )
-        self._waiting[request.task] = request
         here = replace(view, node=request.node, pid=request.pid, last_heartbeat=now, said=0.0, exit=None)
         self._keep(replace(here, state=TaskState.WAITING))
-        if self._deadline is None:
-            self._deadline = now + self._start_timeout
-        self._settle(now)
+        # Of one that has been in an earlier world, the number stands for another rank.
+        if lost is not None and request.task in self._members and lost in range(len(self._members)):
+            self._rounds.suspect(self.members[lost], now)
+        self._rounds.join(request, now)
+        self._note_round(now)
+
+    def trains_without(self, task: TaskKey) -> bool:
+        """Whether there is a world, and the task is not in it."""
+        return self.world is not None and task not in self._members
 
     def outcome(self, request: JoinRequest) -> World | RendezvousFailure | None:
         """What a join has come to; None while it waits."""
         if self._is_member(request):
-            return self._world
-        return self._failure
+            return self.world
+        return RendezvousFailure("training has ended", (), False) if self._over else self._failure
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
@@ -225,9 +284,14 @@ class Membership:
             self._liveness.heard(task, now)
         return {task: now - heard for task in silent if (heard := self._views[task].last_heartbeat) is not None}
 
-    def leave(self, task: TaskKey, now: float) -> None:
-        """The task leaves the world in order; it may join the next round."""
+    def leave(self, task: TaskKey, now: float, for_good: bool = False) -> None:
+        """The task leaves the world in order; it may join the next round, unless it goes ``for_good``: then the others
+        train on without it."""
         view = self._known(task)
+        if for_good and self._bounds.replaces:
+            self._leavers.add(task)
+            self._rounds.leaves(task, now)
+            self._note_round(now)
         if view.state is TaskState.RUNNING:
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
             self._liveness.forget(task)
@@ -240,17 +304,38 @@ class Membership:
             return
         self._liveness.forget(task)
         state = TaskState.FAILED if record.failed else TaskState.EXITED
-        self._keep(replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now)))
-        self._settle(now)
+        gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
+        if task in self._side_views:
+            self._side_views[task] = gone
+            return
+        self._views[task] = gone
+        self._ended[task] = self._rounds.is_waiting(task)
+        self._judge_end(record, task)
+        self._rounds.ended(task, now)
+        self._note_round(now)
+
+    def _judge_end(self, record: ExitRecord, task: TaskKey) -> None:
+        """Ends an elastic job in which no other process can take the place of this one, or that has no more to do."""
+        if not self._bounds.replaces:
+            return
+        if record.of_the_program:
+            self._rounds.end(Failure.PROGRAM)
+        self._members_left -= task in self._members
+        if self._members and not self._members_left and any(self._ended_well(one) for one in self._members):
+            self._rounds.end(Failure.OVER)
+
+    def _ended_well(self, task: TaskKey) -> bool:
+        """Whether its process has completed the training."""
+        return self._views[task].state is TaskState.EXITED and task not in self._leavers
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended: its rank, and what happened in words. Where
         several have, the one whose failure brought about the others'."""
-        if self._world is None or self._world.generation != generation:
+        if self.world is None or self.world.generation != generation or not self._ended:
             return None
-        if not self._ended:
+        ended = sorted((self._views[task] for task in self._ended if task in self._members), key=lambda view: view.rank)
+        if not ended:
             return None
-        ended = sorted((self._views[task] for task in self._ended), key=lambda view: view.rank)
         view = self._first_to_end(ended)
         how = "ended" if view.exit is None else view.exit.how
         return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {how}"
@@ -263,13 +348,15 @@ class Membership:
             return well[0]
         return self._known(TaskKey.parse(cause.task))
 
-    def expire(self, now: float) -> None:
-        """Fails the round when its time is over."""
-        if self._deadline is None or now < self._deadline:
-            return
-        names = _names(self.missing)
-        count = f"{len(self._waiting)} of {len(self._views)} tasks joined within {self._start_timeout:g} s"
-        self._fail(f"{count}; missing: {', '.join(names)}", names, timed_out=True)
+    def expire(self, now: float) -> Mapping[TaskKey, str]:
+        """Ends the waits whose time is over. Returns the members that take part no longer, and why: their processes
+        must not go on."""
+        dropped = self._rounds.expire(now)
+        for task in dropped:
+            self._keep(replace(self._views[task], state=TaskState.LEFT))
+            self._liveness.forget(task)
+        self._note_round(now)
+        return {task: _WHY_GONE[why] for task in dropped if (why := self._rounds.absence(task)) is not None}
 
     def _known(self, task: TaskKey) -> TaskView:
         view = self._views.get(task) or self._side_views.get(task)
@@ -282,55 +369,66 @@ class Membership:
             self._side_views[view.task] = view
             return
         self._views[view.task] = view
-        if view.ended:
-            self._ended.add(view.task)
-        else:
-            self._ended.discard(view.task)
+        if not view.ended:
+            self._ended.pop(view.task, None)
 
     def _check_size(self, request: JoinRequest) -> None:
-        if request.size != len(self._views):
+        if request.size != len(self._views) and not self._bounds.replaces:
             raise Refusal(f"{request.task} believes in a world of {request.size}, this job has {len(self._views)}")
 
     def _is_member(self, request: JoinRequest) -> bool:
-        view = self._views[request.task]
-        if self._world is None or view.state is not TaskState.RUNNING:
+        member = self._members.get(request.task)
+        if member is None or self._views[request.task].state is not TaskState.RUNNING:
             return False
-        member = self._world.members[view.rank]
         return (member.node, member.pid, member.address) == (request.node, request.pid, request.address)
 
-    def _settle(self, now: float) -> None:
-        """Ends the round if it can be decided. Every join asks: tasks are counted, not looked through."""
-        if not self._waiting or self._failure is not None:
-            return
-        if self._ended:
-            first = min((self._views[task] for task in self._ended), key=lambda view: view.rank)
-            self._fail(self._describe_gone(first), _names(self.missing), timed_out=False)
-        elif len(self._waiting) == len(self._views):
-            self._form_world(now)
+    def _note_round(self, now: float) -> None:
+        """Says what has become of the round, if it is over."""
+        failed, world = self._rounds.failed, self.world
+        self._over = failed is not None and failed.why is Failure.OVER
+        if failed is not None and self._failure is None and not self._over:
+            names = tuple(str(task) for task in self.missing)
+            self._failure = RendezvousFailure(self._describe(failed.why), names, failed.why is Failure.LATE)
+        if self._disturbed is None and self._members and (self._rounds.pending or self._rounds.waiting):
+            self._disturbed = now
+        if world is not None and world.generation != self._generation:
+            self._note_change(world, now)
+            self._generation = world.generation
+            self._members = {member.task: member for member in world.members}
+            self._members_left = len(self._members)
+            for task, member in self._members.items():
+                here = replace(self._views[task], state=TaskState.RUNNING, last_heartbeat=now)
+                self._keep(replace(here, rank=member.rank))
+                self._liveness.heard(task, now)
 
-    def _describe_gone(self, view: TaskView) -> str:
+    def _note_change(self, world: World, now: float) -> None:
+        began, self._disturbed = self._disturbed, None
+        if not self._members:
+            return
+        tasks = {member.task: member for member in world.members}
+        lost = tuple(task for task in self._members if task not in tasks)
+        joined = tuple(task for task in tasks if task not in self._members)
+        seconds = 0.0 if began is None else now - began
+        self._changes.append(WorldChange(world.generation, world.size, lost, joined, seconds))
+
+    def _describe(self, why: Failure) -> str:
+        if why is Failure.LATE:
+            count = f"{self._rounds.waiting} of {len(self._views)} tasks joined within {self._start_timeout:g} s"
+            return f"{count}; missing: {', '.join(str(task) for task in self.missing)}"
+        if self._bounds.replaces:
+            return self._describe_end(why)
+        view = min((self._views[task] for task in self._ended), key=lambda view: view.rank)
         how = view.exit.how if view.exit is not None else "ended"
-        when = "while it waited for the others" if view.task in self._waiting else "before it called init()"
+        when = "while it waited for the others" if self._ended[view.task] else "before it called init()"
         return f"{view.task} (rank {view.rank}, pid {view.pid}) {how} {when}"
 
-    def _fail(self, message: str, missing: tuple[str, ...], *, timed_out: bool) -> None:
-        self._failure = RendezvousFailure(message, missing, timed_out)
-        self._deadline = None
-
-    def _form_world(self, now: float) -> None:
-        self._generation += 1
-        requests = [self._waiting[task] for task in self._views]
-        members = [
-            Member(request.task, rank, request.node, request.pid, request.address)
-            for rank, request in enumerate(requests)
-        ]
-        self._world = World(self._generation, tuple(members))
-        for task, view in self._views.items():
-            self._keep(replace(view, state=TaskState.RUNNING, last_heartbeat=now))
-            self._liveness.heard(task, now)
-        self._waiting.clear()
-        self._deadline = None
-
-
-def _names(tasks: Sequence[TaskKey]) -> tuple[str, ...]:
-    return tuple(str(task) for task in tasks)
+    def _describe_end(self, why: Failure) -> str:
+        """Why an elastic job has no next world."""
+        cause = first_cause(view.exit for view in self._views.values() if view.exit is not None)
+        how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"
+        if why is Failure.PROGRAM:
+            return f"the job cannot go on without a task that failed by itself{how}"
+        if why is Failure.NO_SURVIVOR:
+            return f"of the world of generation {self._generation} no rank is left whose state others could take{how}"
+        left = f"{self._rounds.waiting} ranks are left, at least {self._bounds.smallest} are needed"
+        return f"{left}, and no others came within {self._bounds.shortage:g} s{how}"

@@ -87,12 +87,14 @@ def run(
             ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
             ``emit_tf_config``,
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
-            (seconds), ``max_restarts``; ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
+            (seconds), ``max_restarts``, ``min_proc`` and ``elastic_timeout`` (seconds): the job goes on without ranks
+            that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
+            ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
             ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
             from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
-            ``func``, ``num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``, ``ssh_identity_file``,
-            ``network_interface``, ``executable``, ``verbose``.
+            ``func``, ``num_proc``, ``min_num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``,
+            ``ssh_identity_file``, ``network_interface``, ``executable``, ``verbose``.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
@@ -100,7 +102,7 @@ def run(
         RendezvousError: the platform did not give all that the job needs in time.
         ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
-        UnsupportedError: one of Horovod's options for what is not there, such as ``min_num_proc``.
+        UnsupportedError: one of Horovod's options for what is not there, such as ``max_num_proc``.
     """
     function = _function(fn, options.pop("func", None))
     spec = function_job(function, args, kwargs, np, task_specs=task_specs, nb_retries=nb_retries, **options)
@@ -112,7 +114,8 @@ def run_function_job(spec: JobSpec, launcher: str) -> Results:
     launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
-    return results_of(outcome, spec.num_proc)
+    # An elastic job may end with fewer ranks: then all that end have one.
+    return results_of(outcome, spec.num_proc if spec.bounds is None else len(outcome.exits))
 
 
 def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -9,15 +9,21 @@ from typing import Any
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import parse_hostfile
 
-_ELASTIC = (
-    "a job has as many ranks as it was started with: leave it out, and let max_restarts start them again when one fails"
+_NO_LARGER = "a job has num_proc ranks at most: leave it out; with min_num_proc a rank that is lost is replaced"
+_NO_DISCOVERY = (
+    "a job stays on the hosts that it was started on: give them as hosts, and min_num_proc to go on without one"
 )
 _UNSUPPORTED = {
-    **dict.fromkeys(("min_np", "max_np", "min_num_proc", "max_num_proc", "slots", "cooldown_range"), _ELASTIC),
-    **dict.fromkeys(("reset_limit", "host_discovery_script"), _ELASTIC),
+    **dict.fromkeys(("max_np", "max_num_proc"), _NO_LARGER),
+    **dict.fromkeys(("slots", "host_discovery_script"), _NO_DISCOVERY),
+    "reset_limit": "ranks are replaced as often as they are lost: leave it out",
+    "cooldown_range": (
+        "leave it out: on a host that has lost two ranks nothing is started for 30 s, twice as long after each further "
+        "loss"
+    ),
 }
 _WITHOUT_EFFECT = ("use_gloo", "disable_cache")
-_RENAMED = {"num_proc": "np", "output_filename": "log_dir"}
+_RENAMED = {"num_proc": "np", "min_num_proc": "min_proc", "min_np": "min_proc", "output_filename": "log_dir"}
 _PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file", "mpi_args": "args"}
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from tfcollective.control.service import JobView
+from tfcollective.control.state import WorldChange
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.failures import ExitRecord, first_cause
 from tfcollective.launch.plan.planner import Plan
@@ -66,7 +67,8 @@ class JobOutcome:
     """How a job ended.
 
     Attributes:
-        exits: the records of the ranks that ended, in rank order.
+        exits: the records of the ranks that ended, in rank order; without those that an elastic job has outlasted.
+        survived: those.
         initialised: whether any rank called ``init()``.
         start_failure: why the ranks could not meet, or None.
         stopped_by: the signal that asked the launcher to stop, or None.
@@ -80,11 +82,13 @@ class JobOutcome:
         durations: how long (s) the processes ran, by task; those of auxiliary tasks, too.
         generation: of its last world; 0 when none came together.
         earlier: why it failed before it was started again, each time in one line.
+        changes: how the worlds of an elastic job after its first one came about.
         not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
     """
 
     exits: tuple[ExitRecord, ...]
     initialised: bool
+    survived: tuple[ExitRecord, ...] = ()
     start_failure: StartFailure | None = None
     stopped_by: int | None = None
     agent_failure: str | None = None
@@ -98,6 +102,7 @@ class JobOutcome:
     generation: int = 0
     earlier: tuple[str, ...] = ()
     not_restarted: str = ""
+    changes: tuple[WorldChange, ...] = ()
 
     @property
     def cause(self) -> ExitRecord | None:

@@ -205,12 +205,19 @@ class Agents:
     Args:
         agents: those that have ranks.
         side: those that have auxiliary tasks only: what happens to them is none of the others' business.
+        outlasts: whether the job goes on when this has happened to this one of ``agents``.
 
     Attributes:
         side_failures: what happened to those of ``side`` that did not end in order.
     """
 
-    def __init__(self, agents: Sequence[Node], side: Sequence[Node] = ()) -> None:
+    def __init__(
+        self,
+        agents: Sequence[Node],
+        side: Sequence[Node] = (),
+        outlasts: Callable[[Node, AgentFailure], bool] = lambda node, failure: False,
+    ) -> None:
+        self._outlasts = outlasts
         self._agents = (*agents, *side)
         self._side = tuple(side)
         self._failures: list[AgentFailure] = []
@@ -250,6 +257,8 @@ class Agents:
             if failure is not None:
                 self.side_failures[agent] = failure.message
                 _LOG.warning("%s: training goes on without it", failure.message)
+            return
+        if failure is not None and not self._requested and self._outlasts(agent, failure):
             return
         if failure is not None:
             self._failures.append(failure)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +22,7 @@ from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider
+from tfcollective.launch.replacements import Replacements
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
 from tfcollective.settings import variable
@@ -173,7 +175,11 @@ def run_on_nodes(
         job.replace_plan(assignment.plan)
         parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
         side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
-        agents = Agents([node for node in parts if node not in side], side)
+        agents = Agents(
+            [node for node in parts if node not in side],
+            side,
+            lambda node, failure: job.outlasts([one.task for one in parts[node]], failure.message),
+        )
         _dismiss(
             [facts for facts in found if facts.number not in {node.facts.number for node in parts}],
             client,
@@ -182,7 +188,10 @@ def run_on_nodes(
         )
         for node, workers in parts.items():
             node.begin(job, workers, python)
-        with every(_LOOK_S, partial(_look, provider, tuple(parts)), "tfc-events"):
+        replaced: AbstractContextManager[object] = contextlib.nullcontext()
+        if job.spec.bounds is not None:
+            replaced = Replacements(job, {one.task: node for node, workers in parts.items() for one in workers})
+        with every(_LOOK_S, partial(_look, provider, tuple(parts)), "tfc-events"), replaced:
             stop.open(agents.stop)
             failure = agents.wait(lambda: job.failed)
     if failure is not None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from tfcollective import log
 from tfcollective.communicator import Communicator
-from tfcollective.errors import ConfigError, InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError, UnsupportedError
 from tfcollective.runtime.engine import TensorFlowOps, choose_engine
 from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective.runtime.session import Session
@@ -25,24 +27,35 @@ __all__ = [
     "Members",
     "ProcessSet",
     "add_process_set",
+    "agreed_once",
+    "announce_leave",
+    "apart",
     "communicator_of_set",
     "cross_rank",
     "cross_size",
+    "ended_by_peer",
+    "enter",
+    "generation",
     "get_communicator",
     "global_process_set",
     "init",
     "is_homogeneous",
+    "is_between_worlds",
     "is_initialized",
     "local_rank",
+    "leaves",
     "local_size",
     "members",
     "members_of_set",
+    "on_new_world",
     "on_shutdown",
+    "pending",
     "placement",
     "process_set_ids_and_ranks",
     "publish",
     "rank",
     "remove_process_set",
+    "reopen",
     "settings",
     "shutdown",
     "size",
@@ -58,6 +71,7 @@ _lock = threading.RLock()
 _session: Session | None = None
 _hooked = False
 _shutdown_callbacks: list[Callable[[], None]] = []
+_new_world_callbacks: list[Callable[[], None]] = []
 
 
 def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, engine: str | None = None) -> None:
@@ -145,6 +159,75 @@ def shutdown() -> None:
                 callback()
         finally:
             session.close()
+
+
+def reopen(lost: int | None = None) -> None:
+    """Joins the next world of an elastic job, in the same process; see :meth:`Session.reopen`. For
+    :mod:`tfcollective.elastic`: everything that a rank knows of the world changes."""
+    with _lock:
+        session = _current()
+        _check_process(session)
+        for callback in _shutdown_callbacks:
+            callback()
+        session.reopen(lost)
+        for callback in _new_world_callbacks:
+            callback()
+
+
+def enter() -> None:
+    """A rank that has come to a job which trains already is ready to go on with the others: it joins the next world.
+    Does nothing on others."""
+    if _current().newcomer:
+        reopen()
+
+
+def announce_leave(cause: str) -> None:
+    """This rank of an elastic job leaves at the next commit, because of `cause`; the others train on."""
+    _current().leaving = cause
+
+
+def leaves() -> str:
+    """Why this rank is to leave an elastic job; "": it stays."""
+    return _current().leaving
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """See :meth:`Session.apart`. What ranks count together begins anew at its end: newcomers did nothing meanwhile."""
+    with _current().apart():
+        yield
+    for callback in (*_shutdown_callbacks, *_new_world_callbacks):
+        callback()
+
+
+def is_between_worlds() -> bool:
+    """Whether this rank of an elastic job has left a world and has yet to come to the next one."""
+    return _current().between_worlds
+
+
+def on_new_world(callback: Callable[[], None]) -> None:
+    """Runs `callback` at the end of every :func:`reopen`: for what all ranks of a world begin together."""
+    _new_world_callbacks.append(callback)
+
+
+def agreed_once(key: str, value: Any) -> Any:
+    """See :meth:`Session.agreed_once`."""
+    return _current().agreed_once(key, value)
+
+
+def generation() -> int:
+    """The number of the world: it grows with each change. 0 without a coordinator."""
+    return _current().generation
+
+
+def pending() -> int:
+    """The generation for which the members of an elastic job are to come together, as far as this rank knows; or 0."""
+    return _current().pending
+
+
+def ended_by_peer() -> CollectiveError | None:
+    """The error with which another rank, that was lost or asked all to stop, has broken the world; or None."""
+    return _current().ended_by_peer()
 
 
 def is_initialized() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from tfcollective.errors import InternalError
 from tfcollective.identity import Identity
 from tfcollective.runtime.process_sets import Members
 from tfcollective.settings import Settings
+from tfcollective.tasks import TaskKey
 from tfcollective.topology import Placement, World
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class JoinResult:
         communicator: None in a world of one rank until it is needed, and for an auxiliary task.
         client: of the coordinator; None without one.
         homogeneous: whether every node has the same number of ranks.
+        generation: of the world; 0 without a coordinator.
+        tasks: of its ranks, in rank order; empty where they are not known.
     """
 
     settings: Settings
@@ -41,6 +45,8 @@ class JoinResult:
     communicator: Communicator | None = None
     client: CoordinatorClient | None = None
     homogeneous: bool = True
+    generation: int = 0
+    tasks: tuple[TaskKey, ...] = ()
 
 
 class Subset(Protocol):
@@ -71,6 +77,18 @@ class Engine(Protocol):
             RendezvousError: the ranks did not come together in time; names the missing tasks.
             ConfigError: the engine is not installed, or a job key is needed and there is none.
             CoordinatorError: the coordinator was lost, or does not hold the job key.
+        """
+
+    def rejoin(self, lost: int | None) -> JoinResult:
+        """Joins the next world with the same process, after its communicator of the last one was closed.
+
+        Args:
+            lost: the rank of the last world whose connection has ended, if one has.
+
+        Raises:
+            PeerLostError: a rank of the new world has ended before all were connected: there will be another one.
+            RendezvousError: there is no next world; says why.
+            UnsupportedError: the job is not elastic.
         """
 
     def subset(self, members: Members) -> Subset:
@@ -109,11 +127,21 @@ def connect(settings: Settings, identity: Identity) -> CoordinatorClient:
     return CoordinatorClient(identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption)
 
 
-def register(client: CoordinatorClient, settings: Settings, identity: Identity, address: str = "") -> World:
+def register(
+    client: CoordinatorClient,
+    settings: Settings,
+    identity: Identity,
+    address: str = "",
+    lost: int | None = None,
+    *,
+    first: bool = False,
+) -> World:
     """Waits at the coordinator until all ranks have registered; the world as it sees it.
 
     Args:
         address: where peers reach this rank; "" if they need not.
+        lost: see :meth:`Engine.rejoin`.
+        first: see :meth:`CoordinatorClient.join`.
     """
     return client.join(
         identity.task,
@@ -121,7 +149,10 @@ def register(client: CoordinatorClient, settings: Settings, identity: Identity, 
         node=identity.node_id,
         pid=os.getpid(),
         address=address,
-        timeout=settings.start_timeout,
+        # How long an elastic job waits for what it lacks, the coordinator alone knows.
+        timeout=math.inf if settings.elastic else settings.start_timeout,
+        lost=lost,
+        first=first,
     )
 
 

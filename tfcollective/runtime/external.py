@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tfcollective.communicator import Communicator
 from tfcollective.communicator.external import ExternalCommunicator
-from tfcollective.errors import ConfigError, InternalError
+from tfcollective.errors import ConfigError, InternalError, UnsupportedError
 from tfcollective.identity import Identity, discover
 from tfcollective.runtime.engine import JoinResult, TensorFlowOps, closed_on_error, connect, register
 from tfcollective.runtime.process_sets import Members
@@ -55,6 +55,11 @@ class ExternalEngine:
                 return JoinResult(
                     settings, _identity_at(place, identity), place, world, homogeneous=len(set(sizes.tolist())) == 1
                 )
+
+    def rejoin(self, lost: int | None) -> JoinResult:
+        """See :class:`Engine`."""
+        del lost
+        raise UnsupportedError(f"the engine {self._settings.engine} cannot change the world of a running job")
 
     def subset(self, members: Members) -> ExternalSubset:
         """See :class:`Engine`."""

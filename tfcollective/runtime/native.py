@@ -11,7 +11,7 @@ from tfcollective._native import load
 from tfcollective.clock import Deadline, on_thread
 from tfcollective.communicator import Communicator, CommunicatorOptions, Listener, NativeCommunicator
 from tfcollective.descriptors import raise_limit
-from tfcollective.errors import CoordinatorError, PeerLostError
+from tfcollective.errors import CoordinatorError, PeerLostError, UnsupportedError
 from tfcollective.identity import Identity, discover
 from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
@@ -20,7 +20,7 @@ from tfcollective.runtime.process_sets import GLOBAL_SET, Members
 from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
 from tfcollective.tasks import PS
 from tfcollective.timing import TIMING
-from tfcollective.topology import SINGLE, World
+from tfcollective.topology import SINGLE, Placement, World
 
 if TYPE_CHECKING:
     from tfcollective.control.client import CoordinatorClient
@@ -119,17 +119,52 @@ class NativeEngine:
             raise
 
     def _join_world(self) -> JoinResult:
+        from tfcollective.control.client import WorldBegunError
+
         raise_limit()  # a rank may hold several connections to every other one
-        settings, identity = self._settings, self._identity
-        self._client = client = connect(settings, identity)
+        self._client = client = connect(self._settings, self._identity)
         with closed_on_error(client):
-            listener = self.listen() if identity.world_size > 1 else None
-            with closed_on_error(listener):
-                world = register(client, settings, identity, "" if listener is None else listener.address)
-                self._generation = world.generation
-                placement = world.placement(identity.task)
-                communicator = None if listener is None else self._connect_world(listener, placement.rank, world)
-        return JoinResult(settings, identity, placement, communicator, client, world.homogeneous)
+            if self._settings.newcomer is None:
+                try:
+                    return self._enter(client, None, first=self._settings.elastic)
+                except WorldBegunError as error:
+                    _LOG.warning("%s: it waits to be taken in", error)
+                    # Its launcher has given it its place on its host by this variable.
+                    slot = environ_snapshot().get("LOCAL_RANK", "")
+                    self._settings = replace(self._settings, newcomer=int(slot) if slot.isdecimal() else 0)
+            return self._wait_apart(client, self._settings.newcomer or 0)
+
+    def _wait_apart(self, client: CoordinatorClient, slot: int) -> JoinResult:
+        """The place of a rank that has come to a job which trains already: alone, until it says that it is ready to go
+        on with the others (:meth:`rejoin`). Rank and size are those that it would have if it were taken in now; its
+        local rank is its slot, as scripts choose their GPU by it."""
+        others = client.world_size()
+        placement = Placement(others, others + 1, slot, slot + 1, 0, 1)
+        communicator = connect_alone(self._settings)
+        communicator.publish(GLOBAL_SET)
+        return JoinResult(self._settings, self._identity, placement, communicator, client)
+
+    def rejoin(self, lost: int | None) -> JoinResult:
+        """See :class:`Engine`."""
+        if self._client is None or not self._settings.elastic:
+            raise UnsupportedError("this job is not elastic: its world does not change (tfcollective run --min-np)")
+        return self._enter(self._client, lost)
+
+    def _enter(self, client: CoordinatorClient, lost: int | None, *, first: bool = False) -> JoinResult:
+        """Joins the next world of the job."""
+        settings, identity = self._settings, self._identity
+        listener = self.listen() if identity.world_size > 1 or settings.elastic else None
+        with closed_on_error(listener):
+            world = register(
+                client, settings, identity, "" if listener is None else listener.address, lost, first=first
+            )
+            self._generation = world.generation
+            placement = world.placement(identity.task)
+            communicator = None if listener is None else self._connect_world(listener, placement.rank, world)
+        tasks = tuple(member.task for member in world.members)
+        return JoinResult(
+            settings, identity, placement, communicator, client, world.homogeneous, world.generation, tasks
+        )
 
     def _connect_world(self, listener: Listener, rank: int, world: World) -> Communicator:
         members = Members(GLOBAL_SET, tuple(range(len(world.addresses))), rank)

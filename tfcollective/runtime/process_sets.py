@@ -41,6 +41,7 @@ class ProcessSet:
             raise InvalidArgumentError(f"process set: expected ranks, each once, got {given}")
         self.ranks: list[int] | None = sorted(given)
         self.process_set_id: int | None = None
+        self._ended = ""  # why it is registered no longer
         self._rank: int | None = None
 
     @property
@@ -68,6 +69,7 @@ class ProcessSet:
 
     def _register(self, number: int, ranks: Sequence[int], world_rank: int) -> None:
         self.process_set_id = number
+        self._ended = ""
         self.ranks = list(ranks)
         self._rank = self.ranks.index(world_rank) if world_rank in self.ranks else None
 
@@ -96,11 +98,13 @@ class Members:
         process_set_id: its number, by which TensorFlow's kernels find its communicator.
         ranks: its members, as ranks of the world.
         rank: this process's place among them, or -1.
+        elastic: whether ranks and size may be others when a function that is traced now runs.
     """
 
     process_set_id: int
     ranks: tuple[int, ...]
     rank: int
+    elastic: bool = False
 
     @property
     def size(self) -> int:
@@ -111,6 +115,11 @@ class Members:
     def included(self) -> bool:
         """Whether this process is one of them."""
         return self.rank >= 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing has to be communicated: there is one member, now and later."""
+        return self.size == 1 and not self.elastic
 
     def place_of(self, world_rank: int, argument: str) -> int:
         """The place of a rank of the world among the members.
@@ -154,14 +163,16 @@ class ProcessSets:
         """
         with self._lock:
             ranks = checked_ranks(process_set, size, [entry.members.ranks for entry in self._sets.values()])
-            number = self._next
-            members = Members(number, ranks, ranks.index(rank) if rank in ranks else -1)
-            communicator = self._form(members) if size > 1 else None
-            if communicator is not None:
-                communicator.publish(number)
+            self._register(process_set, self._next, ranks, rank, size)
             self._next += 1
-            self._sets[number] = _Registered(process_set, members, communicator)
-            process_set._register(number, ranks, rank)
+
+    def _register(self, process_set: ProcessSet, number: int, ranks: tuple[int, ...], rank: int, size: int) -> None:
+        members = Members(number, ranks, ranks.index(rank) if rank in ranks else -1)
+        communicator = self._form(members) if size > 1 else None
+        if communicator is not None:
+            communicator.publish(number)
+        self._sets[number] = _Registered(process_set, members, communicator)
+        process_set._register(number, ranks, rank)
 
     def remove(self, process_set: ProcessSet, size: int) -> bool:
         """Ends a set; all ranks call this in the same order. False if it is none of these."""
@@ -183,6 +194,8 @@ class ProcessSets:
             raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {process_set!r}")
         number = process_set.process_set_id
         entry = self._sets.get(number) if number is not None else None
+        if entry is None and process_set._ended:
+            raise InvalidArgumentError(f"process_set: {process_set} has ended: {process_set._ended}")
         if entry is None:
             raise InvalidArgumentError(
                 f"process_set: {process_set} is not registered: give it to init(process_sets=...) or add_process_set()"
@@ -207,6 +220,31 @@ class ProcessSets:
     def listed(self) -> dict[int, list[int]]:
         """Every set's number and ranks."""
         return {number: list(entry.members.ranks) for number, entry in sorted(self._sets.items())}
+
+    def registered(self) -> dict[int, ProcessSet]:
+        """All sets by their numbers."""
+        return {number: entry.process_set for number, entry in sorted(self._sets.items())}
+
+    def form_again(self, sets: Mapping[int, tuple[ProcessSet, tuple[int, ...]]], rank: int, size: int) -> None:
+        """Registers sets in the next world of a job: under the numbers that functions know which were traced in the
+        last one, with the ranks that their members have now. All ranks call this, new ones with none: what rank 0 has
+        is what there is.
+
+        Raises what :meth:`add` raises.
+        """
+        import numpy as np
+
+        text = json.dumps([self._next, [(number, ranks) for number, (_, ranks) in sets.items()]]).encode()
+        if size > 1:
+            length = self._world().broadcast(np.array(len(text), np.int64), 0, name="process sets: length")
+            whole = np.frombuffer(text, np.uint8) if rank == 0 else np.empty(int(length), np.uint8)
+            text = self._world().broadcast(whole, 0, name="process sets: ranks").tobytes()
+        following, listed = json.loads(text)
+        with self._lock:
+            for number, ranks in listed:
+                process_set, _ = sets.get(number) or (ProcessSet(ranks), ())
+                self._register(process_set, number, tuple(ranks), rank, size)
+            self._next = following
 
     def close(self, timeout: float) -> None:
         """Ends all sets, without any talk to other ranks."""

@@ -5,21 +5,32 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfcollective.communicator import Communicator, CommunicatorInfo
 from tfcollective.control.liveness import Heartbeat
-from tfcollective.errors import CollectiveAbortedError, CollectiveError, PeerLostError, StateError, TfCollectiveError
+from tfcollective.errors import (
+    CollectiveAbortedError,
+    CollectiveError,
+    CollectiveTimeoutError,
+    PeerLostError,
+    StateError,
+    TfCollectiveError,
+    UnsupportedError,
+)
 from tfcollective.log import get_logger
+from tfcollective.runtime.change import ChangeWatch
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.engine import Engine, JoinResult
 from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.native import connect_alone
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
 from tfcollective.runtime.recorder import TimelineRecorder
+from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
 
@@ -28,6 +39,12 @@ if TYPE_CHECKING:
     from tfcollective.control.relay import TaskBeat
 
 _LOG = get_logger(__name__)
+
+
+def lost_rank(error: CollectiveError | None) -> int | None:
+    """The rank whose connection has ended, if this error of a world says so. One that did not come in time may be slow,
+    and one that has asked all to stop lives: it comes to the next world, or its agent sees its end."""
+    return error.peer if isinstance(error, PeerLostError) else None
 
 
 class Session:
@@ -43,9 +60,18 @@ class Session:
         self.settings = joined.settings
         self.identity = joined.identity
         self.homogeneous = joined.homogeneous
+        self.generation = joined.generation
+        self._tasks = joined.tasks
         self._placement = joined.placement
         self._communicator = joined.communicator
         self._left = False
+        self._change: ChangeWatch | None = None
+        self.leaving = ""
+        """Why this rank is to leave an elastic job at the next commit; "": it stays."""
+        self.between_worlds = False
+        """Whether it has left a world and has yet to come to the next one."""
+        self.newcomer = joined.settings.newcomer is not None
+        """Whether it waits outside the world until it is ready to go on with the others."""
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -87,11 +113,109 @@ class Session:
             beat = TaskBeat(self._client, self.identity.task, self._if_launched(self.settings.beat_dir))
             self._heartbeat = Heartbeat(partial(self._beat, beat), self._coordinator_lost)
             self._heartbeat.start()
+        self._watch_changes()
         if self._communicator is not None:
             self._interrupt = InterruptWatch(self._info, self.abort)
             self._interrupt.start()
         if self.settings.timeline is not None and self._placement is not None:
             self.start_timeline(self.settings.timeline)
+
+    def _watch_changes(self) -> None:
+        """Rank 0 asks the coordinator whether the world is to change, and tells the others when they meet. It stays
+        rank 0 in all later worlds, and goes on asking: one thread, however often the world changes."""
+        first = self._placement is not None and self._placement.rank == 0
+        if self._change is not None and not first:  # it was a newcomer to a job without a world
+            self._change.stop()
+            self._change = None
+        if self._change is None and self.settings.elastic and first and self._client is not None:
+            self._change = ChangeWatch(self._client)
+
+    @property
+    def pending(self) -> int:
+        """The newest generation for which, as far as this rank knows, the members are to come together; or 0."""
+        heard = 0 if self._change is None else self._change.pending
+        return max(heard, self.generation + 1) if self.leaving else heard
+
+    def agreed_once(self, key: str, value: object) -> Any:
+        """A JSON value that is the same for all ranks of all worlds of the job: the one that was there first. Ranks of
+        one world must give the same."""
+        if self._client is None:
+            return value
+        found = self._client.get(f"once/{key}")
+        if found is None:
+            self._client.put(f"once/{key}", value)
+            return value
+        return found.value
+
+    def reopen(self, lost: int | None) -> None:
+        """Leaves the world and joins the next one, in the same process: ranks and sizes are others afterwards.
+
+        Process sets all of whose members are in the new world are formed again there; the others have ended.
+
+        Args:
+            lost: the rank whose connection has ended, if one has.
+
+        Raises:
+            RendezvousError: there is no next world; says why.
+            UnsupportedError: the job is not elastic.
+        """
+        registered = self.process_sets.registered()
+        sets = {number: (one, self._tasks_of(one)) for number, one in registered.items()}
+        self.between_worlds = True
+        while True:
+            self._close_process_sets()
+            self._close_communicator()
+            try:
+                self._enter(self.engine.rejoin(lost))
+                self._form_again(sets)
+                break
+            except (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError) as error:
+                _LOG.warning("the world changes again: %s", error)
+                lost = lost_rank(error)
+        self.between_worlds = False
+        self._watch_changes()
+
+    def _tasks_of(self, process_set: ProcessSet) -> tuple[TaskKey, ...]:
+        return tuple(self._tasks[rank] for rank in process_set.ranks or ())
+
+    def _form_again(self, sets: Mapping[int, tuple[ProcessSet, tuple[TaskKey, ...]]]) -> None:
+        """Registers the process sets, by their numbers, whose members, these tasks, are all in the new world."""
+        rank_of = {task: rank for rank, task in enumerate(self._tasks)}
+        kept = {}
+        for number, (process_set, tasks) in sets.items():
+            gone = [str(task) for task in tasks if task not in rank_of]
+            if gone:
+                process_set._ended = f"{', '.join(gone)}, of its members, left the job in generation {self.generation}"
+            else:
+                kept[number] = (process_set, tuple(sorted(rank_of[task] for task in tasks)))
+        self.process_sets.form_again(kept, self.placement.rank, self.placement.size)
+
+    def _enter(self, joined: JoinResult) -> None:
+        """What is known of the world is that of a new one."""
+        self._tasks = joined.tasks
+        self._placement, self.homogeneous, self.generation = joined.placement, joined.homogeneous, joined.generation
+        self.newcomer = False
+        self.__dict__.pop("members", None)
+        with self._lock:
+            self._communicator, self._left = joined.communicator, False
+        global_process_set._register(GLOBAL_SET, self.members.ranks, self.placement.rank)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """While it is open, collectives are of this rank alone, as those of a newcomer are: what ranks do on their own
+        when the world has changed must not meet what others do in it."""
+        alone = connect_alone(self.settings)
+        with self._lock:
+            world, self._communicator = self._communicator, alone
+        alone.publish(GLOBAL_SET)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._communicator = world
+            if world is not None:
+                world.publish(GLOBAL_SET)
+            alone.close(TIMING.leave)
 
     def communicator(self) -> Communicator:
         """The communicator; made now if the world has one rank. Raises StateError for an auxiliary task, and at the
@@ -132,7 +256,10 @@ class Session:
         Raises:
             StateError: one is being recorded.
             ConfigError: the file cannot be written.
+            UnsupportedError: the job is elastic.
         """
+        if self.settings.elastic:
+            raise UnsupportedError("timeline: an elastic job has none: its ranks and their numbers change")
         if self._recorder is not None:
             raise StateError("a timeline is being recorded already: call stop_timeline() first")
         recorder = TimelineRecorder(path, self.communicator(), self.placement, self._client)
@@ -148,7 +275,8 @@ class Session:
     @functools.cached_property
     def members(self) -> Members:
         """All ranks. Raises StateError for an auxiliary task."""
-        return Members(GLOBAL_SET, tuple(range(self.placement.size)), self.placement.rank)
+        place = self.placement
+        return Members(GLOBAL_SET, tuple(range(place.size)), place.rank, self.settings.elastic)
 
     def members_of(self, process_set: ProcessSet | None) -> Members:
         """The ranks that a collective with this argument is of.
@@ -201,6 +329,8 @@ class Session:
             self._interrupt.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        if self._change is not None:
+            self._change.stop()
         self._close_process_sets()
         self._close_communicator()
         if self._client is not None:
@@ -230,7 +360,7 @@ class Session:
         broken = communicator.info().broken
         timeout = TIMING.leave_broken if broken else TIMING.leave
         try:
-            if self.placement.size > 1:
+            if self.placement.size > 1 or self.settings.elastic:
                 communicator.withdraw(GLOBAL_SET)
             communicator.close(timeout)
         except TfCollectiveError as error:
@@ -238,7 +368,7 @@ class Session:
 
     def _leave(self, client: CoordinatorClient) -> None:
         try:
-            client.leave(self.identity.task)
+            client.leave(self.identity.task, for_good=bool(self.leaving))
         except TfCollectiveError as error:
             _LOG.debug("the coordinator did not hear us leave: %s", error)
         client.close()

@@ -17,13 +17,14 @@ from time_limits import within
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode
 from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective.control.client import CoordinatorClient, OtherJobError
+from tfcollective.control.client import CoordinatorClient, OtherJobError, WorldBegunError
 from tfcollective.control.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES, ServerOptions
+from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobService
-from tfcollective.control.state import JoinRequest, Membership, Refusal
+from tfcollective.control.state import Membership, Refusal, TaskState
 from tfcollective.control.store import Store
 from tfcollective.errors import CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
@@ -51,10 +52,11 @@ def client(server):
         yield one
 
 
-def join(endpoint, index, size=2, timeout=60.0):
+def join(endpoint, index, size=2, timeout=60.0, address="", first=False):
+    at = address or f"a{index}"
     with CoordinatorClient(endpoint, KEY) as client:
         return client.join(
-            TaskKey("worker", index), size=size, node="n", pid=index, address=f"a{index}", timeout=timeout
+            TaskKey("worker", index), size=size, node="n", pid=index, address=at, timeout=timeout, first=first
         )
 
 
@@ -100,6 +102,21 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     client.exited(ended(1, 3))
     thread.join(within(20))
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
+
+
+def test_who_comes_too_late_to_the_first_world_hears_so_and_may_come_to_the_next():
+    options = ServerOptions("job", KEY, workers(2), 0.2, bounds=Bounds(1, 2, 2, 60.0, 60.0))
+    with CoordinatorServer(options) as server:
+        assert join(server.endpoint, 0, first=True).size == 1
+        assert join(server.endpoint, 0, first=True).size == 1  # its answer was lost
+        with pytest.raises(WorldBegunError, match="worker:1 has come too late to the first world"):
+            join(server.endpoint, 1, first=True)
+        assert server.view().generation == 1
+        thread, results = in_thread(join, server.endpoint, 1)
+        until(lambda: server.view().tasks[1].state is TaskState.WAITING)
+        assert join(server.endpoint, 0, address="next").size == 2
+        thread.join(within(20))
+        assert results[0].size == 2
 
 
 def test_a_silent_member_is_reported_to_the_owner():

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.state import JoinRequest, Membership, Refusal, RendezvousFailure, TaskState
+from tfcollective.control.rounds import JoinRequest
+from tfcollective.control.state import Membership, Refusal, RendezvousFailure, TaskState
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.tasks import TaskKey, workers

@@ -6,6 +6,7 @@ import pytest
 
 import tfcollective
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.api import function_job
 from tfcollective.launch.horovod_run import translate
 from tfcollective.launch.plan.hosts import parse_hosts
 
@@ -56,10 +57,28 @@ def test_mpi_is_an_engine():
         translate({"np": 2, "use_mpi": True, "engine": "horovod"})
 
 
-@pytest.mark.parametrize("name", ["min_num_proc", "max_np", "reset_limit", "host_discovery_script", "slots"])
-def test_elastic_jobs_are_refused_with_what_to_do(name):
-    with pytest.raises(UnsupportedError, match=f"{name}: .*max_restarts"):
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("max_num_proc", "num_proc ranks at most.* min_num_proc"),
+        ("max_np", "num_proc ranks at most.* min_num_proc"),
+        ("host_discovery_script", "give them as hosts"),
+        ("slots", "give them as hosts"),
+        ("reset_limit", "leave it out"),
+        ("cooldown_range", "for 30 s"),
+    ],
+)
+def test_what_an_elastic_job_has_not_says_what_to_do(name, advice):
+    with pytest.raises(UnsupportedError, match=f"{name}: .*{advice}"):
         tfcollective.run(print, num_proc=1, **{name: 1})
+
+
+def test_an_elastic_job_by_horovods_names():
+    for name in ("min_num_proc", "min_np", "min_proc"):
+        spec = function_job(print, num_proc=3, elastic_timeout=7, **{name: 2})
+        assert (spec.bounds.smallest, spec.bounds.first, spec.bounds.shortage) == (2, 3, 7)
+    with pytest.raises(ConfigError, match="min_proc or min_np, not both"):
+        function_job(print, num_proc=3, min_num_proc=2, min_np=2)
 
 
 def test_two_names_of_one_thing_and_bad_files(tmp_path):

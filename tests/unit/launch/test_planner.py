@@ -6,6 +6,7 @@ import pytest
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
+from tfcollective.launch.plan.rank_variables import replacement_variables
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
@@ -75,6 +76,20 @@ def test_what_a_script_written_for_horovod_finds():
     assert [env[f"HOROVOD_{word}"] for word in words] == ["1", "2", "1", "2", "0", "1"]
     assert [env[word] for word in RANK_WORDS] == ["1", "9", "1", "2"]
     assert plan(horovod_compat=True).workers[0].env["PYTHONPATH"] == first
+    assert (env["HOROVOD_HOSTNAME"], env.get("HOROVOD_ELASTIC")) == ("localhost", None)
+    spec = JobSpec(("x",), 3, hosts=parse_hosts("a:1,b:2"), horovod_compat=True, min_proc=2)
+    found = plan_hosts(spec, share_out(spec.hosts, 3), {}).workers
+    assert [worker.env["HOROVOD_HOSTNAME"] for worker in found] == ["a", "b", "b"]
+    assert {worker.env["HOROVOD_ELASTIC"] for worker in found} == {"1"}
+
+
+def test_what_a_replacement_finds():
+    assert replacement_variables(2, 3, {"WORLD_SIZE": "9"}, compat=False) == {"RANK": "2"}
+    assert replacement_variables(2, 3, {"HOROVOD_RANK": "9"}, compat=True) == {
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "HOROVOD_SIZE": "3",
+    }
 
 
 def test_the_description_shows_commands_but_no_secrets():

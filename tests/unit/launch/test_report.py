@@ -130,6 +130,12 @@ def test_other_ends(fields, code, text):
     assert render(one).startswith(text)
 
 
+def test_a_job_that_all_ranks_have_left_in_order_has_not_ended_well():
+    one = outcome(record(0, 1.0, code=0), start_failure=StartFailure("no rank is left", False))
+    assert exit_code(one) == 75
+    assert render(one) == "the ranks could not meet: no rank is left"
+
+
 LATE = "the host C (10.0.0.3) has not ended its ranks within 25 s of being asked to"
 
 

@@ -88,6 +88,18 @@ def test_callbacks_run_at_shutdown() -> None:
     assert calls == [False]
 
 
+def test_what_ranks_count_together_begins_anew_after_what_one_has_done_apart(single: None) -> None:
+    calls: list[str] = []
+    runtime.on_shutdown(lambda: calls.append("names"))
+    runtime.on_new_world(lambda: calls.append("steps"))
+    with runtime.apart():
+        assert runtime.get_communicator().allreduce(np.ones(2))[0] == 1
+        assert calls == []
+    runtime._shutdown_callbacks.pop()
+    runtime._new_world_callbacks.pop()
+    assert calls == ["names", "steps"]
+
+
 def test_a_callback_that_fails_does_not_keep_the_world_open(single: None) -> None:
     world = runtime.get_communicator()
     runtime.on_shutdown([].pop)

@@ -51,13 +51,14 @@ def test_horovods_variables_count_where_ours_are_not_set():
     theirs = {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "30",
         "HOROVOD_START_TIMEOUT": "31",
+        "HOROVOD_ELASTIC_TIMEOUT": "32",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "0",
         "HOROVOD_FUSION_THRESHOLD": "0",
         "HOROVOD_TIMELINE": "/t.json",
         "HOROVOD_LOG_LEVEL": "TRACE",
     }
     found = Settings.load(theirs)
-    assert (found.op_timeout, found.start_timeout, found.stall_warning) == (30.0, 31.0, 0.0)
+    assert (found.op_timeout, found.start_timeout, found.elastic_timeout, found.stall_warning) == (30, 31, 32, 0)
     assert (found.bucket_bytes, found.timeline, found.log_level) == (1, "/t.json", "debug")
     assert Settings.load({**theirs, "TFCOLLECTIVE_OP_TIMEOUT": "5"}).op_timeout == 5.0
     assert Settings.load({"HOROVOD_TIMELINE": "DYNAMIC"}).timeline is None
@@ -114,6 +115,14 @@ def test_a_misspelt_variable_is_logged_once_with_the_name_it_resembles(caplog, m
         "TFCOLLECTIVE_OP_TIMEUOT means nothing to tfcollective: did you mean TFCOLLECTIVE_OP_TIMEOUT?",
         "TFCOLLECTIVE_PIGEONS means nothing to tfcollective: is it misspelt?",
     ]
+
+
+def test_the_address_of_a_kubernetes_service_of_our_name_is_no_misspelt_setting(caplog, monkeypatch):
+    monkeypatch.setattr("tfcollective.settings._noted", set())
+    names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR")
+    with caplog.at_level(logging.WARNING):
+        Settings.load({f"TFCOLLECTIVE_{name}": "1" for name in names})
+    assert not caplog.records
 
 
 def test_the_documentation_has_every_variable():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tfcollective.control.state import WorldChange
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective.failures import ExitRecord, first_cause, first_to_leave, in_order_of_arrival
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome
@@ -22,6 +23,8 @@ def exit_code(outcome: JobOutcome) -> int:
         return outcome.cause.status
     if outcome.agent_failure is not None:
         return ExitCode.LOST if outcome.host_lost else ExitCode.INTERNAL
+    if outcome.start_failure is not None:  # all ranks have left in order, before the training was complete
+        return ExitCode.LOST
     return ExitCode.OK
 
 
@@ -63,8 +66,20 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
     yield from _failure_lines(outcome)
     if outcome.agent_failure is not None and not host_is_cause:
         yield f"  then {outcome.agent_failure}"
+    yield from (
+        f"{_who(record, outcome.places)} {_how(record)}: the others went on without it"
+        for record in in_order_of_arrival(outcome.survived)
+    )
+    yield from map(_change_line, outcome.changes)
     for auxiliary_task in outcome.auxiliary_tasks:
         yield from _auxiliary_task_lines(auxiliary_task, outcome)
+
+
+def _change_line(change: WorldChange) -> str:
+    gone = [f"without {', '.join(map(str, change.lost))}"] if change.lost else []
+    new = [f"with {', '.join(map(str, change.joined))}"] if change.joined else []
+    ranks = "1 rank" if change.size == 1 else f"{change.size} ranks"
+    return f"  generation {change.generation}: {', '.join([ranks, *gone, *new])}, after {change.seconds:.2f} s"
 
 
 def _restart_lines(outcome: JobOutcome) -> Iterator[str]:

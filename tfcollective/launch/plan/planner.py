@@ -31,6 +31,7 @@ _PASSED = (
     *(row.alias.name for row in VARIABLES if row.alias is not None),
 )
 _OF_A_MACHINE = frozenset(variable(field) for field in ("bind_host", "library", "runtime_dir"))
+_THIS_HOST = "localhost"  # Horovod's name for it where no hosts are given
 _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 
 
@@ -88,7 +89,7 @@ def plan_local(
             **gpu_variables(rank, spec.num_proc, {**environ, **spec.env}, gpus),
             **_task_variables(task, endpoints),
             **rank_variables(place, spec.env),
-            **_horovod_variables(spec, place, 0, environ),
+            **_horovod_variables(spec, place, 0, _THIS_HOST, environ),
         }
         plans.append(WorkerPlan(task, rank, spec.command, {**common, **added}, rank))
     return Plan(tuple(plans), _side_plans(spec, common, endpoints))
@@ -112,7 +113,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
             added = {
                 **_task_variables(task, None),
                 **rank_variables(place, spec.env),
-                **_horovod_variables(spec, place, node, common),
+                **_horovod_variables(spec, place, node, share.host.name, common),
             }
             plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
@@ -183,9 +184,11 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
     timeline = {} if spec.timeline is None else {variable("timeline"): spec.timeline}
     evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.auxiliary_tasks) else {}
     restarts = {variable("max_restarts"): str(spec.max_restarts), variable("restarts"): str(spec.restarts)}
+    elastic = {} if spec.bounds is None else {variable("elastic"): "1"}
     return {
         **timeline,
         **evaluator,
+        **elastic,
         **(restarts if spec.max_restarts else {}),
         variable("size"): str(spec.num_proc),
         variable("op_timeout"): f"{spec.op_timeout:g}",
@@ -202,13 +205,15 @@ def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None)
     return {variable("task"): str(task), **config}
 
 
-def _horovod_variables(spec: JobSpec, place: Placement, node: int, environ: Mapping[str, str]) -> dict[str, str]:
+def _horovod_variables(
+    spec: JobSpec, place: Placement, node: int, host: str, environ: Mapping[str, str]
+) -> dict[str, str]:
     """What ``--horovod-compat`` adds, or ``--engine horovod``; a variable that the user has set for the ranks stays."""
     if spec.engine == "horovod":
         return {**engine_variables(place, node, spec.op_timeout), **spec.env}
     if not spec.horovod_compat:
         return {}
-    added = compat_variables(place, {**environ, **spec.env})
+    added = compat_variables(place, host, {**environ, **spec.env}, elastic=spec.bounds is not None)
     return {name: value for name, value in added.items() if name not in spec.env or name == PYTHONPATH}
 
 

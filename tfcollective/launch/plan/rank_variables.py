@@ -54,16 +54,27 @@ def _horovod_place(place: Placement) -> dict[str, str]:
     }
 
 
-def compat_variables(place: Placement, environ: Mapping[str, str]) -> dict[str, str]:
+def compat_variables(place: Placement, host: str, environ: Mapping[str, str], *, elastic: bool) -> dict[str, str]:
     """What a script written for Horovod needs to run unchanged: where ``import horovod`` leads, and its place.
 
     Args:
         place: the rank's.
+        host: the name by which its host was given.
         environ: what it inherits; modules that its PYTHONPATH leads to stay reachable.
+        elastic: whether the job is.
     """
     inherited = environ.get(PYTHONPATH, "")
     path = str(HOROVOD_PACKAGES) + (os.pathsep + inherited if inherited else "")
-    return {PYTHONPATH: path, **_horovod_place(place)}
+    named = {"HOROVOD_HOSTNAME": host, **({"HOROVOD_ELASTIC": "1"} if elastic else {})}
+    return {PYTHONPATH: path, **_horovod_place(place), **named}
+
+
+def replacement_variables(rank: int, size: int, given: Mapping[str, str], *, compat: bool) -> dict[str, str]:
+    """What a process that takes the place of another has not in common with it: it keeps the local rank, and will be
+    this rank of a world of this size, as far as one knows when it starts. Those of ``given`` are left out."""
+    words = {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    horovod = {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size)} if compat else {}
+    return {word: value for word, value in {**words, **horovod}.items() if word not in given}
 
 
 def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.agent.protocol import ProcessOptions
+from tfcollective.control.rounds import Bounds
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.processes import program_of
@@ -22,7 +23,7 @@ _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensor
 
 #: Fields of a job whose defaults are settings.
 FROM_SETTINGS = (
-    *("start_timeout", "op_timeout", "grace", "host_timeout", "stall_warning"),
+    *("start_timeout", "op_timeout", "grace", "host_timeout", "stall_warning", "elastic_timeout"),
     *("transport", "engine", "log_level"),
 )
 
@@ -70,6 +71,8 @@ class JobSpec(ProcessOptions):
         task_specs: what each role needs, for platforms that give it out; its auxiliary tasks run beside the world.
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
         host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
+        min_proc: an elastic job goes on while it has so many ranks; None: it ends when one is lost.
+        elastic_timeout: how long (s) an elastic job with too few ranks waits for others.
         max_restarts: how often all ranks are started again when one fails.
         restarts: how often they have been.
         first_generation: the number of the first world.
@@ -96,6 +99,8 @@ class JobSpec(ProcessOptions):
     task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
     evaluator_grace: float = 3600.0
     host_timeout: float = Settings.host_timeout
+    min_proc: int | None = None
+    elastic_timeout: float = Settings.elastic_timeout
     max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1
@@ -105,6 +110,13 @@ class JobSpec(ProcessOptions):
     def world(self) -> tuple[TaskKey, ...]:
         """The tasks that have a rank, in rank order."""
         return self.tasks or workers(self.num_proc)
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """How many ranks the worlds of an elastic job have; None: the job is not elastic."""
+        if self.min_proc is None:
+            return None
+        return Bounds(self.min_proc, self.num_proc, self.num_proc, self.elastic_timeout, self.op_timeout)
 
     @property
     def auxiliary_tasks(self) -> tuple[TaskKey, ...]:
@@ -144,6 +156,7 @@ class JobSpec(ProcessOptions):
                 f"host timeout: expected {TIMING.least_host_timeout:g} s or more, got {self.host_timeout:g}: a "
                 f"heartbeat and its answer may take {TIMING.node_heartbeat + TIMING.short_reply:g} s"
             )
+        self._check_bounds()
         tensorboard = self.task_specs.get(TENSORBOARD)
         if tensorboard is not None and tensorboard.tb_model_dir is None and self.call is None:
             raise ConfigError(
@@ -154,6 +167,20 @@ class JobSpec(ProcessOptions):
         _check_engine(self.engine, self.horovod_compat)
         for name, value in self.env.items():
             _check_variable(name, value)
+
+    def _check_bounds(self) -> None:
+        _check_seconds("elastic_timeout", self.elastic_timeout, above_zero=True)
+        least = self.min_proc
+        if least is not None and (not isinstance(least, int) or isinstance(least, bool) or least < 1):
+            raise ConfigError(f"min_proc: expected 1 or more, got {least!r}")
+        if least is not None and least > self.num_proc:
+            raise ConfigError(f"min_proc: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
+        if self.bounds is not None and self.engine != "native":
+            raise ConfigError(f"engine: an elastic job needs the native engine, not {self.engine}")
+        if self.bounds is not None and self.emit_tf_config:
+            raise ConfigError("emit_tf_config: a TF_CONFIG lists the ranks, and those of an elastic job change")
+        if self.bounds is not None and self.timeline is not None:
+            raise ConfigError("timeline: an elastic job has none: its ranks and their numbers change")
 
 
 def _check_engine(engine: str, horovod_compat: bool) -> None:

@@ -42,6 +42,8 @@ class JoinedLauncher(Launcher):
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. Which hosts they are is not known before they are there."""
         options = platform_options(_Options, spec.platform, "agents")
+        if spec.bounds is not None:
+            raise UnsupportedError("min_proc: a lost rank ends a job whose agents others start: leave it out")
         if spec.emit_tf_config:
             raise UnsupportedError("a TF_CONFIG names ports: with -H or --hostfile, or on this machine only")
         names = [f"agent {number}" for number in range(options.agents)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import secrets
 import threading
 import time
@@ -13,7 +14,7 @@ from functools import partial
 
 import psutil
 
-from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
 from tfcollective.control.protocol import ServerOptions, read_published
@@ -23,6 +24,7 @@ from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
+from tfcollective.failures import ExitRecord
 from tfcollective.job_keys import new_key
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.planner import Plan
@@ -38,6 +40,8 @@ from tfcollective.timing import TIMING
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
+_LOST = "was lost with its host"
+_DISMISSED = "was not needed any more"
 
 
 def new_job_id() -> str:
@@ -96,12 +100,14 @@ class Job:
             spec.start_timeout,
             bind_host=bind_host,
             bind_port=bind_port,
-            silence_limit=spec.op_timeout + TIMING.rank_silent,
+            silence_limit=_silence_limit(spec),
             auxiliary_tasks=spec.auxiliary_tasks,
             first_generation=spec.first_generation,
             encryption=Settings.load().encryption,
+            bounds=spec.bounds,
         )
         self._killer = _Killer()
+        self.exits: queue.SimpleQueue[ExitRecord | None] = queue.SimpleQueue()  # None: look whether to go on
         self._auxiliary_tasks = _AuxiliaryTaskWatch(
             {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._killer
         )
@@ -116,7 +122,11 @@ class Job:
             opened.callback(self._auxiliary_tasks.close)
             self._coordinator = opened.enter_context(
                 CoordinatorServer(
-                    self._options, on_silent=self._silent, on_trained=self._auxiliary_tasks.training_ended
+                    self._options,
+                    on_silent=self._silent,
+                    on_trained=self._auxiliary_tasks.training_ended,
+                    on_dropped=self._killer.kill,
+                    on_exited=self.exits.put,
                 )
             )
             if self.spec.call is not None:
@@ -158,8 +168,22 @@ class Job:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has failed already."""
-        return any(task.exit is not None and task.exit.failed for task in self._coordinator.view().tasks)
+        """Whether a rank has failed that the job cannot do without."""
+        view = self._coordinator.view()
+        if self.spec.bounds is None:
+            return any(task.exit is not None and task.exit.failed for task in view.tasks)
+        return view.failure is not None or any(one.exit is not None and one.exit.of_the_program for one in view.tasks)
+
+    def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
+        """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
+        if self.spec.bounds is None:
+            return False
+        for one in self._coordinator.view().tasks:
+            if one.task in tasks and one.exit is None:
+                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=_LOST)
+                self._coordinator.exited(gone)
+        _LOG.warning("%s; the other ranks go on", failure)
+        return not self.failed
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
@@ -167,12 +191,27 @@ class Job:
         exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
 
+    @property
+    def view(self) -> JobView:
+        """The job as its coordinator sees it."""
+        return self._coordinator.view()
+
+    def admit(self, task: TaskKey, send: Callable[[Command], None]) -> None:
+        """One more task takes part, whose agent gets orders by ``send``."""
+        self._coordinator.admit(task)
+        self._killer.add([task], send)
+
+    def dismiss(self, task: TaskKey) -> None:
+        """Ends a process that waits to be taken into the world when training is over."""
+        self._killer.kill(task, _DISMISSED)
+
     def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
         """What the agent of these processes is to do."""
         return AgentConfig(
             self.job_id,
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
             size=self.spec.num_proc,
+            elastic=self.spec.bounds is not None,
             **self.spec.process_options,
         )
 
@@ -193,7 +232,9 @@ class Job:
     def _silent(self, task: TaskKey, seconds: float) -> None:
         """Called on the coordinator's thread; a rank can be silent only after an agent has started it. Its agent looks
         whether the process is stopped: heartbeats also fail to come while a long call into C holds Python's lock."""
-        limit = f"--op-timeout {self.spec.op_timeout:g} and {TIMING.rank_silent:g} s more"
+        limit = f"--op-timeout {self.spec.op_timeout:g}"
+        if self.spec.bounds is None:
+            limit += f" and {TIMING.rank_silent:g} s more"
         self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s ({limit})", if_stopped=True)
 
     def outcome(
@@ -212,12 +253,17 @@ class Job:
             host_lost: whether that was a host that does not answer any more.
             side_failures: the same of agents that had auxiliary tasks only, by task.
         """
-        results = function.collect(self._plan.tasks, self._coordinator) if self.spec.call is not None else {}
         view = self._coordinator.view()
+        tasks = [one.task for one in view.tasks]  # those that replaced others, too
+        results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
         agent_failure = agent_failure or _unreported(view)
+        exits = tuple(task.exit for task in view.tasks if task.exit is not None)
+        lost = _survived(exits, view) if self.spec.bounds is not None else ()
         return JobOutcome(
-            exits=tuple(task.exit for task in view.tasks if task.exit is not None),
+            exits=tuple(record for record in exits if record not in lost and record.note != _DISMISSED),
+            survived=lost,
+            changes=view.changes if self.spec.bounds is not None else (),
             initialised=view.initialised,
             start_failure=None if failure is None else StartFailure(failure.message, failure.timed_out),
             stopped_by=received[0] if received else None,
@@ -297,3 +343,19 @@ def _unreported(view: JobView) -> AgentFailure | None:
         return None
     message = f"no agent has reported how {silent} ended: the launcher may have been stopped meanwhile"
     return AgentFailure(message, time.monotonic())
+
+
+def _silence_limit(spec: JobSpec) -> float:
+    """How long (s) a rank may give no sign of life before its agent looks whether it is stopped: longer than the others
+    wait for it, who name it then. In an elastic job shorter, so that it is given up before their operations fail."""
+    return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
+
+
+def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, ...]:
+    """The failures that an elastic job has outlasted; none if it has failed: then they may be why."""
+    last = {str(task) for task in view.members}
+    ends = [record for record in exits if record.task in last]
+    if view.failure is not None or not ends or any(record.failed for record in ends):
+        return ()
+    lost = (record for record in exits if record.failed and record.task not in last)
+    return tuple(record for record in lost if record.note != _DISMISSED)

@@ -1,0 +1,102 @@
+"""One rank of an elastic job: elastic_worker.py DIRECTORY STEPS [FAULT ...].
+
+A FAULT is PHASE:TASK:STEP[:HOW]: at this step the process of worker TASK ends, by SIGKILL or as HOW says (raise, exit,
+leave, stop, late). Each rank adds its step's sum to a total that every world agrees on, and leaves what it sees in
+DIRECTORY, where "began" is when the first step is done.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tfcollective as tfc
+from tfcollective import elastic
+from tfcollective.communicator import NativeCommunicator
+
+DIRECTORY, STEPS, FAULTS = Path(sys.argv[1]), int(sys.argv[2]), [one.split(":") for one in sys.argv[3:]]
+ME = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])
+PAUSE = float(os.environ.get("PAUSE", "0.01"))
+seen: list[dict[str, object]] = []
+
+
+def fails_here(phase: str, step: int) -> None:
+    for fault in FAULTS:
+        if (fault[0], int(fault[1]), int(fault[2])) != (phase, ME, step):
+            continue
+        with (DIRECTORY / f"fault-{ME}").open("w") as file:
+            file.write(repr(time.time()))
+        how = fault[3] if len(fault) > 3 else "kill"
+        if how == "late":
+            while not (DIRECTORY / "began").exists():
+                time.sleep(0.1)
+            return
+        if how == "raise":
+            raise ValueError("the data is rotten")
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), {"leave": signal.SIGTERM, "stop": signal.SIGSTOP}.get(how, signal.SIGKILL))
+
+
+class State(elastic.ObjectState):
+    """Ends where the arguments say while it is saved or taken over."""
+
+    def save(self) -> None:
+        fails_here("commit", self.step)
+        super().save()
+
+    def take(self, root: int) -> None:
+        fails_here("sync", self.step)
+        super().take(root)
+
+
+def end_in_connect() -> None:
+    """The second and later worlds: ends where the arguments say while the ranks connect."""
+    connect, calls = NativeCommunicator.connect, []
+
+    def counted(*arguments: object, **options: object) -> NativeCommunicator:
+        calls.append(1)
+        fails_here("connect", len(calls))
+        return connect(*arguments, **options)
+
+    NativeCommunicator.connect = counted
+
+
+end_in_connect()
+fails_here("init", 0)
+tfc.init()
+found = {name: value for name, value in os.environ.items() if "RANK" in name or "SIZE" in name or "HOROVOD" in name}
+(DIRECTORY / f"start-{ME}.json").write_text(json.dumps({**found, "local rank": tfc.local_rank()}))
+state = State(step=0, total=0, sizes=[])
+
+
+@elastic.run
+def train(state: State) -> None:
+    begun = time.time()
+    while state.step < STEPS:
+        fails_here("forward", state.step)
+        values = np.full(50_000, 1, np.int64)
+        if any(one[0] == "allreduce" and (int(one[1]), int(one[2])) == (ME, state.step) for one in FAULTS):
+            threading.Timer(0.05, fails_here, ("allreduce", state.step)).start()
+            time.sleep(0.2)  # the others are in the operation
+        summed = int(tfc.get_communicator().allreduce(values, tfc.Sum)[0])
+        assert summed == tfc.size()
+        state.step += 1
+        state.total += summed
+        state.sizes = [*state.sizes, summed]
+        state.commit()
+        if not seen or seen[-1]["begun"] != begun:
+            seen.append({"begun": begun, "first": time.time(), "step": state.step, "size": tfc.size()})
+            (DIRECTORY / "began").touch()
+        time.sleep(PAUSE)
+
+
+train(state)
+(DIRECTORY / f"end-{ME}.json").write_text(
+    json.dumps({"rank": tfc.rank(), "size": tfc.size(), "total": state.total, "sizes": state.sizes, "seen": seen})
+)

@@ -1,0 +1,123 @@
+"""The membership of an elastic job: what ends it, and what it outlasts."""
+
+import math
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tfcollective.control.rounds import Bounds, JoinRequest
+from tfcollective.control.state import Membership, Refusal, RendezvousFailure, WorldChange
+from tfcollective.failures import ExceptionRecord, ExitRecord
+from tfcollective.tasks import TaskKey, workers
+
+
+def task(index):
+    return TaskKey("worker", index)
+
+
+def request(index, world=1):
+    return JoinRequest(task(index), 3, "node", 100 + index, f"address-{index}-{world}")
+
+
+def ended(index, code=0, exception=None):
+    return ExitRecord(f"worker:{index}", index, "node", 100 + index, code, None, 1.0, exception=exception)
+
+
+def begun(size=3, smallest=1):
+    state = Membership(workers(size), 10.0, longest_gap=math.inf, bounds=Bounds(smallest, size, size, 5.0))
+    for index in range(size):
+        state.join(request(index), 0.0)
+    return state
+
+
+def order(state):
+    return [one.index for one in state.members]
+
+
+def test_who_leaves_for_good_is_not_waited_for_and_has_not_ended_the_training():
+    state = begun()
+    state.leave(task(0), 1.0, for_good=True)
+    assert state.pending == 2
+    assert state.leavers == {task(0)}
+    with pytest.raises(Refusal, match="worker:0 takes part no longer: it was asked to leave"):
+        state.join(request(0, world=2), 1.2)
+    state.exited(ended(0), 1.5)  # rank 0, with code 0
+    assert not state.training_ended
+    for index in (1, 2):
+        state.join(request(index, world=2), 2.0)
+    assert order(state) == [1, 2]
+
+
+def test_every_change_of_the_world_is_noted_with_its_duration():
+    state = begun()
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.5)
+    state.join(request(2, world=2), 1.75)
+    state.admit(task(3))
+    state.join(request(3), 4.0)
+    for index in (0, 2):
+        state.join(request(index, world=3), 4.5)
+    assert state.changes == (
+        WorldChange(2, 2, lost=(task(1),), joined=(), seconds=0.75),
+        WorldChange(3, 3, lost=(), joined=(task(3),), seconds=0.5),
+    )
+
+
+def test_a_rank_that_ends_well_has_ended_the_training():
+    state = begun()
+    state.exited(ended(0), 1.0)
+    assert state.training_ended
+
+
+def test_an_error_of_the_program_ends_the_job():
+    state = begun()
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    state.exited(ended(1, code=1, exception=error), 1.0)
+    state.join(request(0, world=2), 1.5)
+    outcome = state.outcome(request(0, world=2))
+    assert isinstance(outcome, RendezvousFailure)
+    assert "the job cannot go on without a task that failed by itself; first, rank 1 (worker:1" in outcome.message
+
+
+@pytest.mark.parametrize(("note", "of_the_program"), [("it did not come when the world changed", True), ("", False)])
+def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note, of_the_program):
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    record = replace(ended(1, code=None, exception=error), signal=signal.SIGKILL, note=note)
+    assert record.of_the_program is of_the_program
+    state = begun()
+    state.exited(record, 1.0)
+    state.join(request(0, world=2), 1.5)
+    assert (state.failure is not None) is of_the_program
+
+
+def test_what_was_taken_for_lost_does_not_come_back():
+    state = begun()
+    state.exited(replace(ended(1, code=None), note="was lost with its host"), 1.0)
+    with pytest.raises(Refusal, match="worker:1 takes part no longer: its process has ended"):
+        state.join(request(1, world=2), 2.0, lost=0)
+    for index in (0, 2):
+        state.join(request(index, world=2), 3.0)
+    assert order(state) == [0, 2]
+
+
+def test_only_a_member_of_the_world_can_say_which_of_its_ranks_is_lost():
+    state = begun(size=2)
+    state.admit(task(2))
+    state.join(request(2), 1.0, lost=0)  # of a world that it has been in
+    assert state.deadline is None
+    state.exited(ended(0, code=1), 2.0)
+    state.join(request(1, world=2), 3.0, lost=0)
+    assert order(state) == [1, 2]
+
+
+def test_what_leaves_a_job_of_fixed_size_may_join_again():
+    state = Membership(workers(3), 10.0, longest_gap=math.inf)
+    for index in range(3):
+        state.join(request(index), 0.0)
+    state.leave(task(0), 1.0, for_good=True)
+    assert state.leavers == frozenset()
+    for index in range(3):
+        state.leave(task(index), 1.5)
+        state.join(request(index, world=2), 2.0)
+    assert state.world.generation == 2

@@ -1,0 +1,340 @@
+"""The rounds: every rule by example, then invariants over all orders of events."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tfcollective.control.rounds import Absence, Bounds, Failed, Failure, JoinRequest, Rounds
+from tfcollective.tasks import TaskKey, workers
+
+TIMEOUT, SHORTAGE, CUT_OFF = 60.0, 30.0, 2.0
+
+
+def task(index):
+    return TaskKey("worker", index)
+
+
+def request(index, round_=0):
+    return JoinRequest(task(index), 0, f"node-{index % 2}", 100 + index, f"address-{index}-{round_}")
+
+
+def rounds(size=3, smallest=1, largest=4, shortage=SHORTAGE):
+    return Rounds(workers(size), Bounds(smallest, size, largest, shortage), TIMEOUT, cut_off=CUT_OFF)
+
+
+def begun(size=3, **changes):
+    made = rounds(size, **changes)
+    for index in range(size):
+        made.join(request(index), 0.0)
+    return made
+
+
+def order(made):
+    return [member.task.index for member in made.world.members]
+
+
+def test_the_first_world_waits_for_all_and_stands_in_their_order():
+    made = rounds(3)
+    for index in (2, 0):
+        made.join(request(index), 0.0)
+        assert made.world is None
+    assert made.missing == (task(1),)
+    made.join(request(1), 5.0)
+    assert order(made) == [0, 1, 2]
+    assert (made.world.generation, made.deadline, made.pending) == (1, None, 0)
+
+
+def test_survivors_go_on_without_a_lost_member_and_keep_their_order():
+    made = begun()
+    made.ended(task(0), 10.0)
+    assert made.pending == 2
+    made.join(request(2, 1), 10.1)
+    assert made.world.generation == 1
+    made.join(request(1, 1), 10.2)
+    assert (made.world.generation, order(made)) == (2, [1, 2])
+    assert [member.rank for member in made.world.members] == [0, 1]
+
+
+def test_a_new_task_is_taken_in_behind_the_survivors_once_they_come():
+    made = begun()
+    made.admit(task(3))
+    assert made.pending == 0  # nothing waits for it while it starts
+    made.join(request(3), 20.0)
+    assert (made.pending, made.deadline) == (2, None)
+    for index in (2, 1, 0):
+        made.join(request(index, 1), 21.0)
+    assert order(made) == [0, 1, 2, 3]
+
+
+def test_survivors_do_not_wait_for_a_replacement_that_still_starts():
+    made = begun()
+    made.ended(task(1), 10.0)
+    made.admit(task(3))
+    made.join(request(0, 1), 10.0)
+    made.join(request(2, 1), 10.0)
+    assert order(made) == [0, 2]
+    made.join(request(3), 15.0)
+    assert made.pending == 3
+
+
+def test_tasks_beyond_the_largest_world_wait_for_room_and_change_nothing():
+    made = begun(largest=3)
+    made.admit(task(3))
+    made.join(request(3), 1.0)
+    assert made.pending == 0
+    made.ended(task(1), 2.0)
+    assert made.pending == 2
+    for index in (0, 2):
+        made.join(request(index, 1), 3.0)
+    assert order(made) == [0, 2, 3]
+
+
+def test_a_member_that_leaves_is_not_waited_for():
+    made = begun()
+    made.leaves(task(0), 5.0)
+    assert (made.pending, made.absence(task(0))) == (2, Absence.LEAVING)
+    made.join(request(1, 1), 6.0)
+    made.join(request(2, 1), 6.0)
+    assert order(made) == [1, 2]
+
+
+def test_a_member_that_leaves_while_it_waits_is_let_go():
+    made = begun()
+    made.join(request(0, 1), 5.0)
+    made.leaves(task(0), 5.0)
+    assert not made.is_waiting(task(0))
+    made.join(request(1, 1), 6.0)
+    made.join(request(2, 1), 6.0)
+    assert order(made) == [1, 2]
+
+
+def test_a_slow_member_is_waited_for_and_a_silent_one_given_up_in_the_end():
+    made = begun()
+    made.ended(task(0), 10.0)
+    made.join(request(1, 1), 10.0)
+    assert made.deadline == 10.0 + TIMEOUT
+    assert made.expire(69.9) == ()
+    assert made.world.generation == 1
+    assert made.expire(70.0) == (task(2),)
+    assert (order(made), made.absence(task(2))) == ([1], Absence.LATE)
+
+
+def test_a_member_may_be_as_late_to_a_change_as_to_an_operation():
+    made = Rounds(workers(2), Bounds(1, 2, 2, SHORTAGE, slow=300.0), TIMEOUT)
+    made.join(request(0), 0.0)
+    assert made.deadline == TIMEOUT  # of the first world
+    made.join(request(1), 0.0)
+    made.join(request(0, 1), 10.0)
+    assert made.deadline == 310.0
+    assert made.expire(309.0) == ()
+    assert made.expire(310.0) == (task(1),)
+
+
+def test_one_that_a_peer_has_lost_is_given_up_soon_unless_it_comes():
+    made = begun()
+    made.suspect(task(1), 10.0)
+    made.suspect(task(2), 10.0)
+    made.join(request(0, 1), 10.0)
+    made.join(request(2, 1), 11.0)
+    assert made.deadline == 12.0
+    assert made.expire(11.9) == ()
+    assert made.expire(12.0) == (task(1),)
+    assert (order(made), made.absence(task(1))) == ([0, 2], Absence.CUT_OFF)
+    made.suspect(task(1), 13.0)  # by a report that was under way
+    assert made.deadline is None
+
+
+def test_what_a_member_has_seen_counts_no_longer_once_it_is_gone_itself():
+    made = begun()
+    made.suspect(task(1), 10.0)
+    made.join(request(0, 1), 10.0)
+    made.ended(task(0), 11.0)
+    assert made.deadline is None  # rank 1 may compute: it is not given up while nothing waits for it
+    made.join(request(2, 1), 20.0)
+    made.join(request(1, 1), 40.0)
+    assert order(made) == [1, 2]
+
+
+def test_too_few_wait_for_others_and_then_give_up():
+    made = begun(smallest=2)
+    made.ended(task(0), 10.0)
+    made.ended(task(1), 10.0)
+    made.join(request(2, 1), 11.0)
+    assert (made.world.generation, made.deadline) == (1, 41.0)
+    made.admit(task(3))
+    made.join(request(3), 40.0)
+    assert order(made) == [2, 3]
+
+    made.ended(task(2), 50.0)
+    made.join(request(3, 1), 50.0)
+    made.expire(79.9)
+    assert made.failed is None
+    made.expire(80.0)
+    assert made.failed == Failed(Failure.ENDED)
+
+
+def test_without_a_survivor_no_rank_has_the_state():
+    made = begun(2)
+    made.admit(task(2))
+    made.join(request(2), 1.0)
+    made.ended(task(0), 2.0)
+    assert made.failed is None
+    made.ended(task(1), 2.0)
+    assert made.failed == Failed(Failure.NO_SURVIVOR)
+
+
+@pytest.mark.parametrize("go", [Rounds.ended, Rounds.leaves])
+def test_once_all_members_are_gone_none_is_waited_for_however_many_are_needed(go):
+    made = begun(2, smallest=2)
+    made.admit(task(2))
+    go(made, task(0), 1.0)
+    assert made.failed is None
+    go(made, task(1), 1.0)
+    assert made.failed == Failed(Failure.NO_SURVIVOR)
+    assert made.deadline is None
+
+
+def test_the_first_world_is_smaller_where_the_rest_does_not_come_in_time():
+    made = rounds(3, smallest=2)
+    made.join(request(0), 0.0)
+    made.join(request(2), 1.0)
+    made.expire(59.9)
+    assert made.world is None
+    assert made.expire(60.0) == ()
+    assert order(made) == [0, 2]
+    made.join(request(1), 70.0)  # late, not lost
+    assert made.pending == 2
+
+
+def test_a_first_world_with_too_few_fails_with_their_names():
+    made = rounds(3, smallest=2)
+    made.join(request(0), 0.0)
+    made.expire(60.0)
+    assert made.failed == Failed(Failure.LATE, (task(1), task(2)))
+
+
+def test_a_task_that_is_lost_before_the_first_world_may_be_replaced():
+    made = rounds(2, smallest=2, largest=2)
+    made.join(request(0), 0.0)
+    made.ended(task(1), 1.0)
+    assert made.failed is None
+    made.admit(task(2))
+    made.join(request(2), 5.0)
+    assert order(made) == [0, 2]
+
+
+def test_in_a_job_of_fixed_size_one_end_fails_the_round():
+    made = Rounds(workers(3), Bounds.fixed(3), TIMEOUT)
+    made.join(request(0), 0.0)
+    made.ended(task(1), 1.0)
+    assert made.failed == Failed(Failure.ENDED, (task(2),))
+
+
+def test_in_a_job_of_fixed_size_members_come_again_and_none_is_given_up_early():
+    made = Rounds(workers(2), Bounds.fixed(2), TIMEOUT)
+    for round_ in range(3):
+        made.suspect(task(1), 0.0)
+        made.join(request(0, round_), 0.0)
+        made.expire(59.0)
+        made.join(request(1, round_), 59.0)
+        assert made.world.generation == round_ + 1
+    made.join(request(0, 3), 100.0)
+    made.expire(160.0)
+    assert made.failed == Failed(Failure.LATE, (task(1),))
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 1), (2, 1, 3), (1, 3, 2)])
+def test_bounds_stand_in_their_order(numbers):
+    with pytest.raises(ValueError, match="smallest <= first <= largest"):
+        Bounds(*numbers)
+
+
+class AllOrders(RuleBasedStateMachine):
+    """Tasks that start, join, come again, leave, end and are cut off in any order, and time that passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.bounds = Bounds(2, 3, 4, SHORTAGE)
+        self.rounds = Rounds(workers(3), self.bounds, TIMEOUT, cut_off=CUT_OFF)
+        self.now = 0.0
+        self.known = [task(index) for index in range(3)]
+        self.gone: set[TaskKey] = set()
+        self.dismissed: set[TaskKey] = set()
+        self.worlds = []
+
+    def _living(self):
+        return [one for one in self.known if one not in self.gone]
+
+    def _note(self):
+        world = self.rounds.world
+        if world is None or (self.worlds and self.worlds[-1] is world):
+            return
+        tasks = [member.task for member in world.members]
+        assert self.bounds.smallest <= len(tasks) <= self.bounds.largest
+        assert not set(tasks) & (self.gone | self.dismissed)
+        if self.worlds:
+            before = [member.task for member in self.worlds[-1].members]
+            assert world.generation == self.worlds[-1].generation + 1
+            survivors = [one for one in before if one in tasks]
+            assert survivors
+            assert tasks[: len(survivors)] == survivors
+            # A member of the last world that is not here has gone, or goes.
+            assert all(one in tasks or self.rounds.absence(one) is not None for one in before)
+        self.worlds.append(world)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self._living())
+    def join(self, data):
+        one = data.draw(st.sampled_from(self._living()))
+        if self.rounds.absence(one) is None:
+            self.rounds.join(request(one.index, len(self.worlds)), self.now)
+        self._note()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self._living())
+    def end(self, data):
+        one = data.draw(st.sampled_from(self._living()))
+        self.gone.add(one)
+        self.rounds.ended(one, self.now)
+        self._note()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self._living())
+    def leave(self, data):
+        one = data.draw(st.sampled_from(self._living()))
+        self.dismissed.add(one)
+        self.rounds.leaves(one, self.now)
+        self._note()
+
+    @rule(data=st.data())
+    def suspect(self, data):
+        self.rounds.suspect(data.draw(st.sampled_from(self.known)), self.now)
+
+    @rule()
+    @precondition(lambda self: len(self.known) < 9)
+    def admit(self):
+        self.known.append(task(len(self.known)))
+        self.rounds.admit(self.known[-1])
+
+    @rule(seconds=st.sampled_from([0.5, CUT_OFF, SHORTAGE, TIMEOUT]))
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.dismissed.update(self.rounds.expire(self.now))
+        self._note()
+
+    @invariant()
+    def every_wait_has_a_deadline(self):
+        assert self.rounds.failed is not None or self.rounds.deadline is None or self.rounds.deadline > self.now - 1e-9
+        stands_still = any(self.rounds.is_waiting(m.task) for m in self.worlds[-1].members) if self.worlds else False
+        if self.rounds.failed is None and (stands_still or (not self.worlds and self.rounds.waiting)):
+            assert self.rounds.deadline is not None
+
+    @invariant()
+    def those_that_wait_hear_of_it_in_the_end(self):
+        if self.rounds.failed is None and self.worlds and self.rounds.pending == 0:
+            assert not any(self.rounds.absence(member.task) for member in self.worlds[-1].members)
+
+
+TestAllOrders = AllOrders.TestCase
+TestAllOrders.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

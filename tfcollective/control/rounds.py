@@ -1,0 +1,336 @@
+"""Which tasks form the next world, and when: a pure state machine. It takes the time as an argument and does no I/O.
+
+A *round* gathers the tasks of the next world. It ends in a :class:`~tfcollective.topology.World` of the next
+generation, or in a :class:`Failed` that all who wait receive. The first world waits for all tasks. Every later one
+waits for the members of the last one that still live, and takes in what has joined besides: nothing that has yet to
+start is waited for while others could train.
+
+A job of fixed size is the one in which the smallest and the largest world are the same, and nothing replaces a task.
+See docs/adr/0038.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
+from tfcollective.topology import Member, World
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How many ranks the worlds of a job have.
+
+    Attributes:
+        smallest: fewer form no world.
+        first: how many the first one waits for, as long as the start timeout allows.
+        largest: those that join beyond it wait until there is room.
+        shortage: how long (s) those that are too few wait for others; 0: nothing replaces a task that has ended.
+        slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
+            first one.
+    """
+
+    smallest: int
+    first: int
+    largest: int
+    shortage: float = 0.0
+    slow: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.smallest <= self.first <= self.largest or min(self.shortage, self.slow) < 0:
+            raise ValueError(f"a job has bounds with 0 < smallest <= first <= largest, got {self}")
+
+    @classmethod
+    def fixed(cls, size: int) -> Bounds:
+        """Those of a job whose worlds all have this size."""
+        return cls(size, size, size)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether another task may take the place of one that has ended."""
+        return self.shortage > 0
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in."""
+
+    task: TaskKey
+    size: int
+    node: str
+    pid: int
+    address: str
+
+
+class Failure(Enum):
+    """Why there is no next world."""
+
+    ENDED = "ended"  # tasks have ended, and those that are left are too few
+    LATE = "late"  # tasks have not joined in time
+    PROGRAM = "program"  # a task has ended by an error of the program: another one in its place would, too
+    OVER = "over"  # all members have ended, and one of them well: there is nothing left to do
+    NO_SURVIVOR = "no survivor"  # of the last world no member is left that could give the others its state
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A round that has ended without a world; ``missing`` are the tasks that it waited for."""
+
+    why: Failure
+    missing: tuple[TaskKey, ...] = ()
+
+
+class Absence(Enum):
+    """Why a task is in no later world."""
+
+    ENDED = "ended"  # its process is gone
+    LEAVING = "leaving"  # it goes in order
+    LATE = "late"  # it did not come to a round, while others waited
+    CUT_OFF = "cut off"  # the same, and a peer has seen its connection end
+
+
+class Rounds:
+    """The world of a job and the gathering of the next one. Not thread-safe.
+
+    Args:
+        tasks: what the first world waits for, in the order of its ranks.
+        bounds: how many ranks a world may have.
+        timeout: how long (s) a round may take from the first task that joins on, of a change from the first member on,
+            unless the bounds say so.
+        first_generation: of the first world.
+        cut_off: how long (s) a member may still come after a peer has seen its connection end.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskKey],
+        bounds: Bounds,
+        timeout: float,
+        first_generation: int = 1,
+        cut_off: float = TIMING.cut_off,
+    ) -> None:
+        self._bounds = bounds
+        self._timeout = timeout
+        self._cut_off = cut_off
+        self._generation = first_generation - 1
+        self._numbers = {task: number for number, task in enumerate(tasks)}  # by admission
+        # What the next world waits for. Each join looks at counts alone: n joins may not look at n tasks each.
+        self._required: dict[TaskKey, None] = dict.fromkeys(tasks)
+        self._waiting: dict[TaskKey, JoinRequest] = {}  # has joined, by the order of joining
+        self._absent: dict[TaskKey, Absence] = {}
+        self._suspected: dict[TaskKey, float] = {}  # required, and a peer has seen its connection end: since when
+        self._began: float | None = None  # the round
+        self._short_since: float | None = None
+        self._world: World | None = None
+        self._members: frozenset[TaskKey] = frozenset()
+        self._staying = 0  # how many of them are not absent
+        self._joiners = 0  # how many wait that are none of them
+        self._failed: Failed | None = None
+
+    @property
+    def world(self) -> World | None:
+        """The world of the current generation; None before the first."""
+        return self._world
+
+    @property
+    def failed(self) -> Failed | None:
+        """Why there is no next world; stays once set."""
+        return self._failed
+
+    @property
+    def missing(self) -> tuple[TaskKey, ...]:
+        """The tasks that the round waits for, by the order of admission."""
+        return tuple(sorted(self._required, key=self._numbers.__getitem__))
+
+    @property
+    def waiting(self) -> int:
+        """How many have joined and wait."""
+        return len(self._waiting)
+
+    @property
+    def deadline(self) -> float | None:
+        """When :meth:`expire` has to be called, or None."""
+        if self._failed is not None:
+            return None
+        times = [seen + self._cut_off for seen in self._suspected.values()]
+        if self._began is not None:
+            times.append(self._began + self._limit)
+        if self._short_since is not None:
+            times.append(self._short_since + self._bounds.shortage)
+        return min(times, default=None)
+
+    @property
+    def _limit(self) -> float:
+        """How long a round may take. Of a change it is as long as an operation may: a member that computes, evaluates
+        or saves meanwhile is as late here as it would be there."""
+        return self._timeout if self._world is None else self._bounds.slow or self._timeout
+
+    @property
+    def pending(self) -> int:
+        """The generation for which the members are to come together though nothing has failed; 0: none.
+
+        It is the next one when a task waits for which there is room, or a member goes or is gone.
+        """
+        if self._world is None or self._failed is not None:
+            return 0
+        gone = self._staying < len(self._members)
+        room = self._staying < self._bounds.largest
+        return self._generation + 1 if gone or (room and self._joiners) else 0
+
+    def absence(self, task: TaskKey) -> Absence | None:
+        """Why this task is in no later world; None: it may be."""
+        return self._absent.get(task)
+
+    def is_waiting(self, task: TaskKey) -> bool:
+        """Whether it has joined the round."""
+        return task in self._waiting
+
+    def request_of(self, task: TaskKey) -> JoinRequest | None:
+        """With what it has joined the round."""
+        return self._waiting.get(task)
+
+    def admit(self, task: TaskKey) -> None:
+        """A task that takes part from now on, in place of another or as one more. A first world waits for it, a later
+        one does not."""
+        if task in self._numbers:
+            raise ValueError(f"{task} takes part already")
+        self._numbers[task] = len(self._numbers)
+        if self._world is None:
+            self._required[task] = None
+
+    def join(self, request: JoinRequest, now: float) -> None:
+        """A task that takes part joins the round; it must not have been given up, or be leaving."""
+        task = request.task
+        if self._absent.pop(task, None) is not None and task in self._members:
+            self._staying += 1  # another process of a task whose first one has ended
+        if task not in self._waiting and task not in self._members:
+            self._joiners += 1
+        self._waiting[task] = request
+        self._required.pop(task, None)
+        self._suspected.pop(task, None)
+        if self._began is None and (self._world is None or task in self._members):
+            self._began = now
+        self._settle(now)
+
+    def ended(self, task: TaskKey, now: float) -> None:
+        """Its process is gone."""
+        self._drop(task, Absence.ENDED)
+        self._settle(now)
+        self._break_off()
+        self._give_up_without_state()
+
+    def end(self, why: Failure) -> None:
+        """There is no next world."""
+        if self._failed is None:
+            self._fail(why)
+
+    def leaves(self, task: TaskKey, now: float) -> None:
+        """It goes in order: no world waits for it any more. Where the round waits for it already, it may go."""
+        if task not in self._absent:
+            self._drop(task, Absence.LEAVING)
+            self._settle(now)
+            self._break_off()
+            self._give_up_without_state()
+
+    def suspect(self, task: TaskKey, now: float) -> None:
+        """A peer has seen the end of its connection. Its host may be cut off, or its process be gone already."""
+        if task in self._required and self._bounds.replaces:
+            self._suspected.setdefault(task, now)
+
+    def expire(self, now: float) -> tuple[TaskKey, ...]:
+        """Ends the waits whose time is over; returns the members that are not waited for any longer, and whose
+        processes must not go on."""
+        if self._failed is not None:
+            return ()
+        cut_off = [task for task, seen in self._suspected.items() if now >= seen + self._cut_off]
+        for task in cut_off:
+            self._drop(task, Absence.CUT_OFF)
+        late: list[TaskKey] = []
+        if self._began is not None and now >= self._began + self._limit:
+            if len(self._waiting) < self._bounds.smallest and (self._world is None or not self._bounds.replaces):
+                self._fail(Failure.LATE)
+                return tuple(cut_off)
+            late = [task for task in self._required if task in self._members]
+            for task in late:
+                self._drop(task, Absence.LATE)
+            self._required.clear()  # of a first world: it may still join the next one
+            self._began = None
+        self._settle(now)
+        return (*cut_off, *late)
+
+    def _drop(self, task: TaskKey, why: Absence) -> None:
+        if task in self._members and task not in self._absent:
+            self._staying -= 1
+        self._absent[task] = why
+        self._required.pop(task, None)
+        if self._waiting.pop(task, None) is not None and task not in self._members:
+            self._joiners -= 1
+        self._suspected.pop(task, None)
+
+    def _settle(self, now: float) -> None:
+        """Ends the round if it can be decided."""
+        if self._failed is not None or (self._began is None and not self._waiting):
+            return
+        if len(self._waiting) + len(self._required) < self._bounds.smallest:
+            self._fall_short(now)
+            return
+        self._short_since = None
+        if self._required:
+            return
+        early = self._began is not None and now < self._began + self._limit
+        if self._world is None and len(self._waiting) < self._bounds.first and early:
+            return  # others may be admitted yet
+        if self._world is not None and self._members.isdisjoint(self._waiting):
+            self._fail(Failure.NO_SURVIVOR)
+            return
+        self._form()
+
+    def _break_off(self) -> None:
+        """Those that had begun the round have gone: the others, who may train, need not come to it."""
+        if len(self._waiting) == (0 if self._world is None else self._joiners):
+            self._began = None
+            self._suspected.clear()  # who saw them cut off has gone, and may have been the one that was
+            if not self._waiting:
+                self._short_since = None
+
+    def _give_up_without_state(self) -> None:
+        """Nothing is waited for once all members are gone: those that come would have no state to take."""
+        if self._world is not None and self._bounds.replaces and not self._staying and self._failed is None:
+            self._fail(Failure.NO_SURVIVOR)
+
+    def _fall_short(self, now: float) -> None:
+        if self._short_since is None:
+            self._short_since = now
+        if now >= self._short_since + self._bounds.shortage:
+            self._fail(Failure.ENDED)
+
+    def _fail(self, why: Failure) -> None:
+        self._failed = Failed(why, self.missing)
+        self._began = self._short_since = None
+        self._suspected.clear()
+
+    def _form(self) -> None:
+        self._generation += 1
+        tasks = self._next_tasks()
+        requests = [self._waiting.pop(task) for task in tasks]
+        members = (
+            Member(request.task, rank, request.node, request.pid, request.address)
+            for rank, request in enumerate(requests)
+        )
+        self._world = World(self._generation, tuple(members))
+        self._members = frozenset(tasks)
+        self._required = dict.fromkeys(tasks)
+        self._staying, self._joiners = len(tasks), len(self._waiting)
+        self._began = None
+
+    def _next_tasks(self) -> list[TaskKey]:
+        """Survivors in the order of their ranks, then those that are new: the first to join come in, by the order of
+        admission. So rank 0 is a survivor, which has the state that the others take."""
+        last: Iterable[Member] = () if self._world is None else self._world.members
+        survivors = [member.task for member in last if member.task in self._waiting]
+        joiners = [task for task in self._waiting if task not in self._members]
+        taken = joiners[: self._bounds.largest - len(survivors)]
+        return [*survivors, *sorted(taken, key=self._numbers.__getitem__)]

@@ -1,0 +1,149 @@
+"""What a program keeps over changes of the world."""
+
+from __future__ import annotations
+
+import copy
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfcollective import payload, runtime
+from tfcollective.communicator import Max
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
+    """The world is to change, though nothing has failed. Raised on all ranks at the same commit.
+
+    Attributes:
+        skip_sync: Horovod's; here ranks sync after every change, which costs little where nothing differs.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the world is to change")
+        self.skip_sync = skip_sync
+
+
+class State:
+    """The base of all states: when it is saved, given back, and given to other ranks.
+
+    Subclasses say what is saved (:meth:`save`, :meth:`restore`) and how a rank takes that of another (:meth:`take`);
+    those written for Horovod have a :meth:`sync` of their own instead.
+
+    Args:
+        bcast_object: Horovod's; not needed.
+        get_rank: Horovod's; not needed.
+    """
+
+    def __init__(self, bcast_object: object = None, get_rank: object = None) -> None:
+        del bcast_object, get_rank
+        self._commits = -1  # the number of the last one; -1: never
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._host_messages: queue.Queue[Any] = queue.Queue()  # ported code looks into it
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Functions to call, in this order, after each change of the world, before the ranks sync. Only ranks that were
+        in the last world call them: they must not use collectives."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The world has changed."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Saves the state: what is done now is not done again. All ranks call it equally often.
+
+        Raises:
+            HostsUpdatedInterrupt: the world is to change; :func:`run` catches it.
+        """
+        self._keep()
+        if _change_is_pending():
+            raise HostsUpdatedInterrupt
+
+    def check_host_updates(self) -> None:
+        """As :meth:`commit`, but saves the state only if the world is to change: then nothing is done again either."""
+        if _change_is_pending():
+            self._keep()
+            raise HostsUpdatedInterrupt
+
+    def _keep(self) -> None:
+        self.save()
+        self._commits += 1
+
+    def sync(self) -> None:
+        """All ranks take the newest commit that one of them has: a rank may have completed a step in which another one
+        has failed. Where no rank has any, or several have the newest, the lowest rank's counts."""
+        import numpy as np
+
+        commits = runtime.get_communicator().allgather(np.array([self._commits], np.int64), name="elastic/commits")
+        newest = int(np.argmax(commits))
+        self.take(newest)
+        self._commits = max(int(commits[newest]), 0)
+
+    def save(self) -> None:
+        """Keeps the values that :meth:`restore` gives back."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to what was saved last."""
+        raise NotImplementedError
+
+    def take(self, root: int) -> None:
+        """Takes what rank `root` has saved last; all ranks call it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """For subclasses: the world has changed, before the callbacks."""
+
+
+class ObjectState(State):
+    """Values by name, which become attributes: ``ObjectState(epoch=0, batch=0)`` has ``state.epoch``.
+
+    They are copied when they are saved, so a list that is changed in place is given back as it was.
+
+    Args:
+        bcast_object: Horovod's; not needed.
+        get_rank: Horovod's; not needed.
+        values: anything that cloudpickle and ``copy.deepcopy`` take.
+    """
+
+    def __init__(self, bcast_object: object = None, get_rank: object = None, **values: Any) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved: Mapping[str, Any] = {}
+        self._names = tuple(values)
+        self.__dict__.update(values)
+        ObjectState.save(self)
+
+    def save(self) -> None:
+        """See :class:`State`."""
+        self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+
+    def restore(self) -> None:
+        """See :class:`State`."""
+        self.__dict__.update(copy.deepcopy(dict(self._saved)))
+
+    def take(self, root: int) -> None:
+        """See :class:`State`."""
+        import numpy as np
+
+        world = runtime.get_communicator()
+        mine = runtime.rank() == root
+        data = np.frombuffer(payload.dumps(self._saved, "the state"), np.uint8) if mine else np.empty(0, np.uint8)
+        length = int(world.broadcast(np.array(data.size, np.int64), root, name="elastic/state/size"))
+        received = world.broadcast(data if mine else np.empty(length, np.uint8), root, name="elastic/state")
+        if not mine:
+            self._saved = payload.loads(received.tobytes())
+        self.restore()
+
+
+def _change_is_pending() -> bool:
+    """Whether a rank knows that the world is to change; the same on all ranks, which all call it."""
+    import numpy as np
+
+    if not runtime.settings().elastic:
+        return False
+    heard = np.array(runtime.pending(), np.int64)
+    newest = int(runtime.get_communicator().allreduce(heard, Max, name="elastic/pending"))
+    return newest > runtime.generation()
