@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective.communicator import Sum
-from tfcollective.errors import InvalidArgumentError
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.helpers import check_num_rank_power_of_2
@@ -34,9 +34,13 @@ def adasum(tensor: Any, name: str, members: Members) -> Any:
     The gradient is the Adasum of the gradients, as in Horovod.
 
     Raises:
-        UnsupportedError: the number of members is no power of two.
+        UnsupportedError: the number of members is no power of two, or may change while the job runs.
         InvalidArgumentError: the tensor is not of a floating-point type.
     """
+    if members.elastic:
+        raise UnsupportedError(
+            "op: Adasum needs a power of two of ranks, which an elastic job need not keep: use Average"
+        )
     check_num_rank_power_of_2(members.size)
     if not tensor.dtype.is_floating:
         raise InvalidArgumentError(f"op: Adasum: expected a floating-point tensor, got {tensor.dtype.name}")

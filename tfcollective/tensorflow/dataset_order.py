@@ -16,6 +16,7 @@ import tensorflow as tf
 _SEEDS = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
 # Ops say by this attribute whether their elements keep their order: "true", "false", or "default": as the options say.
 _ATTRIBUTE = "deterministic"
+_RESHUFFLES = "reshuffle_each_iteration"
 
 
 def left_to_chance(dataset: Any) -> str | None:
@@ -37,6 +38,31 @@ def left_to_chance(dataset: Any) -> str | None:
             if found is not None:
                 return f"{found} in the function of {name}"
     return None
+
+
+def reshuffles(dataset: Any) -> bool:
+    """Whether a shuffle gives the elements in another order each time that the dataset is begun anew."""
+    for part in _pipeline(dataset):
+        if getattr(part, "_reshuffle_each_iteration", False):
+            return True
+        for function in part._functions():
+            graph = function.function.graph.as_graph_def()
+            bodies = (graph.node, *(one.node_def for one in graph.library.function))
+            if any(node.attr[_RESHUFFLES].b for nodes in bodies for node in nodes if _RESHUFFLES in node.attr):
+                return True
+    return False
+
+
+def seeds_of(dataset: Any) -> list[int]:
+    """The seeds of the shuffles of an eager dataset, of which ``tf.random.set_seed`` is one: others, another order."""
+    names = ("_seed", "_seed2")
+    held = [getattr(part, name, None) for part in _pipeline(dataset) for name in names]
+    return [int(tf.get_static_value(seed)) for seed in held if seed is not None]
+
+
+def is_shard(dataset: Any) -> bool:
+    """Whether the dataset is made from a part of another one, by ``Dataset.shard``."""
+    return any(type(part).__name__.strip("_") == "ShardDataset" for part in _pipeline(dataset))
 
 
 def _order(part: Any) -> str | None:

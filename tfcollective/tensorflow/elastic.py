@@ -1,45 +1,184 @@
-"""Horovod's elastic names, so that a script that uses them gets an error that says what to do instead."""
+"""States that keep TensorFlow's variables over changes of the world, and data that are divided anew then; see
+:mod:`tfcollective.elastic`."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from tfcollective.errors import UnsupportedError
+import tensorflow as tf
 
-__all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
-
-_ADVICE = (
-    "elastic.{name}: a running job does not grow, shrink or replace ranks. Save checkpoints "
-    "(tf.train.CheckpointManager, tfcollective.keras.BackupAndRestore) and run the job with --max-restarts N: "
-    "when a rank fails, all are started again and go on from there."
+from tfcollective import runtime
+from tfcollective.communicator import Min
+from tfcollective.elastic import (
+    ElasticSampler,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    State,
+    run,
 )
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.tensorflow.variables import broadcast_variables
+
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",  # noqa: F822  # see __getattr__
+    "TensorFlowState",
+    "elastic_dataset",
+    "run",
+]
 
 
-def refused(name: str) -> NoReturn:
-    """Raises UnsupportedError with the advice."""
-    raise UnsupportedError(_ADVICE.format(name=name))
+class TensorFlowState(ObjectState):
+    """Variables, and values by name; see :class:`ObjectState`.
+
+    Saving keeps the variables' buffers, which TensorFlow copies when the variables change: a commit of variables that
+    do not change costs nothing.
+
+    Args:
+        variables: TensorFlow's or Keras's; the same list, in the same order, on all ranks.
+        session: Horovod's for v1 graphs, which are not supported: None.
+        values: see :class:`ObjectState`.
+
+    Raises:
+        UnsupportedError: `session` was given.
+    """
+
+    def __init__(self, variables: Iterable[Any] | None = None, session: None = None, **values: Any) -> None:
+        if session is not None:
+            raise UnsupportedError("session: elastic states are for programs that run eagerly or in a tf.function")
+        self._variables = list(variables or ())
+        self._kept: list[Any] = []
+        super().__init__(**values)
+        TensorFlowState.save(self)
+
+    def save(self) -> None:
+        """See :class:`State`."""
+        super().save()
+        self._kept = [tf.convert_to_tensor(variable) for variable in self._variables]
+
+    def restore(self) -> None:
+        """See :class:`State`."""
+        super().restore()
+        for variable, kept in zip(self._variables, self._kept, strict=True):
+            variable.assign(kept)
+
+    def on_reset(self) -> None:
+        """See :class:`State`. What the callbacks assign to variables is what the ranks sync."""
+        super().on_reset()
+        self._keep_what_callbacks_assigned()
+
+    def _keep_what_callbacks_assigned(self) -> None:
+        self._keep_values(range(len(self._variables)))
+
+    def _keep_values(self, places: Iterable[int]) -> None:
+        """Has :meth:`restore` give the variables at these places the values of now."""
+        for place in places:
+            self._kept[place] = tf.convert_to_tensor(self._variables[place])
+
+    def take(self, root: int) -> None:
+        """See :class:`State`. What was saved stays until all of the root's has come: a rank that is lost meanwhile
+        leaves nothing half taken."""
+        super().take(root)  # on the root the variables are those of its commit now
+        broadcast_variables(self._variables, root)
+        self.save()
 
 
-def run(func: Any) -> NoReturn:
-    """Not supported."""
-    del func
-    refused("run")
+class ElasticDataset:
+    """See :func:`elastic_dataset`."""
+
+    def __init__(self, build: Callable[[int, int, int], Any], state: Any, batch_size: int) -> None:
+        self._build = build
+        self._state = state
+        self._batch_size = batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left of this epoch, equally many on all ranks, which all begin together.
+
+        Raises:
+            InvalidArgumentError: `build` gave no ``tf.data.Dataset``.
+        """
+        size = runtime.size()
+        dataset = self._build(runtime.rank(), size, self._state.done)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise InvalidArgumentError(f"build: expected a tf.data.Dataset from it, got {type(dataset).__name__}")
+        for batch in _equally_many(dataset):
+            self._state.done += size * self._batch_size
+            yield batch
 
 
-class State:
-    """Not supported."""
+def elastic_dataset(build: Callable[[int, int, int], Any], state: Any, batch_size: int = 1) -> ElasticDataset:
+    """Batches of a dataset that is built anew for each world, from where the ranks are in the epoch.
 
-    def __init__(self, *_arguments: Any, **_more: Any) -> None:
-        refused(type(self).__name__)
+    As an example::
+
+        def build(rank, size, done):
+            return files.skip(done).shard(size, rank).map(read).batch(32).prefetch(2)
+
+        state = tfc.elastic.TensorFlowState(variables, epoch=0, done=0)
+        data = tfc.elastic.elastic_dataset(build, state, batch_size=32)
+
+        @tfc.elastic.run
+        def train(state):
+            while state.epoch < 10:
+                for batch in data:
+                    step(batch)
+                    state.commit()
+                state.epoch, state.done = state.epoch + 1, 0
+
+    ``state.done`` grows by ``size * batch_size`` with each batch that is handed out, so the commit after its step
+    includes it; what is only prefetched does not count. When a rank is lost, the dataset is built anew from the last
+    commit. The ranks agree on how many batches there are: the epoch ends for all when one has none left.
+
+    Args:
+        build: makes the dataset of a rank: (rank, size, done), done being the number of elements, from the beginning of
+            the epoch, that all ranks together have taken. It must begin behind them, and divide what is left. `done`
+            may be more than there is.
+        state: has a value ``done``, 0 at the beginning of an epoch.
+        batch_size: how many elements one batch takes.
+
+    Returns:
+        An iterable; each time that it is begun it builds the dataset.
+
+    Raises:
+        InvalidArgumentError: `state` has no value ``done``, or `batch_size` is below 1.
+    """
+    if not isinstance(getattr(state, "done", None), int):
+        raise InvalidArgumentError("state: expected one with a number done=0 among its values")
+    if batch_size < 1:
+        raise InvalidArgumentError(f"batch_size: expected 1 or more, got {batch_size}")
+    return ElasticDataset(build, state, batch_size)
 
 
-class ObjectState(State):
-    """Not supported."""
+def _equally_many(dataset: Any) -> Iterator[Any]:
+    """The elements, as many as the rank with the fewest has."""
+    count = _least(int(dataset.cardinality()))
+    if count >= 0:
+        yield from dataset.take(count)
+        return
+    # One of the ranks does not know its number (or has no end): they ask each other in each step.
+    iterator = iter(dataset)
+    while True:
+        element = iterator.get_next_as_optional()
+        if not _least(int(element.has_value())):
+            return
+        yield element.get_value()
 
 
-class TensorFlowState(State):
-    """Not supported."""
+def _least(value: int) -> int:
+    import numpy as np
+
+    return int(runtime.get_communicator().allreduce(np.array(value, np.int64), Min, name="elastic/data"))
 
 
-class TensorFlowKerasState(State):
-    """Not supported."""
+def __getattr__(name: str) -> Any:
+    if name != "TensorFlowKerasState":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tfcollective.keras.elastic import KerasState  # of the room above: see docs/adr/0006
+
+    return KerasState

@@ -23,6 +23,7 @@ from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.arguments import chosen_op, scaled
 from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.names import operation_name
 
 
@@ -62,7 +63,7 @@ def allreduce(
         name = operation_name(name, members.process_set_id, ignore_name_scope)
         return allreduce_slices(tensor, op, prescale_factor, postscale_factor, name, members)
     tensor = tf.convert_to_tensor(tensor)
-    if members.size == 1:
+    if members.alone:
         return scaled(tensor, prescale_factor * postscale_factor)
     wire, context = compression.compress(tensor)
     result = ops.allreduce(
@@ -96,14 +97,14 @@ def allreduce_slices(
     """Sum or average of IndexedSlices: all members' rows, each once; see :func:`merged`."""
     if op not in (Average, Sum) or prescale != 1.0 or postscale != 1.0:
         raise UnsupportedError("IndexedSlices: only Sum and Average without scale factors; use sparse_as_dense=True")
-    if members.size == 1:
+    if members.alone:
         return merged(slices)
     wire, context = compression.compress(slices.values)
     gathered = ops.allgather(wire, name=f"{name}/values", label=label, process_set_id=members.process_set_id)
     indices = ops.allgather(slices.indices, name=f"{name}/indices", label=label, process_set_id=members.process_set_id)
     values = compression.decompress(gathered, context)
     if op == Average:
-        values = values / tf.cast(members.size, values.dtype)
+        values = values / tf.cast(size_in_graph(members), values.dtype)
     return merged(tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape))
 
 
@@ -155,7 +156,7 @@ def grouped_allreduce(
 
 
 def _grouped(tensors: list[Any], op: Op, prescale: float, postscale: float, name: str, members: Members) -> list[Any]:
-    if members.size == 1:
+    if members.alone:
         return [scaled(tensor, prescale * postscale) for tensor in tensors]
     return ops.grouped_allreduce(
         tensors, op=op, prescale=prescale, postscale=postscale, name=name, process_set_id=members.process_set_id
@@ -180,7 +181,7 @@ def broadcast(
     members = runtime.members(process_set)
     root = members.place_of(root_rank, "root_rank")
     tensor = tf.convert_to_tensor(tensor)
-    if members.size == 1:
+    if members.alone:
         return tf.identity(tensor)
     name = operation_name(name, members.process_set_id, ignore_name_scope)
     return ops.broadcast(tensor, root=root, name=name, process_set_id=members.process_set_id)
@@ -190,7 +191,7 @@ def broadcast(
 def barrier(name: str | None = None, process_set: ProcessSet | None = None) -> Any:
     """Ends when all ranks have come to it. In a graph the returned operation has to be run or depended on."""
     members = runtime.members(process_set)
-    if members.size == 1:
+    if members.alone:
         return None if tf.executing_eagerly() else tf.no_op()
     return ops.barrier(name=operation_name(name, members.process_set_id), process_set_id=members.process_set_id)
 
@@ -238,6 +239,6 @@ def join() -> Any:
         DeadlineExceededError: for the operation timeout nothing was asked of this rank, and some rank has not joined.
         AbortedError: a rank ended, or asked all to stop.
     """
-    if runtime.members().size == 1:
+    if runtime.members().alone:
         return tf.constant(0, tf.int32)
     return ops.join()

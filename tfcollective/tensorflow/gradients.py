@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.adasum import Adasum, adasum
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.functions import allreduce_slices, merged
+from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.names import keep_plan, plan_names, step_names
 from tfcollective.tensorflow.plan import (
     BucketPlan,
@@ -169,7 +170,7 @@ def reduce_gradients(
     reduced = list(gradients)
     if not members.included:
         return reduced
-    if members.size == 1:  # an update must not depend on the number of ranks
+    if members.alone:  # an update must not depend on the number of ranks
         return [merged(one) if isinstance(one, tf.IndexedSlices) else one for one in reduced]
     refuse_strategy("gradients")
     dense: list[int] = []
@@ -178,7 +179,7 @@ def reduce_gradients(
         if gradient is None:
             continue
         if variable_key(variables[index]) in local:
-            reduced[index] = _local_gradient(gradient, options, members.size)
+            reduced[index] = _local_gradient(gradient, options, members)
         elif isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
             sparse.append(index)
         else:
@@ -211,9 +212,10 @@ def _adasum(
     return gradients
 
 
-def _local_gradient(gradient: Any, options: GradientOptions, size: int) -> Any:
+def _local_gradient(gradient: Any, options: GradientOptions, members: Members) -> Any:
     if not options.scale_local_gradients:
         return gradient
+    size = size_in_graph(members)
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(size, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
@@ -281,12 +283,16 @@ def _order(gradients: Sequence[Any]) -> list[int] | None:
 
 
 def _sizes(members: Members) -> BucketSizes:
-    """The limits of a plan; equal on all ranks, as what was measured of the network is."""
+    """The limits of a plan; equal on all ranks, as what was measured of the network is. In an elastic job they are what
+    its first world has found: who joins later makes the same plan."""
     asked = runtime.settings().bucket_bytes
     if asked is not None:
         return fixed_sizes(asked)
     info = runtime.communicator_of_set(members.process_set_id).info()
-    return sizes_for_network(members.size, info.link_latency, info.link_bandwidth)
+    found = sizes_for_network(members.size, info.link_latency, info.link_bandwidth)
+    if not members.elastic:
+        return found
+    return BucketSizes(*runtime.agreed_once(f"bucket sizes/{members.process_set_id}", list(astuple(found))))
 
 
 def _plan(

@@ -11,6 +11,7 @@ if nothing is wrong, and one that waited there for a comparison would hide from 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from tfcollective.errors import CollectiveMismatchError
 from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_key, variable_name
+from tfcollective.tensorflow.helpers import rank_in_graph, size_in_graph
 from tfcollective.tensorflow.variables import make_eagerly
 
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
@@ -36,6 +38,9 @@ ADVICE = (
     "and name variables that differ on purpose with register_local_var. "
     "The first that is not as on the first rank:"
 )
+
+
+_guards: weakref.WeakSet[ReplicaGuard] = weakref.WeakSet()
 
 
 class ReplicaGuard:
@@ -58,6 +63,7 @@ class ReplicaGuard:
         self._begin = _HELD if held else 0
         self._steps: Any = None
         self._first: Any = None
+        _guards.add(self)
 
     def hold(self) -> None:
         """No checks until :meth:`restart`."""
@@ -67,6 +73,11 @@ class ReplicaGuard:
         """Counts from the next step on as the first."""
         self._counter().assign(0)
 
+    def new_world(self) -> None:
+        """Ranks that are new begin to count now: all do."""
+        if self._steps is not None and int(self._steps) > _HELD // 2:
+            self.restart()
+
     def step(self, variables: Sequence[Any]) -> list[Any]:
         """Called at the start of every step, before `variables` change. The same ones at every call.
 
@@ -75,7 +86,7 @@ class ReplicaGuard:
         """
         every = runtime.settings().replica_check_steps
         members = runtime.members(self._process_set, outside=True)
-        if members.size == 1 or not members.included:
+        if members.alone or not members.included:
             return []
         if every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
             return []
@@ -206,7 +217,8 @@ def _everyone(mine: Any, changed: Any, name: str, members: Members) -> Any:
     """
     flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8)])
     own = tf.concat([mine, tf.pad(flags, [[0, 6]])[tf.newaxis]], 0)
-    places = tf.pad(own[tf.newaxis], [[members.rank, members.size - members.rank - 1], [0, 0], [0, 0]])
+    rank, size = rank_in_graph(members), size_in_graph(members)
+    places = tf.pad(own[tf.newaxis], [[rank, size - rank - 1], [0, 0], [0, 0]])
     return ops.allreduce(places, op=Sum, name=name, process_set_id=members.process_set_id)
 
 
@@ -220,7 +232,8 @@ def _present(everyone: Any) -> Any:
 def _compare(everyone: Any, named: Sequence[tuple[str, Any]], members: Members) -> Any:
     """True, or an error on all ranks."""
     index, places = compare_fingerprints(everyone)
-    ranks = tf.gather(tf.constant(members.ranks, tf.int64), places)
+    # In an elastic job no process set outlives the world whose ranks it names.
+    ranks = places if members.elastic else tf.gather(tf.constant(members.ranks, tf.int64), places)
     names = [name for name, _ in named]
     if tf.executing_eagerly():
         if int(index) >= 0:
@@ -253,3 +266,11 @@ def compare_fingerprints(everyone: Any) -> tuple[Any, Any]:
     first = tf.argmax(tf.cast(by_variable, tf.int32))
     ranks = tf.where(differs[:, first])[:, 0]
     return tf.where(tf.reduce_any(by_variable), first, tf.constant(-1, first.dtype)), ranks
+
+
+def _new_world() -> None:
+    for guard in list(_guards):
+        guard.new_world()
+
+
+runtime.on_new_world(_new_world)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Op
 from tfcollective.errors import UnsupportedError
+from tfcollective.runtime import Members
 from tfcollective.tensorflow.arguments import chosen_op
 
 
@@ -55,6 +56,18 @@ def local_rank_op(name: str | None = None) -> Any:
 def local_size_op(name: str | None = None) -> Any:
     """int32: how many ranks this node has."""
     return _value(runtime.local_size, name or "local_size")
+
+
+def size_in_graph(members: Members) -> Any:
+    """How many members there are when a graph that is made now runs: a number, or int32 in an elastic job."""
+    return size_op(members.process_set_id) if members.elastic else members.size
+
+
+def rank_in_graph(members: Members) -> Any:
+    """This process's place among the members when a graph that is made now runs: see :func:`size_in_graph`."""
+    if not members.elastic:
+        return members.rank
+    return _value(lambda: runtime.members_of_set(members.process_set_id).rank, "rank")
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:

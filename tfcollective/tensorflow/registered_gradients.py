@@ -16,6 +16,7 @@ from tfcollective.communicator import Average, Op, Sum
 from tfcollective.errors import UnsupportedError
 from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.helpers import rank_in_graph, size_in_graph
 
 
 def _linear(op: Any) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def _allgather(op: Any, grad: Any) -> Any:
     total = _average(op, grad)
     count = tf.shape(like, out_type=tf.int64)[0]
     counts = ops.allgather(tf.reshape(count, [1]), **{**where, "name": f"{where['name']}/rows"})
-    begin = tf.reduce_sum(counts[: _members(op).rank])
+    begin = tf.reduce_sum(counts[: rank_in_graph(_members(op))])
     rows = total[begin : begin + count]
     rows.set_shape(like.shape)
     return rows
@@ -69,8 +70,11 @@ def _allgather(op: Any, grad: Any) -> Any:
 
 @tf.RegisterGradient("TfcollectiveBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast(op: Any, grad: Any) -> Any:
-    average = _average(op, grad)
-    if _members(op).rank == op.get_attr("root_rank"):
+    average, members = _average(op, grad), _members(op)
+    if members.elastic:
+        is_root = tf.equal(rank_in_graph(members), op.get_attr("root_rank"))
+        return tf.where(is_root, average, tf.zeros_like(average))
+    if members.rank == op.get_attr("root_rank"):
         return average
     # Zeros that hang together with the average: a gradient of this gradient reduces on every rank, or on none.
     return tf.where(tf.zeros_like(average, tf.bool), average, tf.zeros_like(average))
@@ -79,9 +83,10 @@ def _broadcast(op: Any, grad: Any) -> Any:
 @tf.RegisterGradient("TfcollectiveReducescatter")  # type: ignore[untyped-decorator]
 def _reducescatter(op: Any, grad: Any) -> Any:
     how = _linear(op)
-    factor = how["prescale"] * how["postscale"] * (_members(op).size if how["op"] == Sum else 1)
     grad = tf.convert_to_tensor(grad)
-    gathered = ops.allgather(grad * tf.cast(factor, grad.dtype), **_where(op))
+    size = tf.cast(size_in_graph(_members(op)) if how["op"] == Sum else 1, grad.dtype)
+    factor = tf.cast(how["prescale"] * how["postscale"], grad.dtype) * size
+    gathered = ops.allgather(grad * factor, **_where(op))
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 

@@ -10,11 +10,12 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op
 from tfcollective.errors import InvalidArgumentError
-from tfcollective.runtime import ProcessSet
+from tfcollective.runtime import Members, ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.arguments import chosen_op, scaled, with_rows
 from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.names import operation_name
 
 
@@ -36,7 +37,7 @@ def allgather(
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         tensor = tf.reshape(tensor, [1])
-    if members.size == 1:
+    if members.alone:
         return tf.identity(tensor)
     return ops.allgather(
         tensor,
@@ -83,7 +84,7 @@ def reducescatter(
     op = chosen_op(None, op)
     members = runtime.members(process_set)
     tensor = with_rows(tensor, "reducescatter")
-    if members.size == 1:
+    if members.alone:
         return scaled(tensor, prescale_factor * postscale_factor)
     wire, context = compression.compress(tensor)
     result = ops.reducescatter(
@@ -95,7 +96,7 @@ def reducescatter(
         process_set_id=members.process_set_id,
     )
     rows = tensor.shape[0] if tensor.shape.rank else None
-    own_rows = None if rows is None else rows // members.size + (members.rank < rows % members.size)
+    own_rows = None if rows is None or members.elastic else rows // members.size + (members.rank < rows % members.size)
     if tensor.shape.rank:
         result.set_shape(tf.TensorShape([own_rows]).concatenate(tensor.shape[1:]))
     return compression.decompress(result, context)
@@ -145,20 +146,21 @@ def alltoall(
     members = runtime.members(process_set)
     tensor = with_rows(tensor, "alltoall")
     given = splits is not None
-    wanted = tf.cast(tf.convert_to_tensor(splits), tf.int64) if given else _equal_splits(tensor, members.size)
-    if members.size == 1 and given:
+    wanted = tf.cast(tf.convert_to_tensor(splits), tf.int64) if given else _equal_splits(tensor, members)
+    if members.alone and given:
         tf.debugging.assert_equal(wanted, [tf.shape(tensor, tf.int64)[0]], "splits: one rank sends all rows to itself")
         return tf.identity(tensor), tf.cast(wanted, tf.int32)
-    if members.size == 1:
+    if members.alone:
         return tf.identity(tensor)
     name = operation_name(name, members.process_set_id, ignore_name_scope)
     result, received = ops.alltoall(tensor, wanted, name=name, process_set_id=members.process_set_id)
     return (result, tf.cast(received, tf.int32)) if given else result
 
 
-def _equal_splits(tensor: Any, size: int) -> Any:
+def _equal_splits(tensor: Any, members: Members) -> Any:
     rows = tensor.shape[0] if tensor.shape.rank else None
-    if rows is not None and rows % size:
-        raise InvalidArgumentError(f"splits: needed, as {rows} rows cannot be divided by {size} ranks")
-    count = tf.shape(tensor, out_type=tf.int64)[0] // size
+    if rows is not None and not members.elastic and rows % members.size:
+        raise InvalidArgumentError(f"splits: needed, as {rows} rows cannot be divided by {members.size} ranks")
+    size = size_in_graph(members)
+    count = tf.shape(tensor, out_type=tf.int64)[0] // tf.cast(size, tf.int64)
     return tf.fill([size], count)

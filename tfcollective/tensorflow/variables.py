@@ -104,7 +104,7 @@ def _assign_all(
     members = runtime.members(process_set)
     root = members.place_of(root_rank, "root_rank")
     targets = [_tensorflow_variable(variable) for variable in variables]
-    if members.size == 1 or not targets:
+    if members.alone or not targets:
         return []
     prefix = operation_name(name, members.process_set_id)
     return [

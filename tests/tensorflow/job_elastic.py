@@ -1,0 +1,103 @@
+"""A rank of an elastic job that trains a model in a loop: job_elastic.py DIRECTORY STEPS KIND VICTIM AT.
+
+KIND is dense, sparse or sets. Worker VICTIM kills itself at step AT. Each rank leaves in DIRECTORY what it has seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import tfcollective.tensorflow as tfc
+from tfcollective import task
+from tfcollective.errors import InvalidArgumentError
+
+DIRECTORY, STEPS, KIND, VICTIM, AT = (
+    Path(sys.argv[1]),
+    int(sys.argv[2]),
+    sys.argv[3],
+    int(sys.argv[4]),
+    int(sys.argv[5]),
+)
+PAUSE = float(os.environ.get("PAUSE", "0.02"))
+
+tfc.init()
+me = task().index
+keras = tf.keras
+inputs = keras.layers.Input((4,), dtype="int32")
+if KIND == "sparse":
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(50, 4)(inputs))
+else:
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(16, activation="tanh")(inputs))
+model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+optimizer = keras.optimizers.Adam(0.01)
+optimizer.build(model.trainable_variables)
+traces: list[int] = []
+sizes: list[int] = []
+
+
+@tf.function
+def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    traces.append(1)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    tape = tfc.DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return loss
+
+
+pair, others = tfc.ProcessSet([0, 1]), tfc.ProcessSet([1, 2])
+if KIND == "sets" and "TFCOLLECTIVE_NEWCOMER" not in os.environ:
+    tfc.add_process_set(pair)
+    tfc.add_process_set(others)
+state = tfc.elastic.TensorFlowKerasState(model, optimizer, step=0)
+sets_seen: list[object] = []
+
+
+def try_sets() -> object:
+    """What a set whose members live sums up, and what the other one says."""
+    try:
+        tfc.allreduce(tf.ones(3), op=tfc.Sum, process_set=others, name="others")
+        ended = ""
+    except InvalidArgumentError as error:
+        ended = str(error)
+    summed = float(tfc.allreduce(tf.ones(3), op=tfc.Sum, process_set=pair, name="pair")[0]) if pair.included() else 0.0
+    return [summed, pair.ranks, ended]
+
+
+@tfc.elastic.run
+def train(state: tfc.elastic.TensorFlowKerasState) -> None:
+    if KIND == "sets" and tfc.size() == 2:
+        sets_seen.append(try_sets())
+    while state.step < STEPS:
+        if (state.step, me) == (AT, VICTIM):
+            os.kill(os.getpid(), signal.SIGKILL)
+        random = np.random.default_rng((state.step, tfc.rank()))
+        x = random.integers(0, 50, (8, 4))
+        step(tf.constant(x, tf.int32), tf.constant(x.sum(1, keepdims=True) / 100, tf.float32))
+        state.step += 1
+        sizes.append(tfc.size())
+        state.commit()
+        time.sleep(PAUSE)
+
+
+train(state)
+weights = b"".join(variable.numpy().tobytes() for variable in model.trainable_variables)
+result = {
+    "rank": tfc.rank(),
+    "traces": len(traces),
+    "sizes": sizes,
+    "iterations": int(optimizer.iterations),
+    "weights": hashlib.sha256(weights).hexdigest(),
+    "sets": sets_seen,
+}
+(DIRECTORY / f"end-{me}.json").write_text(json.dumps(result))
