@@ -11,8 +11,12 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
 * Keras 3's ``LossScaleOptimizer.check_finite``: it decides by the local gradients whether the optimizers inside are
   called at all; with distributed ones inside all ranks have to decide alike. (Keras 2 aggregates before it decides.)
 * What makes copies of models and of optimizers that wrap others: see ``tfcollective.keras.copies``.
+* ``Model.fit``: with an ``Elastic`` among the callbacks it is called again when ranks come and go: see
+  ``tfcollective.keras.elastic_fit``.
 * Keras 3's ``optimizer.variables``: the list may be called, as in Keras 2 and in scripts written for Horovod. A
   ``DistributedGradientTape`` sees to it, too.
+* Keras 3's optimizers have ``lr``, as those of Keras 2: TensorFlow's variable that holds the learning rate, as
+  ``tf.keras.backend.set_value`` takes it. Horovod's elastic examples set it when the world has changed.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from tfcollective import runtime
 from tfcollective.communicator import Min
 from tfcollective.errors import ConfigError
 from tfcollective.keras import copies
+from tfcollective.keras.elastic_fit import elastic_callback, fit_elastically
 from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
@@ -52,11 +57,30 @@ def install(keras: Any) -> None:
         _installed = True
     _wrap(keras.Model, "compile", "jit_compile", _compile)
     _wrap(keras.Model, "make_train_function", "force", _make_train_function)
+    copies.replace_method(keras.Model, "fit", _fit, "initial_epoch")
     copies.install(keras)
     let_variables_be_called()
+    _add_lr(keras.optimizers.Optimizer)
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
         _wrap(scaler, "check_finite", "grads", _check_finite)
+
+
+def _add_lr(kind: Any) -> None:
+    """Does nothing with Keras 2, which has it."""
+    if hasattr(kind, "lr") or not hasattr(kind, "apply"):
+        return
+    doc = "Another name for ``learning_rate``, added by tfcollective."
+    kind.lr = property(_learning_rate_of, _set_learning_rate, doc=doc)
+
+
+def _learning_rate_of(optimizer: Any) -> Any:
+    rate = optimizer.learning_rate
+    return getattr(rate, "value", rate)  # of a schedule it is a tensor
+
+
+def _set_learning_rate(optimizer: Any, rate: Any) -> None:
+    optimizer.learning_rate = rate
 
 
 def check_backend(keras: Any) -> None:
@@ -78,7 +102,7 @@ def _wrap(kind: type, method: str, argument: str, wrapper: Callable[..., Any]) -
 
 
 def _communicates() -> bool:
-    return not runtime.is_initialized() or runtime.size() > 1
+    return not runtime.is_initialized() or runtime.size() > 1 or runtime.settings().elastic
 
 
 def _is_distributed(optimizer: Any) -> bool:
@@ -103,7 +127,7 @@ def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
 
 
 def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    if getattr(model, "jit_compile", False) and runtime.is_initialized() and runtime.size() > 1:
+    if getattr(model, "jit_compile", False) and runtime.is_initialized() and _communicates():
         distributed, asked = bool(distributed_states(model)), getattr(model, _ASKED, False)
         if distributed and asked:
             raise ConfigError(_NO_JIT)
@@ -111,6 +135,16 @@ def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, *
             model.jit_compile = False
             _LOG.info("jit_compile is False, as this training step may communicate")
     return original(model, *args, **kwargs)
+
+
+def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    options = elastic_callback(bound.arguments.get("callbacks"))
+    if options is None:
+        return original(model, *args, **kwargs)
+    bound.apply_defaults()
+    _, *names = bound.arguments
+    return fit_elastically(original, model, {name: bound.arguments[name] for name in names}, options)
 
 
 def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.keras.backup import BackupAndRestore
+from tfcollective.keras.elastic_fit import Elastic
 from tfcollective.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 from tfcollective.keras.synchronisation import BroadcastGlobalVariablesCallback, MetricAverageCallback
 
@@ -16,6 +17,7 @@ __all__ = [
     "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "Elastic",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",

@@ -51,7 +51,7 @@ class Keras3Mixin(DistributedMixin):
         base: Any = super()
         process_set = self._tfcollective.options.process_set
         members = runtime.members(process_set, outside=True)
-        if members.size > 1 and members.included:
+        if not members.alone and members.included:
             grads = [
                 allreduce(g, op=Max, process_set=process_set) if g is not None and _is_overwritten(v) else g
                 for g, v in zip(grads, vars, strict=True)

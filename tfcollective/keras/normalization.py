@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.errors import UnsupportedError
 from tfcollective.tensorflow.border import opaque
+from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.rows import allgather
 
 _KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
@@ -64,7 +65,7 @@ def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any]:
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * values, axes), count)
     centred = values - _expanded(mean, axes)
     variance = tf.math.divide_no_nan(tf.reduce_sum(weights * centred * centred, axes), count)
-    if runtime.size() > 1:
+    if not runtime.members().alone:
         counts, means, variances = tf.unstack(_of_all_ranks(tf.stack([count, mean, variance])), axis=1)
         total = tf.reduce_sum(counts, 0)
         mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
@@ -86,12 +87,13 @@ def _expanded(moment: Any, axes: list[int]) -> Any:
 
 def _of_all_ranks(statistics: Any) -> Any:
     """[size, ...]: every rank's, with the gradient of the sum of all ranks' losses (``allgather`` has a mean)."""
+    members = runtime.members()
     gathered = allgather(statistics[tf.newaxis])
-    gathered = tf.ensure_shape(gathered, [runtime.size(), *statistics.shape])
-    return _with_gradient_times(gathered, runtime.size())
+    gathered = tf.ensure_shape(gathered, [None if members.elastic else members.size, *statistics.shape])
+    return _with_gradient_times(gathered, size_in_graph(members))
 
 
-def _with_gradient_times(tensor: Any, factor: int) -> Any:
+def _with_gradient_times(tensor: Any, factor: Any) -> Any:
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def same(value: Any) -> Any:
         return tf.identity(value), lambda gradient: gradient * tf.cast(factor, gradient.dtype)

@@ -1,0 +1,120 @@
+"""One rank of an elastic fit: job_elastic_fit.py DIRECTORY KIND EPOCHS [FAULT ...].
+
+KIND of data: arrays, dataset or function. A FAULT is PHASE:TASK:EPOCH:BATCH: there the process of worker TASK is
+killed; PHASE is begin or end (of a batch), validation or epoch (its end; BATCH is 0). Each rank leaves in DIRECTORY the
+rows that it has trained on, as JSON lines, and at the end what it sees.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfcollective.keras as tfc
+
+DIRECTORY, KIND, EPOCHS = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+FAULTS = [one.split(":") for one in sys.argv[4:]]
+ROWS, BATCH = 230, 10
+ME = int(os.environ.get("TFCOLLECTIVE_TASK", "worker:0").rpartition(":")[2])
+PAUSE = float(os.environ.get("PAUSE", "0"))
+traces: list[int] = []
+calls: list[tuple[Any, ...]] = []
+rows: list[int] = []
+log = (DIRECTORY / f"rows-{ME}.jsonl").open("a", buffering=1)
+
+
+def fails_here(phase: str, epoch: int, batch: int) -> None:
+    if [phase, str(ME), str(epoch), str(batch)] in FAULTS:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Noting(tf.keras.Sequential):
+    """Notes when its step is traced, and the rows that it gets."""
+
+    def train_step(self, data: Any) -> Any:
+        traces.append(1)
+        x, y = data
+        noted = tf.numpy_function(
+            lambda some: np.int64(rows.extend(some[:, 1].astype(int).tolist()) or 0), [x], tf.int64
+        )
+        with tf.control_dependencies([noted]):
+            return super().train_step((tf.identity(x), y))
+
+
+class Faults(tf.keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        calls.append(("train",))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        calls.append(("train end",))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+        calls.append(("epoch", epoch))
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        fails_here("begin", self.epoch, batch)
+        rows.clear()
+        time.sleep(PAUSE)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        log.write(json.dumps([self.epoch, batch, tfc.size(), rows]) + "\n")
+        calls.append(("batch", self.epoch, batch, len(traces)))
+        fails_here("end", self.epoch, batch)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        fails_here("validation", self.epoch, 0)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        fails_here("epoch", epoch, 0)
+        calls.append(("epoch end", epoch))
+
+
+def data_of(kind: str, x: Any, y: Any) -> dict[str, Any]:
+    if kind == "arrays":
+        return {"x": x, "y": y, "batch_size": BATCH}
+    whole = tf.data.Dataset.from_tensor_slices((x, y))
+    if kind == "dataset":
+        return {"x": whole.batch(BATCH, drop_remainder=True)}
+    return {"x": lambda epoch: whole.shuffle(ROWS, seed=epoch, reshuffle_each_iteration=False).batch(BATCH)}
+
+
+tfc.init()
+generator = np.random.default_rng(0)
+x = np.stack([generator.normal(size=ROWS), np.arange(ROWS), generator.normal(size=ROWS)], 1).astype(np.float32)
+y = 2.0 * x[:, :1] - x[:, 2:]
+scale = np.array([1.0, 0.0, 1.0], np.float32)  # the number of the row is no feature
+model = Noting([tf.keras.layers.Input((3,)), tf.keras.layers.Rescaling(scale.tolist()), tf.keras.layers.Dense(1)])
+model.compile(tfc.DistributedOptimizer(tf.keras.optimizers.SGD(0.05, momentum=0.5)), loss="mse", metrics=["mae"])
+history = model.fit(
+    **data_of(KIND, x, y),
+    epochs=EPOCHS,
+    verbose=0,
+    validation_data=(x[:40], y[:40]),
+    callbacks=[Faults(), tfc.MetricAverageCallback(), tfc.Elastic()],
+)
+(DIRECTORY / f"end-{ME}.json").write_text(
+    json.dumps(
+        {
+            "rank": tfc.rank(),
+            "size": tfc.size(),
+            "history": history.history,
+            "epochs": history.epoch,
+            "weights": [weight.tobytes().hex() for weight in model.get_weights()],
+            "iterations": int(model.optimizer.iterations),
+            "calls": calls,
+        }
+    )
+)

@@ -1,0 +1,102 @@
+"""``fit`` with Elastic, on real processes of which some are killed: see the job."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from jobs import run_job
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.kill]
+every_fault = pytest.mark.elastic
+ROWS, BATCH = 230, 10
+
+
+class Done:
+    """What a job has left: `ends` by task, and `sizes` and `rows` of the batches by (epoch, batch)."""
+
+    def __init__(self, directory: Path, stderr: str) -> None:
+        self.stderr = stderr
+        self.ends = {int(one.stem.partition("-")[2]): json.loads(one.read_text()) for one in directory.glob("end-*")}
+        self.sizes: dict[tuple[int, int], int] = {}
+        self.rows: dict[int, Counter[int]] = {}
+        for file in directory.glob("rows-*"):
+            for epoch, batch, size, rows in map(json.loads, file.read_text().splitlines()):
+                self.sizes[epoch, batch] = size
+                self.rows.setdefault(epoch, Counter()).update(rows)
+
+    def check(self, epochs: int) -> None:
+        """All that ended have done all epochs, with equal weights and the same history, and traced nothing anew."""
+        assert self.ends
+        for name in ("weights", "iterations", "history", "epochs"):
+            assert len({json.dumps(end[name]) for end in self.ends.values()}) == 1, name
+        for end in self.ends.values():
+            assert end["epochs"] == list(range(epochs))
+            assert {len(values) for values in end["history"].values()} == {epochs}
+            assert end["history"].keys() == {"loss", "mae", "val_loss", "val_mae"}
+            assert end["history"]["val_loss"][-1] < end["history"]["val_loss"][0]
+            assert len({call[3] for call in end["calls"] if call[0] == "batch"}) == 1
+            assert [call[0] for call in end["calls"]].count("train") == 1
+            begun = [call[1] for call in end["calls"] if call[0] == "epoch"]
+            assert begun == list(range(begun[0], epochs))
+
+
+def run(directory: Path, kind: str, epochs: int, *faults: str, **env: str) -> Done:
+    job = Path(__file__).with_name("job_elastic_fit.py")
+    done = run_job(job, 3, str(directory), kind, str(epochs), *faults, options=("--min-np", "1"), **env)
+    return Done(directory, done.stderr)
+
+
+def test_the_others_go_on_in_the_batch_in_which_a_rank_is_killed(tmp_path: Path) -> None:
+    done = run(tmp_path, "arrays", 3, "begin:1:1:3")
+    done.check(3)
+    assert {0, 2} <= set(done.ends)
+    assert "worker:1" in done.stderr
+    assert [done.sizes[1, batch] for batch in range(4)] == [3, 3, 3, 2]
+    for epoch, rows in done.rows.items():
+        assert set(rows.values()) == {1}, epoch  # nothing twice
+        assert len(rows) > ROWS - 3, epoch
+
+
+@every_fault
+def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path) -> None:
+    """Long epochs, so that it comes while they last."""
+    done = run(tmp_path, "dataset", 12, "begin:0:0:3", PAUSE="0.3")
+    done.check(12)
+    assert set(done.ends) == {1, 2, 3}
+    assert [done.ends[task]["rank"] for task in (1, 2, 3)] == [0, 1, 2]
+    assert done.ends[3]["calls"][1][1] > 0  # its first epoch
+    for epoch, rows in done.rows.items():
+        # Nothing twice, but one batch if the world has grown when fewer batches than ranks were left.
+        assert sum(rows.values()) - len(rows) in (0, BATCH), epoch
+        assert len(rows) > ROWS - 3 * BATCH, epoch
+    assert done.ends[1]["iterations"] == len(done.sizes)
+
+
+@every_fault
+@pytest.mark.parametrize("phase", ["validation", "epoch"])
+def test_a_rank_that_is_lost_at_the_end_of_an_epoch_costs_its_last_step(tmp_path: Path, phase: str) -> None:
+    done = run(tmp_path, "function", 3, f"{phase}:2:1:0")
+    done.check(3)
+    calls = [call[:3] for call in done.ends[0]["calls"]]
+    before = ROWS // BATCH // 3  # steps of three ranks
+    assert calls.count(["epoch end", 1]) <= 2
+    assert calls.count(["batch", 1, before - 1]) == 2
+    assert calls.count(["batch", 1, before - 2]) == 1
+    assert set(done.rows[1].values()) <= {1, 2}
+    assert len(done.rows[1]) > ROWS - 3 * BATCH
+
+
+@every_fault
+def test_a_rank_that_is_killed_after_its_step_takes_nothing_back(tmp_path: Path) -> None:
+    done = run(tmp_path, "arrays", 2, "end:2:0:4")
+    done.check(2)
+    calls = [call[:3] for call in done.ends[0]["calls"]]
+    assert calls.count(["batch", 0, 3]) == 1
+    assert calls.count(["batch", 0, 5]) == 1
+    assert len(done.rows[0]) > ROWS - 3

@@ -1,0 +1,275 @@
+"""``fit`` with Elastic: what it takes for data and how it divides them, and what it does in a world of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fake_world import fake_world
+
+import tfcollective.keras as tfk
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.keras.elastic_data import source_of
+from tfcollective.tensorflow.dataset_order import is_shard, reshuffles, seeds_of
+
+pytestmark = pytest.mark.tensorflow
+X = np.arange(46, dtype=np.float32).reshape(23, 2)
+Y = X.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    tf.random.set_seed(None)
+    tfk.init()
+    yield
+    tfk.shutdown()
+
+
+def source(x: Any = X, y: Any = Y, seed: int = 0, **given: Any) -> Any:
+    names = ("sample_weight", "batch_size", "steps_per_epoch", "validation_split", "validation_data")
+    return source_of({"x": x, "y": y, "shuffle": True, **dict.fromkeys(names), **given}, seed)
+
+
+def rows(part: Any) -> list[list[int]]:
+    """The numbers of the rows, batch by batch."""
+    return [(element[0].numpy()[:, 0] / 2).astype(int).tolist() for element in part.dataset]
+
+
+def parts(of: Any, size: int, done: int = 0, epoch: int = 0) -> list[Any]:
+    return [of.part(epoch, done, rank, size) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_take_equally_many_rows_each_once(size: int) -> None:
+    taken = parts(source(batch_size=4), size)
+    assert {len(rows(part)) for part in taken} == {part.steps for part in taken}
+    shapes = [[len(batch) for batch in rows(part)] for part in taken]
+    assert all(shape == shapes[0] for shape in shapes)
+    everything = [row for part in taken for batch in rows(part) for row in batch]
+    assert len(set(everything)) == len(everything) > 23 - size
+
+
+def test_rows_are_shuffled_by_seed_and_epoch_on_all_ranks_alike() -> None:
+    first = rows(source(batch_size=4).part(0, 0, 0, 1))
+    assert first == rows(source(batch_size=4).part(0, 0, 0, 1))
+    assert first != rows(source(batch_size=4).part(1, 0, 0, 1))
+    assert first != rows(source(batch_size=4, seed=1).part(0, 0, 0, 1))
+    assert rows(source(batch_size=23, shuffle=False).part(1, 0, 0, 1)) == [list(range(23))]
+
+
+def test_what_is_done_is_not_taken_again() -> None:
+    of = source(batch_size=4)
+    before = [rows(part)[0] for part in parts(of, 3)]
+    position = of.part(0, 0, 0, 3).division.after(1)
+    after = [batch for part in parts(of, 2, position) for batch in rows(part)]
+    everything = [row for batch in before + after for row in batch]
+    assert len(set(everything)) == len(everything) >= 22
+
+
+def test_batches_of_all_worlds_have_one_type() -> None:
+    of = source(batch_size=4)
+    assert len({of.part(0, done, 0, size).dataset.element_spec for size, done in ((1, 0), (3, 0), (2, 12))}) == 1
+
+
+def test_nested_arrays_and_weights_come_as_keras_takes_them() -> None:
+    of = source({"a": X, "b": [X, X.astype(np.float64)]}, Y, sample_weight=np.ones(23), batch_size=23, shuffle=False)
+    ((x, y, weight),) = list(of.part(0, 0, 0, 1).dataset)
+    assert x["b"][1].dtype == tf.float32
+    assert np.array_equal(x["a"], X)
+    assert np.array_equal(y, Y)
+    assert weight.shape == (23,)
+    ((alone,),) = list(source(X, None, batch_size=23).part(0, 0, 0, 1).dataset)
+    assert alone.shape == (23, 2)
+
+
+def test_batches_of_a_dataset_are_divided() -> None:
+    whole = tf.data.Dataset.from_tensor_slices((X, Y)).batch(3)
+    of = source(whole, None)
+    assert [rows(part) for part in parts(of, 3)] == [
+        [[0, 1, 2], [9, 10, 11]],
+        [[3, 4, 5], [12, 13, 14]],
+        [[6, 7, 8], [15, 16, 17]],
+    ]
+    assert [rows(part) for part in parts(of, 2, 6)] == [[[18, 19, 20]], [[21, 22]]]
+
+
+def test_a_world_that_has_grown_beyond_what_is_left_makes_one_more_step() -> None:
+    whole = tf.data.Dataset.from_tensor_slices((X, Y)).batch(3)
+    taken = parts(source(whole, None), 3, 6)
+    assert [(part.steps, rows(part)) for part in taken] == [(1, [[18, 19, 20]]), (1, [[21, 22]]), (1, [[0, 1, 2]])]
+    few = parts(source(batch_size=4, shuffle=False), 3, 21)
+    assert [rows(part) for part in few] == [[[21]], [[22]], [[0]]]
+
+
+def test_a_function_gives_each_epoch_its_order() -> None:
+    whole = tf.data.Dataset.from_tensor_slices((X, Y))
+    of = source(lambda epoch: whole.shuffle(23, seed=epoch, reshuffle_each_iteration=False).batch(3), None)
+    assert rows(of.part(0, 0, 0, 2)) == rows(of.part(0, 0, 0, 2)) != rows(of.part(1, 0, 0, 2))
+
+
+DATA = tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"steps_per_epoch": 3}, UnsupportedError, "steps_per_epoch: with Elastic"),
+        ({"x": iter([X]), "y": None}, UnsupportedError, "x: Elastic divides arrays.*not list_iterator"),
+        ({"x": None, "y": None}, UnsupportedError, "not NoneType"),
+        ({"validation_split": 0.5}, UnsupportedError, "validation_split: with Elastic"),
+        ({"y": Y[:7]}, InvalidArgumentError, r"the same number of rows, got \[7, 23\]"),
+        ({"x": X[:0], "y": Y[:0]}, InvalidArgumentError, "it has no rows"),
+        ({"x": [1.0, 2.0]}, UnsupportedError, "got float"),
+        ({"x": tf.ragged.constant([[1], [1, 2]])}, UnsupportedError, "got RaggedTensor"),
+        ({"x": DATA}, InvalidArgumentError, "y: x is a tf.data.Dataset"),
+        ({"x": DATA, "y": None, "batch_size": 4}, InvalidArgumentError, "batch_size: x is a tf.data.Dataset"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        source(**given)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (DATA.repeat(), UnsupportedError, "leave out repeat"),
+        (DATA.filter(lambda x, y: x[0] > 3), UnsupportedError, "assert_cardinality"),
+        (DATA.shuffle(5), InvalidArgumentError, "without a seed"),
+        (DATA.shuffle(5, seed=3).batch(3), InvalidArgumentError, "with reshuffle_each_iteration"),
+        (DATA.shard(2, 0).batch(3), InvalidArgumentError, "one rank's part already"),
+        (DATA.take(2), InvalidArgumentError, "its 2 elements are not enough for 3 ranks"),
+        (lambda epoch: [X], InvalidArgumentError, "its function has to give a tf.data.Dataset, it gave list"),
+    ],
+)
+def test_a_dataset_whose_elements_may_differ_is_refused(x: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        source(x, None).part(0, 0, 0, 3)
+
+
+def test_the_order_of_a_dataset_is_known_from_its_pipeline() -> None:
+    assert reshuffles(DATA.shuffle(5, seed=3).map(lambda x, y: x).batch(2))
+    assert reshuffles(tf.data.Dataset.range(3).flat_map(lambda _: DATA.shuffle(5, seed=3)))
+    assert not reshuffles(DATA.shuffle(5, seed=3, reshuffle_each_iteration=False))
+    assert is_shard(DATA.shard(2, 1).batch(2))
+    assert not is_shard(DATA.batch(2))
+    assert seeds_of(DATA.shuffle(5, seed=3)) == seeds_of(DATA.shuffle(5, seed=3)) != seeds_of(DATA.shuffle(5, seed=4))
+
+
+def test_fingerprints_tell_data_apart() -> None:
+    whole = DATA.batch(3)
+    shuffled = [DATA.shuffle(5, seed=seed, reshuffle_each_iteration=False) for seed in (3, 4)]
+    many = [source(), source(X[:20], Y[:20]), source(X + 1), source(X.astype(np.int32))]
+    many += [source(x, None) for x in (whole, whole.take(3), *shuffled)]
+    prints = [one.fingerprint() for one in many]
+    assert len(set(prints)) == len(prints)
+    assert source().fingerprint() == prints[0]
+
+
+def model(**options: Any) -> Any:
+    made = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1, kernel_initializer="ones")])
+    made.compile(tf.keras.optimizers.SGD(1e-4, momentum=0.9, **options), loss="mse", metrics=["mae"])
+    return made
+
+
+@pytest.mark.parametrize("options", [{}, {"use_ema": True, "ema_momentum": 0.5}])
+def test_alone_it_trains_as_without_it(options: dict[str, Any]) -> None:
+    given = {"batch_size": 4, "epochs": 3, "shuffle": False, "verbose": 0, "validation_data": (X[:4], Y[:4])}
+    plain, elastic = model(**options), model(**options)
+    expected = plain.fit(X, Y, **given)
+    found = elastic.fit(X, Y, callbacks=[tfk.Elastic(commit_every=2)], **given)
+    assert found.history == expected.history
+    assert found.epoch == expected.epoch == [0, 1, 2]
+    for one, other in zip(plain.get_weights(), elastic.get_weights(), strict=True):
+        assert np.array_equal(one, other)
+    assert elastic.history is found
+
+
+class Calls(tf.keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.seen.append(("begin", self.params["epochs"], self.params["steps"]))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append((batch, sorted(logs or {})))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.seen.append("end")
+
+
+def test_callbacks_see_one_training() -> None:
+    plain, elastic = Calls(), Calls()
+    given = {"batch_size": 12, "epochs": 4, "initial_epoch": 1, "verbose": 0}
+    model().fit(X, Y, callbacks=[plain], **given)
+    model().fit(X, Y, callbacks=[tfk.Elastic(), elastic], **given)
+    assert elastic.seen == plain.seen
+
+
+def test_a_callback_ends_training() -> None:
+    class Stop(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = epoch == 1
+
+    assert model().fit(X, Y, epochs=9, verbose=0, callbacks=[Stop(), tfk.Elastic()]).epoch == [0, 1]
+
+
+def test_a_model_is_built_from_the_data() -> None:
+    made = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    made.compile("sgd", loss="mse")
+    made.fit(DATA.batch(5), epochs=1, verbose=0, callbacks=[tfk.Elastic()])
+    assert made.built
+
+
+def test_callbacks_that_do_not_go_with_it(tmp_path: Any) -> None:
+    both = [tfk.Elastic(), tfk.BackupAndRestore(tmp_path)]
+    with pytest.raises(UnsupportedError, match="BackupAndRestore counts the batches of a fixed number of ranks"):
+        model().fit(X, Y, verbose=0, callbacks=both)
+    with pytest.raises(UnsupportedError, match="pass a list of callbacks"):
+        model().fit(X, Y, verbose=0, callbacks=tf.keras.callbacks.CallbackList([tfk.Elastic()]))
+
+
+def test_an_optimizer_of_the_model_s_own_has_to_be_built() -> None:
+    made = model()
+    made.second = tf.keras.optimizers.Adam()
+    with pytest.raises(InvalidArgumentError, match="second: this optimizer is not built yet"):
+        made.fit(X, Y, verbose=0, callbacks=[tfk.Elastic()])
+    made.second.build(made.trainable_variables)
+    made.fit(X, Y, verbose=0, callbacks=[tfk.Elastic()])
+
+
+def test_another_fit_than_keras_s_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"this fit is not that of tf\.keras\.Model"):
+        tfk.Elastic().on_train_begin()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"commit_every": 0}, "commit_every: expected a number of batches above 0, got 0"),
+        ({"commit_every": True}, "got True"),
+        ({"seed": -1}, "seed: expected 0 or more, got -1"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        tfk.Elastic(**arguments)
+
+
+def test_a_second_fit_of_an_elastic_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfcollective.keras.elastic_fit._begun", False)
+    given = {"verbose": 0, "callbacks": [tfk.Elastic()]}
+    with fake_world(1, elastic=True):
+        model().fit(X, Y, **given)
+        with pytest.raises(UnsupportedError, match="this program has called fit with it before"):
+            model().fit(X, Y, **given)
