@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 _SAME = ("same", "")
+_KERAS_STATE = (
+    "different",
+    "also of several models and optimizers; of what reset callbacks assign to variables, learning rates count",
+)
+_INTERRUPT = ("different", "`skip_sync` has no effect: ranks sync after every change")
 
 
 def _same(names: str) -> dict[str, tuple[str, str]]:
@@ -77,10 +82,22 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "PartialDistributedGradientTape": ("same", "layers may be built later"),
         "SyncBatchNormalization": ("different", "Keras 3 and Keras 2; batches of different size count by their rows"),
-        "elastic": (
-            "not yet",
-            "`elastic.run` and the states say what to do: save checkpoints, and let `--max-restarts N` start it again",
+        "elastic": ("same", "see [how an elastic job goes on](howto/elastic.md)"),
+    },
+    "elastic": {
+        "run": (
+            "different",
+            "ranks take the newest commit that one of them has, not rank 0's; an error of the program ends the job",
         ),
+        "State": (
+            "different",
+            "in Horovod at `horovod.common.elastic`; a subclass has a `take`, or a `sync` of its own as in Horovod",
+        ),
+        "ObjectState": ("different", "copies values when they are saved, also those that are changed in place"),
+        "TensorFlowState": ("different", "`session` is refused; with TensorFlow 2 variables are synced, too"),
+        "TensorFlowKerasState": _KERAS_STATE,
+        "HorovodInternalError": ("same", "in Horovod at `horovod.common.exceptions`"),
+        "HostsUpdatedInterrupt": _INTERRUPT,
     },
     "keras": {
         **dict.fromkeys(
@@ -98,7 +115,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "PartialDistributedOptimizer": ("same", "layers may be built later"),
         "load_model": ("different", "wraps the optimizer that the model has; more arguments go to Keras"),
         "callbacks": _SAME,
-        "elastic": ("not yet", "its names say what to do: save checkpoints, and let `--max-restarts N` start it again"),
+        "elastic": ("same", "see [how an elastic job goes on](howto/elastic.md)"),
     },
     "callbacks": {
         "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch if the model is built"),
@@ -109,5 +126,13 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "LearningRateWarmupCallback": ("different", "momentum correction scales the velocity once"),
         "BestModelCheckpoint": ("different", "rank 0 writes; `filepath` may be given when it is made"),
+    },
+    "keras_elastic": {
+        "run": ("different", "as in `tfcollective.tensorflow.elastic`"),
+        "State": ("different", "as in `tfcollective.tensorflow.elastic`"),
+        "KerasState": _KERAS_STATE,
+        **_same("CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback"),
+        "HorovodInternalError": ("same", "in Horovod at `horovod.common.exceptions`"),
+        "HostsUpdatedInterrupt": _INTERRUPT,
     },
 }

@@ -18,11 +18,16 @@ _MODULES = {
     "horovod.tensorflow.mpi_ops": ("tensorflow", "tfcollective.tensorflow"),
     "horovod.tensorflow.keras": ("keras", "tfcollective.tensorflow.keras"),
     "horovod.tensorflow.keras.callbacks": ("callbacks", "tfcollective.tensorflow.keras.callbacks"),
+    "horovod.tensorflow.elastic": ("elastic", "tfcollective.tensorflow.elastic"),
+    "horovod.tensorflow.keras.elastic": ("keras_elastic", "tfcollective.tensorflow.keras.elastic"),
+    "horovod.common.elastic": ("elastic", "tfcollective.elastic"),
+    "horovod.common.exceptions": ("elastic", "tfcollective.elastic"),
+    "horovod.keras.elastic": ("keras_elastic", "tfcollective.keras.elastic"),
     "horovod.keras": ("keras", "tfcollective.keras"),
     "horovod.keras.callbacks": ("callbacks", "tfcollective.keras.callbacks"),
 }
 _OTHERS = {
-    "horovod.run": ("different", "tfcollective.run takes its keyword names, without the elastic ones and mpi_args"),
+    "horovod.run": ("different", "tfcollective.run takes its keyword names, of the elastic ones min_num_proc"),
     "horovod.__version__": ("same", ""),
 }
 _VARIABLE = re.compile(r"HOROVOD_[A-Z_]*[A-Z]")

@@ -12,7 +12,10 @@ from tfcollective.errors import ConfigError
 from tfcollective.settings import VARIABLES
 
 _OURS = {row.alias.name: f"understood, as {row.name}" for row in VARIABLES if row.alias is not None}
-_SET_BY_COMPAT = {f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") for kind in ("RANK", "SIZE")}
+_SET_BY_COMPAT = {
+    *(f"HOROVOD_{word}{kind}" for word in ("", "LOCAL_", "CROSS_") for kind in ("RANK", "SIZE")),
+    *("HOROVOD_HOSTNAME", "HOROVOD_ELASTIC"),
+}
 
 
 @click.command(

@@ -37,7 +37,15 @@ _IGNORED_VALUES = (
     *("--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample"),
     *("--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise", "--stall-check-shutdown-time-seconds"),
 )
-_ELASTIC = "a job has as many ranks as it was started with: leave it out, and let --max-restarts N start them again"
+_NO_LARGER = "a job has -np ranks at most: leave it out; with --min-np N a rank that is lost is replaced"
+_NO_DISCOVERY = (
+    "a job stays on the hosts that it was started on: give them with -H, and --min-np N to go on without one"
+)
+_NO_SLOTS = "it is for --host-discovery-script: give each host its slots, as in -H host1:4"
+_NO_LIMIT = "ranks are replaced as often as they are lost: leave it out"
+_NO_RANGE = (
+    "leave it out: on a host that has lost two ranks nothing is started for 30 s, twice as long after each further loss"
+)
 _LSF = "there is no launcher for LSF: let jsrun start `tfcollective agent` for a job of --wait-for-agents N"
 
 
@@ -106,6 +114,17 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
     *group("YARN", *YARN_OPTIONS),
     *group(
         "Failures",
+        option(
+            *("--min-np", "--min-num-proc", "min_proc"),
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Go on without ranks that are lost, down to N. [a lost rank ends the job]",
+        ),
+        option(
+            "--elastic-timeout",
+            **_SECONDS,
+            help=f"Time that too few ranks wait for others. [{Settings.elastic_timeout:g}]",
+        ),
         option(
             *("--max-restarts", "--nb-retries"),
             type=click.IntRange(min=0),
@@ -229,10 +248,11 @@ def _refused(advice: str, *flags: str, **kind: Any) -> click.Option:
 
 #: horovodrun's options whose meaning is not there: an error that says what to do, and not in the help.
 REFUSED_OPTIONS = (
-    _refused(_ELASTIC, "--min-np", "--min-num-proc"),
-    _refused(_ELASTIC, "--max-np", "--max-num-proc"),
-    *(_refused(_ELASTIC, one) for one in ("--host-discovery-script", "--slots-per-host", "--elastic-timeout")),
-    *(_refused(_ELASTIC, one) for one in ("--reset-limit", "--blacklist-cooldown-range")),
+    _refused(_NO_LARGER, "--max-np", "--max-num-proc"),
+    _refused(_NO_DISCOVERY, "--host-discovery-script"),
+    _refused(_NO_SLOTS, "--slots-per-host", "--slots"),
+    _refused(_NO_LIMIT, "--reset-limit"),
+    _refused(_NO_RANGE, "--blacklist-cooldown-range", nargs=2),
     _refused(_LSF, "--jsrun", is_flag=True),
     _refused(_LSF, "--binding-args"),
 )
@@ -290,6 +310,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         tasks=tasks,
         task_specs=specs,
         max_restarts=options["max_restarts"],
+        min_proc=options["min_proc"],
         env={
             **bucket_variables(options["bucket_mb"]),
             **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
@@ -313,7 +334,8 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """What is said of fields that the settings, or the job itself, have a default for."""
-    given = {name: options[name] for name in (*FROM_SETTINGS, "evaluator_grace") if options[name] is not None}
+    names = (*FROM_SETTINGS, "evaluator_grace")
+    given = {name: options[name] for name in names if options[name] is not None}
     quiet = {"stall_warning": 0.0} if options["no_stall_check"] else {}
     return {**({"log_level": "info"} if options["verbose"] else {}), **given, **quiet}
 

@@ -96,6 +96,15 @@ def test_horovodruns_names():
     assert parsed("-np", "2", "--no-stall-check")[1].stall_warning == 0
 
 
+def test_an_elastic_job_has_horovodruns_options(monkeypatch):
+    bounds = parsed("-np", "4", "--min-num-proc", "2", "--elastic-timeout", "9")[1].bounds
+    assert (bounds.smallest, bounds.first, bounds.largest, bounds.shortage) == (2, 4, 4, 9.0)
+    assert parsed("-np", "4", "--min-np", "2")[1].bounds.shortage == 600
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "30")
+    assert parsed("-np", "4", "--min-np", "4")[1].bounds.shortage == 30
+    assert parsed("-np", "4")[1].bounds is None
+
+
 def test_flags_without_effect_are_named(capsys):
     arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune", "--autotune-steps-per-sample", "3")
     assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 0
@@ -107,9 +116,11 @@ def test_flags_without_effect_are_named(capsys):
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (("--min-np", "1"), "--min-np: .* --max-restarts N"),
-        (("--max-num-proc", "4"), "--max-np: .* --max-restarts N"),
-        (("--host-discovery-script", "./hosts.sh"), "--host-discovery-script: .* --max-restarts N"),
+        (("--max-num-proc", "4"), "--max-np: .* -np ranks at most.* --min-np N"),
+        (("--host-discovery-script", "./hosts.sh"), "--host-discovery-script: .* -H, and --min-np N"),
+        (("--slots", "4"), "--slots-per-host: .* -H host1:4"),
+        (("--reset-limit", "3"), "--reset-limit: .* leave it out"),
+        (("--blacklist-cooldown-range", "1", "9"), "--blacklist-cooldown-range: .* for 30 s"),
         (("--jsrun",), "--jsrun: .* --wait-for-agents N"),
     ],
 )

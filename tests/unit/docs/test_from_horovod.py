@@ -21,6 +21,8 @@ MODULES = {
     "tfcollective.tensorflow": tfcollective.tensorflow,
     "tfcollective.keras": tfcollective.keras,
     "callbacks": tfcollective.keras.callbacks,
+    "tensorflow.elastic": tfcollective.tensorflow.elastic,
+    "keras.elastic": tfcollective.keras.elastic,
 }
 
 
@@ -52,7 +54,13 @@ def test_a_row_is_true(section: str, name: str, status: str) -> None:
 
 
 def test_the_command_knows_what_the_page_says() -> None:
-    tables = {"tensorflow": "tfcollective.tensorflow", "keras": "tfcollective.keras", "callbacks": "callbacks"}
+    tables = {
+        "tensorflow": "tfcollective.tensorflow",
+        "elastic": "tensorflow.elastic",
+        "keras": "tfcollective.keras",
+        "callbacks": "callbacks",
+        "keras_elastic": "keras.elastic",
+    }
     known = [(tables[table], name, row[0]) for table, names in TABLES.items() for name, row in names.items()]
     assert known == rows()
     for names in TABLES.values():
@@ -118,6 +126,20 @@ SIGNATURES = {
         "steps_per_epoch",
         "LearningRateWarmupCallback": "initial_lr warmup_epochs momentum_correction steps_per_epoch verbose",
         "BestModelCheckpoint": "monitor verbose save_weights_only mode save_freq",
+    },
+    "tensorflow.elastic": {
+        "run": "func",
+        "State": "bcast_object get_rank",
+        "ObjectState": "bcast_object get_rank values",
+        "TensorFlowState": "variables session values",
+        "TensorFlowKerasState": "model optimizer backend values",
+        "HostsUpdatedInterrupt": "skip_sync",
+    },
+    "keras.elastic": {
+        "KerasState": "model optimizer",
+        "CommitStateCallback": "state batches_per_commit",
+        "UpdateBatchStateCallback": "state",
+        "UpdateEpochStateCallback": "state",
     },
 }
 

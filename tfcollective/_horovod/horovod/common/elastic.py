@@ -1,0 +1,3 @@
+"""See ``tfcollective.elastic``."""
+
+from tfcollective.elastic import *  # noqa: F403
