@@ -29,7 +29,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel wheel-release develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-long test-late test-second-device test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
+  test-long test-late test-elastic test-second-device test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -112,14 +112,27 @@ develop: .venv/tf221.made .venv/tools.made  ## build the shared objects in place
 
 CXX_FILES = $$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c')
 
+# One of them runs long on one core while the others run on the rest.
+LINTERS := types contracts style native
+
 lint: .venv/tools.made  ## ruff, mypy, import-linter, layers and thread safety of the native code, clang-format
 	$(call say,lint)
-	@$(TOOLS)/bin/ruff check .
-	@$(TOOLS)/bin/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target $(LINTERS:%=lint/%)
+
+.PHONY: $(LINTERS:%=lint/%)
+lint/types:
 	@$(TOOLS)/bin/mypy
+
+lint/contracts:
 	@$(TOOLS)/bin/lint-imports
 	@PYTHONPATH=launchers $(TOOLS)/bin/lint-imports --config launchers/importlinter.ini
 	@PYTHONPATH=benchmarks $(TOOLS)/bin/lint-imports --config benchmarks/importlinter.ini
+
+lint/style:
+	@$(TOOLS)/bin/ruff check .
+	@$(TOOLS)/bin/ruff format --check .
+
+lint/native:
 	@$(TOOLS)/bin/python tools/check_layers.py
 	@$(TOOLS)/bin/python tools/check_thread_safety.py
 	@$(TOOLS)/bin/clang-format --dry-run --Werror $(CXX_FILES)
@@ -203,6 +216,16 @@ test-long: .venv/tf221.installed $(if $(PYTHON_TF215),.venv/tf215.installed)  ##
 	$(if $(PYTHON_TF215),$(call python_tests,tf215,-n 2 --dist load -m long \
 	  $(addprefix $(CURDIR)/tests/,e2e/test_examples.py e2e/test_winequality.py keras tensorflow) $(PYTEST_ARGS)))
 
+ELASTIC_WITH ?= tf221 $(if $(PYTHON_TF215),tf215)
+
+test-elastic: $(ELASTIC_WITH:%=elastic/%)  ## faults of elastic jobs in all places (ELASTIC_WITH=tf221)
+
+.PHONY: $(ELASTIC_WITH:%=elastic/%)
+$(ELASTIC_WITH:%=elastic/%): elastic/%: .venv/%.installed
+	$(call say,elastic jobs with $(TENSORFLOW_$*))
+	$(call python_tests,$*,--numprocesses 4 --dist load -m elastic \
+	  $(addprefix $(CURDIR)/tests/,keras tensorflow $(if $(filter tf221,$*),multiprocess e2e)) $(PYTEST_ARGS))
+
 # Later than every limit for hosts that are gone, and more than connections hold. make test-late LATE="60 512"
 LATE ?= 15 128
 
@@ -217,7 +240,7 @@ test-late: .venv/tools.made googletest  ## a rank that comes 15 s late to 128 Mi
 PLACED := $(addprefix $(CURDIR)/tests/,keras tensorflow unit/keras unit/tensorflow)
 
 PLACED_WITH ?= tf221 $(if $(PYTHON_TF215),tf215)
-PLACED_ONES := -m "not hosts and not engines and not yarn" $(PLACED) $(PYTEST_ARGS)
+PLACED_ONES := -m "not hosts and not engines and not yarn and not elastic" $(PLACED) $(PYTEST_ARGS)
 
 test-second-device: export TFC_TESTS_SECOND_DEVICE := 1
 test-second-device: $(PLACED_WITH:%=second-device/%)  ## tests of keras/ and tensorflow/ with variables on a second device (PLACED_WITH=tf221)
@@ -239,7 +262,7 @@ test-with/%: dist/wheel.made
 	@$(VENV)/alone-$(notdir $*)/bin/python tools/requirements.py run test | \
 	  $(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) -r /dev/stdin
 	@$(VENV)/alone-$(notdir $*)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps dist/*.whl
-	$(call python_tests,alone-$(notdir $*),-q -m "not tensorflow" $(ALONE:%=$(CURDIR)/%))
+	$(call python_tests,alone-$(notdir $*),-q $(AT_ONCE) -m "not tensorflow" $(ALONE:%=$(CURDIR)/%))
 
 test-engines: .venv/tf215.installed  ## jobs on Horovod's and MPI's engines (tools/baselines.sh makes them) and under srun (slurm-wlm, munge)
 	$(call say,jobs on other engines)
@@ -281,16 +304,10 @@ test-gpu: .venv/tf221.installed  ## the matrix on a real GPU; says why where it 
 	$(call say,GPUs)
 	$(call python_tests,tf221,-m gpu $(CURDIR)/tests/gpu $(PYTEST_ARGS))
 
-test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times in a row
+test-soak: .venv/tf221.installed  ## the kill tests, SOAK (50) times
 	$(call say,kill tests $(SOAK) times)
-	@for round in $$(seq $(SOAK)); do \
-	  echo "round $$round of $(SOAK)"; \
-	  $(MAKE) --no-print-directory soak-round || exit 1; \
-	done
-
-.PHONY: soak-round
-soak-round:
-	$(call python_tests,tf221,-q -m kill --numprocesses 4 --dist load $(shell grep -rl 'mark\.kill' $(CURDIR)/tests --include='test_*.py'))
+	$(call python_tests,tf221,-q -m kill --count $(SOAK) --repeat-scope session --numprocesses 4 --dist load --maxschedchunk 1 \
+	  $(shell grep -rl 'mark\.kill' $(CURDIR)/tests --include='test_*.py'))
 
 # ---- benchmarks -----------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,18 @@ def test_processes_with_uneven_data_train_to_the_end_of_the_longest():
     assert float(error) < 0.01
 
 
+@pytest.mark.kill
+@pytest.mark.elastic
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", ["elastic_fit", "elastic_loop"])
+def test_elastic_training_goes_on_without_a_lost_process(name):
+    done = run_job(EXAMPLES / f"{name}.py", 3, "--lose", "1", options=("--min-np", "1"))
+    assert "y = 3.00 x + 1.00 after 5 epochs" in done.stdout
+    (steps,) = re.findall(r"([0-9]+) steps, [23] processes at the end", done.stdout)
+    assert 32 + 4 * 32 <= int(steps) <= 32 + 4 * 47  # of three processes; of two
+    assert "worker:1" in done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.tensorflow
 def test_groups_of_processes_train_side_by_side():
