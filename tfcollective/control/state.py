@@ -24,6 +24,7 @@ _WHY_GONE = {
     Absence.LEAVING: "it was asked to leave",
     Absence.LATE: "it did not come to the others in time when the world changed",
     Absence.CUT_OFF: "its connections had ended, and it did not come when the world changed",
+    Absence.OVERTAKEN: "the training that it was in is complete",
 }
 
 
@@ -51,11 +52,16 @@ class RendezvousFailure:
         message: for the user.
         missing: the tasks that had not joined.
         timed_out: whether the start timeout was the reason.
+        over: whether there is none because there is nothing left to do.
     """
 
     message: str
     missing: tuple[str, ...]
     timed_out: bool
+    over: bool = False
+
+
+_TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=True)
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class Membership:
         self._side_views = {task: TaskView(task, NO_RANK) for task in auxiliary_tasks}
         self._start_timeout = start_timeout
         self._bounds = bounds or Bounds.fixed(len(ordered))
-        self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation)
+        self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation, longest_gap=longest_gap)
         self._members: dict[TaskKey, Member] = {}  # of the world
         self._members_left = 0  # how many of them have not ended
         self._leavers: set[TaskKey] = set()  # went in order, and the others train on
@@ -178,6 +184,16 @@ class Membership:
         return self._rounds.pending
 
     @property
+    def trained(self) -> bool:
+        """See :attr:`Rounds.trained`."""
+        return self._rounds.trained
+
+    @property
+    def done(self) -> frozenset[TaskKey]:
+        """The members of the world that have completed the training, and have not failed since."""
+        return self._rounds.completed
+
+    @property
     def side_views(self) -> tuple[TaskView, ...]:
         """The auxiliary tasks."""
         return tuple(self._side_views.values())
@@ -228,6 +244,8 @@ class Membership:
         if earlier == request:
             return
         why = self._rounds.absence(request.task)
+        if why is Absence.OVERTAKEN:
+            return
         # In an elastic job another task takes its place. One that has come back though its host was given up has been
         # left by its agent and by its launcher, who would not wait for its end.
         if why not in (None, Absence.ENDED) or (why is not None and self._bounds.replaces):
@@ -255,7 +273,8 @@ class Membership:
         """What a join has come to; None while it waits."""
         if self._is_member(request):
             return self.world
-        return RendezvousFailure("training has ended", (), False) if self._over else self._failure
+        overtaken = self._rounds.absence(request.task) is Absence.OVERTAKEN
+        return _TRAINED if self._over or overtaken else self._failure
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
@@ -296,6 +315,15 @@ class Membership:
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
             self._liveness.forget(task)
 
+    def done_training(self, task: TaskKey, now: float, *, again: bool = False) -> None:
+        """A member of an elastic job's world has completed the training, or, ``again``, begins another one."""
+        self._known(task)
+        if again:
+            self._rounds.again(task)
+        elif self._bounds.replaces:
+            self._rounds.done(task, now)
+            self._note_round(now)
+
     def exited(self, record: ExitRecord, now: float) -> None:
         """An agent has seen the end of the task's process. Fails the round if that needs the task."""
         task = TaskKey.parse(record.task)
@@ -311,7 +339,7 @@ class Membership:
         self._views[task] = gone
         self._ended[task] = self._rounds.is_waiting(task)
         self._judge_end(record, task)
-        self._rounds.ended(task, now)
+        self._rounds.ended(task, now, well=not record.failed)
         self._note_round(now)
 
     def _judge_end(self, record: ExitRecord, task: TaskKey) -> None:
@@ -326,7 +354,8 @@ class Membership:
 
     def _ended_well(self, task: TaskKey) -> bool:
         """Whether its process has completed the training."""
-        return self._views[task].state is TaskState.EXITED and task not in self._leavers
+        gone = task in self._leavers or self._rounds.absence(task) is Absence.OVERTAKEN
+        return self._views[task].state is TaskState.EXITED and not gone
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended: its rank, and what happened in words. Where

@@ -72,6 +72,8 @@ class Session:
         """Whether it has left a world and has yet to come to the next one."""
         self.newcomer = joined.settings.newcomer is not None
         """Whether it waits outside the world until it is ready to go on with the others."""
+        self._trainings = 0  # that are open, one within another
+        self._done = False  # has the coordinator been told that this rank has completed one?
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -136,6 +138,31 @@ class Session:
         heard = 0 if self._change is None else self._change.pending
         return max(heard, self.generation + 1) if self.leaving else heard
 
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """See :func:`tfcollective.runtime.training`."""
+        outermost = self._trainings == 0
+        if outermost and self._done:
+            self._say_done(again=True)
+        self._trainings += 1
+        try:
+            yield
+        finally:
+            self._trainings -= 1
+        if outermost and not self.newcomer:
+            self._say_done()
+
+    def _say_done(self, *, again: bool = False) -> None:
+        if self._client is None or not self.settings.elastic:
+            return
+        from tfcollective.control.channel import Channel
+
+        self._done = not again
+        try:
+            Channel(self._client).call(lambda client: client.done(self.identity.task, again=again))
+        except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
+            _LOG.debug("the coordinator cannot be told that this rank has completed the training: %s", error)
+
     def agreed_once(self, key: str, value: object) -> Any:
         """A JSON value that is the same for all ranks of all worlds of the job: the one that was there first. Ranks of
         one world must give the same."""
@@ -158,7 +185,10 @@ class Session:
         Raises:
             RendezvousError: there is no next world; says why.
             UnsupportedError: the job is not elastic.
+            SystemExit: training is complete: rank 0 has done what this rank would have to do again.
         """
+        from tfcollective.control.client import TrainingOverError
+
         registered = self.process_sets.registered()
         sets = {number: (one, self._tasks_of(one)) for number, one in registered.items()}
         self.between_worlds = True
@@ -169,6 +199,9 @@ class Session:
                 self._enter(self.engine.rejoin(lost))
                 self._form_again(sets)
                 break
+            except TrainingOverError as error:
+                _LOG.warning("%s ends without its last step, which rank 0 has done: %s", self.identity.task, error)
+                raise SystemExit(0) from None
             except (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError) as error:
                 _LOG.warning("the world changes again: %s", error)
                 lost = lost_rank(error)

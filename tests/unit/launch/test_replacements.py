@@ -40,7 +40,7 @@ class Job:
         self.exits = queue.SimpleQueue()
         self.spec = JobSpec(("x",), 2, min_proc=1)
         self.failed = False
-        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset())
+        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset(), trained=False)
         self.dismissed = []
 
     def admit(self, task, send):
@@ -71,6 +71,16 @@ def test_a_lost_rank_is_replaced_and_the_new_one_ended_with_training_though_its_
     job.ends("worker:0", 0)
     until(lambda: job.dismissed == ["worker:2"])
     assert node.finished
+
+
+def test_nothing_is_started_while_rank_0_has_completed_the_training(job, node):
+    job.view.trained = True
+    job.ends("worker:1", 3)
+    until(job.exits.empty)
+    assert not node.started
+    job.view.trained = False  # it trains again
+    job.exits.put(None)
+    until(lambda: node.started == ["worker:2"])
 
 
 @pytest.mark.parametrize("code", [0, 1])
