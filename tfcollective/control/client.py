@@ -151,6 +151,8 @@ class CoordinatorClient:
                 raise TrainingOverError(reply.failure or "training is complete")
             if reply.failure is not None:
                 raise RendezvousError(reply.failure, missing=reply.missing)
+            if self._closed:
+                raise CoordinatorError("this process has left the job while it waited for the next world")
             if last:
                 text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
                 raise RendezvousError(text, missing=reply.missing)

@@ -64,7 +64,9 @@ class Session:
         self._tasks = joined.tasks
         self._placement = joined.placement
         self._communicator = joined.communicator
+        self._aside: Communicator | None = None  # that of the world, while collectives are of this rank alone
         self._left = False
+        self._ended = False
         self._change: ChangeWatch | None = None
         self.leaving = ""
         """Why this rank is to leave an elastic job at the next commit; "": it stays."""
@@ -230,7 +232,13 @@ class Session:
         self.newcomer = False
         self.__dict__.pop("members", None)
         with self._lock:
-            self._communicator, self._left = joined.communicator, False
+            ended = self._ended
+            if not ended:
+                self._communicator, self._left = joined.communicator, False
+        if ended:
+            if joined.communicator is not None:
+                joined.communicator.close(TIMING.leave_broken)
+            raise StateError("this process has left the job while it waited for the next world")
         global_process_set._register(GLOBAL_SET, self.members.ranks, self.placement.rank)
 
     @contextmanager
@@ -239,13 +247,14 @@ class Session:
         when the world has changed must not meet what others do in it."""
         alone = connect_alone(self.settings)
         with self._lock:
-            world, self._communicator = self._communicator, alone
+            self._aside = world = self._communicator
+            self._communicator = alone
         alone.publish(GLOBAL_SET)
         try:
             yield
         finally:
             with self._lock:
-                self._communicator = world
+                self._communicator, self._aside = world, None
             if world is not None:
                 world.publish(GLOBAL_SET)
             alone.close(TIMING.leave)
@@ -342,20 +351,24 @@ class Session:
 
     def _open_communicators(self) -> list[Communicator]:
         """The world's first, then those of process sets."""
-        world = [] if self._communicator is None else [self._communicator]
+        world = [one for one in (self._aside, self._communicator) if one is not None]
         return [one for one in (*world, *self.process_sets.communicators()) if not one.closed]
 
-    def _info(self) -> CommunicatorInfo:
-        """The world's state, with the operations of all communicators."""
+    def _info(self) -> CommunicatorInfo | None:
+        """The world's state, with the operations of all communicators; None where there is none, as between worlds."""
         infos = [communicator.info() for communicator in self._open_communicators()]
+        if not infos:
+            return None
         return replace(
-            infos[0] if infos else self.communicator().info(),
+            infos[0],
             completed=sum(info.completed for info in infos),
             pending=sum(info.pending for info in infos),
         )
 
     def close(self) -> None:
         """Leaves the world: ends the watching threads, closes the communicators and tells the coordinator."""
+        with self._lock:
+            self._ended = True
         self._crash.remove()
         self.stop_timeline()
         if self._interrupt is not None:
@@ -408,9 +421,9 @@ class Session:
 
     def _report(self) -> tuple[str, Mapping[str, object]]:
         published = self._published
-        if self._communicator is None:
-            return "running", published
         info = self._info()
+        if info is None:
+            return "running", published
         state = "broken" if info.broken else "running"
         return state, {**published, "completed": info.completed, "pending": info.pending}
 
