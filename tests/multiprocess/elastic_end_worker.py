@@ -4,6 +4,7 @@ Ranks 0 to 2 are workers 0 to 2; a replacement joins once a file "join" is there
 says so. What happens, each story says.
 """
 
+import atexit
 import json
 import os
 import signal
@@ -83,6 +84,16 @@ def go_on_without_one_that_lives(state):
 
 
 @elastic.run
+def fail_and_hang(state):
+    """Rank 1 fails by an error of the program, and its process hangs on its way out."""
+    steps(state, 5)
+    if ME == 1:
+        atexit.register(time.sleep, 600)
+        raise ValueError("the data is rotten")
+    steps(state, 6)
+
+
+@elastic.run
 def train(state):
     """In the second of two trainings rank 1 is lost."""
     steps(state, 5)
@@ -102,6 +113,8 @@ elif STORY == "lives":
     say(f"done-{ME}")
     wait_for("done-0")
     say("end-0-seen", size=tfc.size())
+elif STORY == "hang":
+    fail_and_hang(elastic.ObjectState(step=0, sizes=[]))
 elif STORY == "crash":
     miss_the_end(elastic.ObjectState(step=0, sizes=[]))
     say(f"done-{ME}")

@@ -39,6 +39,14 @@ def test_what_rank_0_fails_in_after_training_fails_the_job(tmp_path):
 
 
 @every_fault
+def test_an_error_of_the_program_ends_the_job_though_its_process_hangs_on_its_way_out(tmp_path):
+    code, err = run(tmp_path, "hang")  # the others would wait for as long as an operation may take
+    assert code == 1, err
+    assert "the job failed: rank 1 (worker:1" in err
+    assert "ValueError: the data is rotten" in err
+
+
+@every_fault
 def test_others_go_on_without_a_rank_that_has_completed_the_training_and_lives(tmp_path):
     code, err = run(tmp_path, "lives")  # it waits for their end
     assert code == 0, err

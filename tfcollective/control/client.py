@@ -174,6 +174,10 @@ class CoordinatorClient:
         """Says that the task of an elastic job has completed the training, or, ``again``, begins another one."""
         self._call(messages.Done(task, again), messages.Nothing)
 
+    def failing(self, task: TaskKey, cause: str) -> None:
+        """Says that the task ends by an error of the program, which ends an elastic job."""
+        self._call(messages.Failing(task, cause), messages.Nothing)
+
     def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
         is none within ``timeout`` seconds (20 at most)."""

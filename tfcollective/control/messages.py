@@ -110,6 +110,14 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Failing:
+    """A task of an elastic job ends by an error of the program, as ``cause`` says; its process may take its time."""
+
+    task: TaskKey
+    cause: str
+
+
+@dataclass(frozen=True)
 class FindLost:
     """Which member of the world of this generation has ended? Answered within ``timeout`` seconds."""
 

@@ -112,6 +112,7 @@ class JobService:
             messages.Alive: self._alive,
             messages.Leave: self._leave,
             messages.Done: self._done,
+            messages.Failing: self._failing,
             messages.FindLost: self._find_lost,
             messages.CountMembers: self._count_members,
             messages.Started: self._started,
@@ -302,6 +303,11 @@ class JobService:
         self._membership.done_training(message.task, self._clock.monotonic(), again=message.again)
         self._wakeups.wake(_ROUND, _TIME)
         self._announce_change()
+        return messages.Nothing()
+
+    async def _failing(self, message: messages.Failing) -> messages.Nothing:
+        self._membership.failing(message.task, message.cause, self._clock.monotonic())
+        self._wakeups.wake(_ROUND, _TIME)
         return messages.Nothing()
 
     async def _find_lost(self, message: messages.FindLost) -> messages.Lost:

@@ -134,6 +134,8 @@ class Membership:
         self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation, longest_gap=longest_gap)
         self._members: dict[TaskKey, Member] = {}  # of the world
         self._members_left = 0  # how many of them have not ended
+        self._failing: dict[TaskKey, str] = {}  # end by an error of the program -> which one
+        self._overdue: dict[TaskKey, float] = {}  # of them: when the process has to have ended
         self._leavers: set[TaskKey] = set()  # went in order, and the others train on
         self._over = False  # training
         self._changes: list[WorldChange] = []
@@ -156,7 +158,10 @@ class Membership:
     @property
     def deadline(self) -> float | None:
         """When :meth:`expire` has to be called, or None."""
-        return self._rounds.deadline
+        times = list(self._overdue.values())
+        if self._rounds.deadline is not None:
+            times.append(self._rounds.deadline)
+        return min(times, default=None)
 
     @property
     def views(self) -> tuple[TaskView, ...]:
@@ -324,6 +329,22 @@ class Membership:
             self._rounds.done(task, now)
             self._note_round(now)
 
+    def failing(self, task: TaskKey, cause: str, now: float) -> None:
+        """A trainer of an elastic job ends by an error of the program: so does the job, at once. A process that hangs
+        on its way out does not keep the others from ending."""
+        view = self._known(task)
+        if (
+            not self._bounds.replaces
+            or task in self._side_views
+            or view.ended
+            or self._rounds.absence(task) is not None
+        ):
+            return
+        self._failing.setdefault(task, cause)
+        self._overdue.setdefault(task, now + TIMING.grace)
+        self._rounds.end(Failure.PROGRAM)
+        self._note_round(now)
+
     def exited(self, record: ExitRecord, now: float) -> None:
         """An agent has seen the end of the task's process. Fails the round if that needs the task."""
         task = TaskKey.parse(record.task)
@@ -331,6 +352,7 @@ class Membership:
         if view.ended:
             return
         self._liveness.forget(task)
+        self._overdue.pop(task, None)
         state = TaskState.FAILED if record.failed else TaskState.EXITED
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
         if task in self._side_views:
@@ -385,7 +407,11 @@ class Membership:
             self._keep(replace(self._views[task], state=TaskState.LEFT))
             self._liveness.forget(task)
         self._note_round(now)
-        return {task: _WHY_GONE[why] for task in dropped if (why := self._rounds.absence(task)) is not None}
+        gone = {task: _WHY_GONE[why] for task in dropped if (why := self._rounds.absence(task)) is not None}
+        for task in [one for one, due in self._overdue.items() if due <= now]:
+            del self._overdue[task]
+            gone[task] = f"had not ended {TIMING.grace:g} s after its error, and was killed"
+        return gone
 
     def _known(self, task: TaskKey) -> TaskView:
         view = self._views.get(task) or self._side_views.get(task)
@@ -455,6 +481,10 @@ class Membership:
         """Why an elastic job has no next world."""
         cause = first_cause(view.exit for view in self._views.values() if view.exit is not None)
         how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"
+        if cause is None and self._failing:
+            task, error = next(iter(self._failing.items()))
+            view = self._views[task]
+            how = f"; first, rank {view.rank} ({task}, pid {view.pid}) failed: {error}"
         if why is Failure.PROGRAM:
             return f"the job cannot go on without a task that failed by itself{how}"
         if why is Failure.NO_SURVIVOR:

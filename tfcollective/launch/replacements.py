@@ -92,7 +92,7 @@ class Replacements:
         if task not in self._live:
             return
         self._live.remove(task)
-        if task in self._job.view.leavers:
+        if task in self._job.view.leavers and not record.stopped:
             _LOG.warning("%s has left in order, the other ranks go on", task)
             return
         if not record.failed or record.stopped or self._job.failed:

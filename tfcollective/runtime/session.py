@@ -80,7 +80,9 @@ class Session:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self.process_sets = ProcessSets(self.communicator, engine)
-        self._crash = CrashHook(self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer)
+        self._crash = CrashHook(
+            self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer, self._say_failing
+        )
         self._heartbeat: Heartbeat | None = None
         self._published: dict[str, object] = {}
         self._known = self._published  # what of it the coordinator has
@@ -153,6 +155,15 @@ class Session:
             self._trainings -= 1
         if outermost and not self.newcomer:
             self._say_done()
+
+    def _say_failing(self, cause: str) -> None:
+        """The others of an elastic job need not wait for the end of this process, which may take its time."""
+        if self._client is None or not self.settings.elastic or not self.identity.task.is_trainer:
+            return
+        try:
+            self._client.failing(self.identity.task, cause)
+        except TfCollectiveError as error:
+            _LOG.debug("the coordinator cannot be told of the failure: %s", error)
 
     def _say_done(self, *, again: bool = False) -> None:
         if self._client is None or not self.settings.elastic:
