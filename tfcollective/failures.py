@@ -136,9 +136,9 @@ class ExitRecord:
 
     @property
     def status(self) -> int:
-        """The exit code that a shell would show: the code, or 128 + signal. 1 if it was stopped after it had raised."""
+        """The exit code that a shell would show: the code, or 128 + signal. 1 if it was ended after it had raised."""
         if self.signal is not None:
-            return 1 if self._stopped_while_failing else SIGNAL_BASE + self.signal
+            return 1 if self._stopped_while_failing or self.of_the_program else SIGNAL_BASE + self.signal
         return self.exit_code if self.exit_code is not None else 1
 
     @property

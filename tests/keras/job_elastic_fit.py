@@ -3,6 +3,9 @@
 KIND of data: arrays, dataset or function. A FAULT is PHASE:TASK:EPOCH:BATCH: there the process of worker TASK is
 killed; PHASE is begin or end (of a batch), validation or epoch (its end; BATCH is 0). Each rank leaves in DIRECTORY the
 rows that it has trained on, as JSON lines, and at the end what it sees.
+
+How long anything takes depends on the machine: a replacement joins when a file "changed" is there. With
+WHOLE=EPOCH:BATCH in the environment the others make it there, and go on when the coordinator wants the world to change.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +23,32 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.keras as tfc
+from tfcollective import runtime
 
 DIRECTORY, KIND, EPOCHS = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 FAULTS = [one.split(":") for one in sys.argv[4:]]
 ROWS, BATCH = 230, 10
 ME = int(os.environ.get("TFCOLLECTIVE_TASK", "worker:0").rpartition(":")[2])
-PAUSE = float(os.environ.get("PAUSE", "0"))
+NEWCOMER, WHOLE = "TFCOLLECTIVE_NEWCOMER" in os.environ, os.environ.get("WHOLE", "")
+CHANGED = DIRECTORY / "changed"
 traces: list[int] = []
 calls: list[tuple[Any, ...]] = []
 rows: list[int] = []
 log = (DIRECTORY / f"rows-{ME}.jsonl").open("a", buffering=1)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def await_replacement(epoch: int, batch: int) -> None:
+    """Rank 0 learns that the world is to change, and the others wait for it in their step."""
+    if WHOLE == f"{epoch}:{batch}" and tfc.rank() == 0:
+        CHANGED.touch()
+        wait_until(lambda: runtime.pending() > runtime.generation(), "no replacement has come")
 
 
 def fails_here(phase: str, epoch: int, batch: int) -> None:
@@ -66,8 +86,8 @@ class Faults(tf.keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         fails_here("begin", self.epoch, batch)
+        await_replacement(self.epoch, batch)
         rows.clear()
-        time.sleep(PAUSE)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         log.write(json.dumps([self.epoch, batch, tfc.size(), rows]) + "\n")
@@ -98,6 +118,8 @@ y = 2.0 * x[:, :1] - x[:, 2:]
 scale = np.array([1.0, 0.0, 1.0], np.float32)  # the number of the row is no feature
 model = Noting([tf.keras.layers.Input((3,)), tf.keras.layers.Rescaling(scale.tolist()), tf.keras.layers.Dense(1)])
 model.compile(tfc.DistributedOptimizer(tf.keras.optimizers.SGD(0.05, momentum=0.5)), loss="mse", metrics=["mae"])
+if NEWCOMER:
+    wait_until(CHANGED.exists, "the others have not gone on")
 history = model.fit(
     **data_of(KIND, x, y),
     epochs=EPOCHS,

@@ -65,15 +65,14 @@ def test_the_others_go_on_in_the_batch_in_which_a_rank_is_killed(tmp_path: Path)
 
 @every_fault
 def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path) -> None:
-    """Long epochs, so that it comes while they last."""
-    done = run(tmp_path, "dataset", 12, "begin:0:0:3", PAUSE="0.3")
-    done.check(12)
+    done = run(tmp_path, "dataset", 3, "begin:0:0:3", WHOLE="1:2")
+    done.check(3)
     assert set(done.ends) == {1, 2, 3}
     assert [done.ends[task]["rank"] for task in (1, 2, 3)] == [0, 1, 2]
-    assert done.ends[3]["calls"][1][1] > 0  # its first epoch
+    assert done.ends[3]["calls"][1] == ["epoch", 1]  # its first epoch
+    assert [done.sizes[1, batch] for batch in range(5)] == [2, 2, 2, 3, 3]
     for epoch, rows in done.rows.items():
-        # Nothing twice, but one batch if the world has grown when fewer batches than ranks were left.
-        assert sum(rows.values()) - len(rows) in (0, BATCH), epoch
+        assert set(rows.values()) == {1}, epoch  # nothing twice
         assert len(rows) > ROWS - 3 * BATCH, epoch
     assert done.ends[1]["iterations"] == len(done.sizes)
 
@@ -99,4 +98,5 @@ def test_a_rank_that_is_killed_after_its_step_takes_nothing_back(tmp_path: Path)
     calls = [call[:3] for call in done.ends[0]["calls"]]
     assert calls.count(["batch", 0, 3]) == 1
     assert calls.count(["batch", 0, 5]) == 1
-    assert len(done.rows[0]) > ROWS - 3
+    # One of the others may have completed that step, and the other have taken its result, but not noted its own rows.
+    assert len(done.rows[0]) > ROWS - 3 - BATCH

@@ -12,7 +12,7 @@ import numpy as np
 
 RANKS, STEPS = 3, 12
 DIRECTORY, LOST = Path(sys.argv[1]), int(sys.argv[2])
-_PAUSE, _WAITS = 0.1, 3000
+_PAUSE, _WAITS = 0.1, 2400
 
 
 class Story:

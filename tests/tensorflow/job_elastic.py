@@ -1,6 +1,9 @@
 """A rank of an elastic job that trains a model in a loop: job_elastic.py DIRECTORY STEPS KIND VICTIM AT.
 
 KIND is dense, sparse or sets. Worker VICTIM kills itself at step AT. Each rank leaves in DIRECTORY what it has seen.
+
+How long anything takes depends on the machine: its replacement joins when a file "changed" is there, which the others
+make with WHOLE in the environment, once they have gone on without it; and then they train until the world is whole.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective import task
+from tfcollective import runtime, task
 from tfcollective.errors import InvalidArgumentError
 
 DIRECTORY, STEPS, KIND, VICTIM, AT = (
@@ -27,7 +30,10 @@ DIRECTORY, STEPS, KIND, VICTIM, AT = (
     int(sys.argv[4]),
     int(sys.argv[5]),
 )
-PAUSE = float(os.environ.get("PAUSE", "0.02"))
+WHOLE = "WHOLE" in os.environ
+NEWCOMER = "TFCOLLECTIVE_NEWCOMER" in os.environ
+CHANGED = DIRECTORY / "changed"
+deadline = time.monotonic() + 240
 
 tfc.init()
 me = task().index
@@ -56,10 +62,10 @@ def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 pair, others = tfc.ProcessSet([0, 1]), tfc.ProcessSet([1, 2])
-if KIND == "sets" and "TFCOLLECTIVE_NEWCOMER" not in os.environ:
+if KIND == "sets" and not NEWCOMER:
     tfc.add_process_set(pair)
     tfc.add_process_set(others)
-state = tfc.elastic.TensorFlowKerasState(model, optimizer, step=0)
+state = tfc.elastic.TensorFlowKerasState(model, optimizer, step=0, whole_again=0)
 sets_seen: list[object] = []
 
 
@@ -74,11 +80,17 @@ def try_sets() -> object:
     return [summed, pair.ranks, ended]
 
 
+def is_done(state: tfc.elastic.TensorFlowKerasState) -> bool:
+    """All ranks see the same here."""
+    return state.step >= STEPS and (not WHOLE or state.whole_again >= 5)
+
+
 @tfc.elastic.run
 def train(state: tfc.elastic.TensorFlowKerasState) -> None:
     if KIND == "sets" and tfc.size() == 2:
         sets_seen.append(try_sets())
-    while state.step < STEPS:
+    while not is_done(state):
+        assert time.monotonic() < deadline, "no replacement has come"
         if (state.step, me) == (AT, VICTIM):
             os.kill(os.getpid(), signal.SIGKILL)
         random = np.random.default_rng((state.step, tfc.rank()))
@@ -86,10 +98,16 @@ def train(state: tfc.elastic.TensorFlowKerasState) -> None:
         step(tf.constant(x, tf.int32), tf.constant(x.sum(1, keepdims=True) / 100, tf.float32))
         state.step += 1
         sizes.append(tfc.size())
+        if WHOLE and tfc.size() == 2:
+            CHANGED.touch()
+            time.sleep(0.02)  # the replacement needs the machine
+        state.whole_again += runtime.generation() > 1 and tfc.size() == 3
         state.commit()
-        time.sleep(PAUSE)
 
 
+while NEWCOMER and not CHANGED.exists():
+    assert time.monotonic() < deadline, "the others have not gone on"
+    time.sleep(0.05)
 train(state)
 weights = b"".join(variable.numpy().tobytes() for variable in model.trainable_variables)
 result = {

@@ -14,17 +14,18 @@ from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.kill]
 JOB = Path(__file__).with_name("job_elastic.py")
+STEPS = 25
 every_fault = pytest.mark.elastic
 
 
-def run(directory: Path, *arguments: object, steps: int = 40, **env: str) -> dict[int, Any]:
+def run(directory: Path, *arguments: object, **env: str) -> dict[int, Any]:
     options = ("--min-np", "1")
-    done = run_job(JOB, 3, *map(str, (directory, steps, *arguments)), options=options, timeout=180, **env)
+    done = run_job(JOB, 3, *map(str, (directory, STEPS, *arguments)), options=options, **env)
     assert "the others went on without it" in done.stderr
     found = {int(path.stem.partition("-")[2]): json.loads(path.read_text()) for path in directory.glob("end-*.json")}
     assert len({end["weights"] for end in found.values()}) == 1
     assert {end["traces"] for end in found.values()} == {1}
-    assert {end["iterations"] for end in found.values()} == {steps}
+    assert {end["iterations"] for end in found.values()} == {max(len(end["sizes"]) for end in found.values())}
     return found
 
 
@@ -37,16 +38,19 @@ def test_the_others_train_on(kind: str, victim: int, tmp_path: Path) -> None:
     assert [end["rank"] for end in survivors] == [0, 1]
     for end in survivors:
         assert end["sizes"][:15] == [3] * 15
-        assert end["sizes"][15] == 2
+        assert set(end["sizes"][15:]) == {2}
 
 
 @every_fault
 def test_a_replacement_trains_with_the_state_of_the_others(tmp_path: Path) -> None:
-    found = run(tmp_path, "dense", 1, 15, steps=400, PAUSE="0.1")
+    found = run(tmp_path, "dense", 1, 15, WHOLE="1")
     assert sorted(found) == [0, 2, 3]
     assert found[3]["rank"] == 2
-    assert found[3]["sizes"] == [3] * len(found[3]["sizes"])
-    assert found[0]["sizes"][-1] == 3
+    assert set(found[3]["sizes"]) == {3}
+    for task in (0, 2):
+        alone = found[task]["sizes"].count(2)
+        assert alone > 0
+        assert found[task]["sizes"] == [3] * 15 + [2] * alone + found[3]["sizes"]
 
 
 @every_fault

@@ -51,6 +51,10 @@ class WorldBegunError(RendezvousError):
     """The first world of the job has been formed without this task."""
 
 
+class TrainingOverError(RendezvousError):
+    """There is no next world because rank 0 has completed the training."""
+
+
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
@@ -131,7 +135,7 @@ class CoordinatorClient:
         ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself; ``lost`` is the
         rank of the last world whose connection has ended. Raises RendezvousError that names the missing tasks, or the
         task that ended before it had joined; ``first``: WorldBegunError where the first world has been formed without
-        this task, which has not joined then.
+        this task, which has not joined then. TrainingOverError: there is none because training is complete.
         """
         request = JoinRequest(task, size, node, pid, address)
         deadline = Deadline.after(timeout + TIMING.join_margin)
@@ -143,8 +147,12 @@ class CoordinatorClient:
                 return messages.unpack_world(reply.world)
             if reply.begun:
                 raise WorldBegunError(f"{task} has come too late to the first world of the job")
+            if reply.over:
+                raise TrainingOverError(reply.failure or "training is complete")
             if reply.failure is not None:
                 raise RendezvousError(reply.failure, missing=reply.missing)
+            if self._closed:
+                raise CoordinatorError("this process has left the job while it waited for the next world")
             if last:
                 text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
                 raise RendezvousError(text, missing=reply.missing)
@@ -161,6 +169,14 @@ class CoordinatorClient:
     def leave(self, task: TaskKey, *, for_good: bool = False) -> None:
         """Says that the task leaves the world in order; ``for_good``: an elastic job goes on without it."""
         self._call(messages.Leave(task, for_good), messages.Nothing)
+
+    def done(self, task: TaskKey, *, again: bool = False) -> None:
+        """Says that the task of an elastic job has completed the training, or, ``again``, begins another one."""
+        self._call(messages.Done(task, again), messages.Nothing)
+
+    def failing(self, task: TaskKey, cause: str) -> None:
+        """Says that the task ends by an error of the program, which ends an elastic job."""
+        self._call(messages.Failing(task, cause), messages.Nothing)
 
     def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended, as (rank, what happened); None when there

@@ -48,13 +48,15 @@ class Joined:
     """The world (:func:`pack_world`), or why there is none.
 
     ``missing`` names the tasks that have not joined, in a failure and where the request did not wait: in answers to all
-    that wait, n times up to n names would travel. ``begun``: it has come too late to the first one.
+    that wait, n times up to n names would travel. ``begun``: it has come too late to the first one. ``over``: there is
+    no world because training is complete.
     """
 
     world: bytes | None = None
     failure: str | None = None
     missing: tuple[str, ...] = ()
     begun: bool = False
+    over: bool = False
 
 
 def pack_world(world: World) -> bytes:
@@ -97,6 +99,22 @@ class Leave:
 
     task: TaskKey
     for_good: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task of an elastic job has completed the training, or, ``again``, begins another one."""
+
+    task: TaskKey
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A task of an elastic job ends by an error of the program, as ``cause`` says; its process may take its time."""
+
+    task: TaskKey
+    cause: str
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ See docs/adr/0038.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -71,7 +73,7 @@ class Failure(Enum):
     ENDED = "ended"  # tasks have ended, and those that are left are too few
     LATE = "late"  # tasks have not joined in time
     PROGRAM = "program"  # a task has ended by an error of the program: another one in its place would, too
-    OVER = "over"  # all members have ended, and one of them well: there is nothing left to do
+    OVER = "over"  # no member is left, and one has ended well: there is nothing left to do
     NO_SURVIVOR = "no survivor"  # of the last world no member is left that could give the others its state
 
 
@@ -90,6 +92,7 @@ class Absence(Enum):
     LEAVING = "leaving"  # it goes in order
     LATE = "late"  # it did not come to a round, while others waited
     CUT_OFF = "cut off"  # the same, and a peer has seen its connection end
+    OVERTAKEN = "overtaken"  # it came to a round when rank 0 had completed the training that it was still in
 
 
 class Rounds:
@@ -102,6 +105,8 @@ class Rounds:
             unless the bounds say so.
         first_generation: of the first world.
         cut_off: how long (s) a member may still come after a peer has seen its connection end.
+        longest_gap: while there is a :attr:`deadline`, :meth:`expire` is called more often than this (s). A longer time
+            between two calls of any method does not count: this process was stopped, and has yet to hear what was said.
     """
 
     def __init__(
@@ -111,10 +116,14 @@ class Rounds:
         timeout: float,
         first_generation: int = 1,
         cut_off: float = TIMING.cut_off,
+        longest_gap: float = math.inf,
     ) -> None:
         self._bounds = bounds
         self._timeout = timeout
         self._cut_off = cut_off
+        self._longest_gap = longest_gap
+        self._seen = 0.0  # the time of the last call
+        self._stopped = 0.0  # how much of the time until then does not count
         self._generation = first_generation - 1
         self._numbers = {task: number for number, task in enumerate(tasks)}  # by admission
         # What the next world waits for. Each join looks at counts alone: n joins may not look at n tasks each.
@@ -126,6 +135,8 @@ class Rounds:
         self._short_since: float | None = None
         self._world: World | None = None
         self._members: frozenset[TaskKey] = frozenset()
+        self._done: set[TaskKey] = set()  # of them: trains no more, as far as it has said
+        self._completed: Counter[TaskKey] = Counter()  # trainings, by members of this world
         self._staying = 0  # how many of them are not absent
         self._joiners = 0  # how many wait that are none of them
         self._failed: Failed | None = None
@@ -152,7 +163,12 @@ class Rounds:
 
     @property
     def deadline(self) -> float | None:
-        """When :meth:`expire` has to be called, or None."""
+        """When the next wait ends, if all time until then counts; None: nothing is waited for."""
+        due = self._due
+        return None if due is None else due + self._stopped
+
+    @property
+    def _due(self) -> float | None:
         if self._failed is not None:
             return None
         times = [seen + self._cut_off for seen in self._suspected.values()]
@@ -169,12 +185,22 @@ class Rounds:
         return self._timeout if self._world is None else self._bounds.slow or self._timeout
 
     @property
+    def trained(self) -> bool:
+        """Whether rank 0 has completed the training and is in no other one: nothing has to be replaced or added."""
+        return self._world is not None and self._world.members[0].task in self._done
+
+    @property
+    def completed(self) -> frozenset[TaskKey]:
+        """The members that have completed the training, and have not failed since."""
+        return frozenset(self._done)
+
+    @property
     def pending(self) -> int:
         """The generation for which the members are to come together though nothing has failed; 0: none.
 
         It is the next one when a task waits for which there is room, or a member goes or is gone.
         """
-        if self._world is None or self._failed is not None:
+        if self._world is None or self._failed is not None or self.trained:
             return 0
         gone = self._staying < len(self._members)
         room = self._staying < self._bounds.largest
@@ -202,8 +228,11 @@ class Rounds:
             self._required[task] = None
 
     def join(self, request: JoinRequest, now: float) -> None:
-        """A task that takes part joins the round; it must not have been given up, or be leaving."""
+        """A task that takes part joins the round; it must not have been given up, or be leaving. A member that is in a
+        training which rank 0 has completed is given up (:attr:`Absence.OVERTAKEN`)."""
+        now = self._counted(now)
         task = request.task
+        self._done.discard(task)
         if self._absent.pop(task, None) is not None and task in self._members:
             self._staying += 1  # another process of a task whose first one has ended
         if task not in self._waiting and task not in self._members:
@@ -213,10 +242,33 @@ class Rounds:
         self._suspected.pop(task, None)
         if self._began is None and (self._world is None or task in self._members):
             self._began = now
+        self._give_up_overtaken()
         self._settle(now)
 
-    def ended(self, task: TaskKey, now: float) -> None:
-        """Its process is gone."""
+    def done(self, task: TaskKey, now: float) -> None:
+        """A member has completed the training; no round waits for it, unless it trains :meth:`again`. Where it is rank
+        0, members that wait in a round give up what they cannot complete without it."""
+        now = self._counted(now)
+        if task not in self._members or task in self._absent or task in self._done:
+            return
+        self._done.add(task)
+        self._completed[task] += 1
+        self._required.pop(task, None)
+        self._suspected.pop(task, None)
+        self._give_up_overtaken()
+        self._settle(now)
+
+    def again(self, task: TaskKey) -> None:
+        """A member that was :meth:`done` trains once more."""
+        if task in self._done:
+            self._done.remove(task)
+            self._required[task] = None
+
+    def ended(self, task: TaskKey, now: float, *, well: bool = False) -> None:
+        """Its process is gone; ``well``: with exit code 0. One that has failed has completed nothing."""
+        now = self._counted(now)
+        if not well:
+            self._done.discard(task)
         self._drop(task, Absence.ENDED)
         self._settle(now)
         self._break_off()
@@ -229,6 +281,7 @@ class Rounds:
 
     def leaves(self, task: TaskKey, now: float) -> None:
         """It goes in order: no world waits for it any more. Where the round waits for it already, it may go."""
+        now = self._counted(now)
         if task not in self._absent:
             self._drop(task, Absence.LEAVING)
             self._settle(now)
@@ -237,12 +290,14 @@ class Rounds:
 
     def suspect(self, task: TaskKey, now: float) -> None:
         """A peer has seen the end of its connection. Its host may be cut off, or its process be gone already."""
+        now = self._counted(now)
         if task in self._required and self._bounds.replaces:
             self._suspected.setdefault(task, now)
 
     def expire(self, now: float) -> tuple[TaskKey, ...]:
         """Ends the waits whose time is over; returns the members that are not waited for any longer, and whose
         processes must not go on."""
+        now = self._counted(now)
         if self._failed is not None:
             return ()
         cut_off = [task for task, seen in self._suspected.items() if now >= seen + self._cut_off]
@@ -261,10 +316,28 @@ class Rounds:
         self._settle(now)
         return (*cut_off, *late)
 
+    def _counted(self, now: float) -> float:
+        """The time without that in which this process was stopped."""
+        if now - self._seen > self._longest_gap:
+            self._stopped += now - self._seen
+        self._seen = now
+        return now - self._stopped
+
+    def _give_up_overtaken(self) -> None:
+        """Those that wait and have completed fewer trainings than rank 0, which has no more to do: the last one is
+        complete, and what they have missed of it they cannot do again without the others."""
+        if self._world is None or not self.trained:
+            return
+        completed = self._completed[self._world.members[0].task]
+        for task in [one for one in self._waiting if one in self._members and self._completed[one] < completed]:
+            self._drop(task, Absence.OVERTAKEN)
+        self._break_off()
+
     def _drop(self, task: TaskKey, why: Absence) -> None:
         if task in self._members and task not in self._absent:
             self._staying -= 1
-        self._absent[task] = why
+        if self._absent.get(task) is not Absence.OVERTAKEN:
+            self._absent[task] = why
         self._required.pop(task, None)
         if self._waiting.pop(task, None) is not None and task not in self._members:
             self._joiners -= 1
@@ -273,6 +346,10 @@ class Rounds:
     def _settle(self, now: float) -> None:
         """Ends the round if it can be decided."""
         if self._failed is not None or (self._began is None and not self._waiting):
+            return
+        stands_still = self._world is None or not self._members.isdisjoint(self._waiting)
+        if not stands_still and self._staying and (self.trained or not self._required):
+            self._short_since = None  # the members have no more to do, or train again: those that join wait until then
             return
         if len(self._waiting) + len(self._required) < self._bounds.smallest:
             self._fall_short(now)
@@ -283,8 +360,8 @@ class Rounds:
         early = self._began is not None and now < self._began + self._limit
         if self._world is None and len(self._waiting) < self._bounds.first and early:
             return  # others may be admitted yet
-        if self._world is not None and self._members.isdisjoint(self._waiting):
-            self._fail(Failure.NO_SURVIVOR)
+        if not stands_still:
+            self._fail(Failure.OVER if self.trained else Failure.NO_SURVIVOR)
             return
         self._form()
 
@@ -299,7 +376,7 @@ class Rounds:
     def _give_up_without_state(self) -> None:
         """Nothing is waited for once all members are gone: those that come would have no state to take."""
         if self._world is not None and self._bounds.replaces and not self._staying and self._failed is None:
-            self._fail(Failure.NO_SURVIVOR)
+            self._fail(Failure.OVER if self.trained else Failure.NO_SURVIVOR)
 
     def _fall_short(self, now: float) -> None:
         if self._short_since is None:
@@ -323,6 +400,8 @@ class Rounds:
         self._world = World(self._generation, tuple(members))
         self._members = frozenset(tasks)
         self._required = dict.fromkeys(tasks)
+        self._done.clear()
+        self._completed.clear()
         self._staying, self._joiners = len(tasks), len(self._waiting)
         self._began = None
 

@@ -48,6 +48,10 @@ class JobView:
     """Those that have left an elastic job in order, while the others train on."""
     changes: tuple[WorldChange, ...] = ()
     """How the worlds of an elastic job after its first one came about."""
+    done: frozenset[TaskKey] = frozenset()
+    """The members that have completed the training of an elastic job, and have not failed since."""
+    trained: bool = False
+    """Whether rank 0 is one of them: nothing has to be replaced."""
 
 
 class JobService:
@@ -107,6 +111,8 @@ class JobService:
             messages.Beat: self._beat,
             messages.Alive: self._alive,
             messages.Leave: self._leave,
+            messages.Done: self._done,
+            messages.Failing: self._failing,
             messages.FindLost: self._find_lost,
             messages.CountMembers: self._count_members,
             messages.Started: self._started,
@@ -154,6 +160,8 @@ class JobService:
             tuple(membership.members),
             membership.leavers,
             membership.changes,
+            membership.done,
+            membership.trained,
         )
 
     def exited(self, record: ExitRecord) -> None:
@@ -206,8 +214,9 @@ class JobService:
         """In how many seconds something is due; None: not yet."""
         judges = self._awaited or (self._silence_limit < math.inf and self._membership.expects_heartbeats)
         deadline = self._membership.deadline
-        due = [] if deadline is None else [max(0.0, deadline - self._clock.monotonic())]
-        return min([*due, *([TIMING.watch] if judges else [])], default=None)
+        if deadline is None:
+            return TIMING.watch if judges else None
+        return min(TIMING.watch, max(0.0, deadline - self._clock.monotonic()))
 
     def _expire_round(self, now: float) -> None:
         before = (self._membership.failure, self._membership.world)
@@ -286,8 +295,19 @@ class JobService:
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
         self._membership.leave(message.task, self._clock.monotonic(), message.for_good)
-        self._wakeups.wake(_ROUND)
+        self._wakeups.wake(_ROUND, _TIME)
         self._announce_change()
+        return messages.Nothing()
+
+    async def _done(self, message: messages.Done) -> messages.Nothing:
+        self._membership.done_training(message.task, self._clock.monotonic(), again=message.again)
+        self._wakeups.wake(_ROUND, _TIME)
+        self._announce_change()
+        return messages.Nothing()
+
+    async def _failing(self, message: messages.Failing) -> messages.Nothing:
+        self._membership.failing(message.task, message.cause, self._clock.monotonic())
+        self._wakeups.wake(_ROUND, _TIME)
         return messages.Nothing()
 
     async def _find_lost(self, message: messages.FindLost) -> messages.Lost:
@@ -389,7 +409,7 @@ class JobService:
 def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
     if isinstance(outcome, World):
         return messages.Joined(messages.pack_world(outcome))
-    return messages.Joined(failure=outcome.message, missing=outcome.missing)
+    return messages.Joined(failure=outcome.message, missing=outcome.missing, over=outcome.over)
 
 
 def _describe(view: TaskView, now: float) -> Mapping[str, object]:

@@ -24,6 +24,7 @@ _WHY_GONE = {
     Absence.LEAVING: "it was asked to leave",
     Absence.LATE: "it did not come to the others in time when the world changed",
     Absence.CUT_OFF: "its connections had ended, and it did not come when the world changed",
+    Absence.OVERTAKEN: "the training that it was in is complete",
 }
 
 
@@ -51,11 +52,16 @@ class RendezvousFailure:
         message: for the user.
         missing: the tasks that had not joined.
         timed_out: whether the start timeout was the reason.
+        over: whether there is none because there is nothing left to do.
     """
 
     message: str
     missing: tuple[str, ...]
     timed_out: bool
+    over: bool = False
+
+
+_TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=True)
 
 
 @dataclass(frozen=True)
@@ -125,9 +131,11 @@ class Membership:
         self._side_views = {task: TaskView(task, NO_RANK) for task in auxiliary_tasks}
         self._start_timeout = start_timeout
         self._bounds = bounds or Bounds.fixed(len(ordered))
-        self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation)
+        self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation, longest_gap=longest_gap)
         self._members: dict[TaskKey, Member] = {}  # of the world
         self._members_left = 0  # how many of them have not ended
+        self._failing: dict[TaskKey, str] = {}  # end by an error of the program -> which one
+        self._overdue: dict[TaskKey, float] = {}  # of them: when the process has to have ended
         self._leavers: set[TaskKey] = set()  # went in order, and the others train on
         self._over = False  # training
         self._changes: list[WorldChange] = []
@@ -150,7 +158,10 @@ class Membership:
     @property
     def deadline(self) -> float | None:
         """When :meth:`expire` has to be called, or None."""
-        return self._rounds.deadline
+        times = list(self._overdue.values())
+        if self._rounds.deadline is not None:
+            times.append(self._rounds.deadline)
+        return min(times, default=None)
 
     @property
     def views(self) -> tuple[TaskView, ...]:
@@ -176,6 +187,16 @@ class Membership:
     def pending(self) -> int:
         """See :attr:`Rounds.pending`."""
         return self._rounds.pending
+
+    @property
+    def trained(self) -> bool:
+        """See :attr:`Rounds.trained`."""
+        return self._rounds.trained
+
+    @property
+    def done(self) -> frozenset[TaskKey]:
+        """The members of the world that have completed the training, and have not failed since."""
+        return self._rounds.completed
 
     @property
     def side_views(self) -> tuple[TaskView, ...]:
@@ -228,6 +249,8 @@ class Membership:
         if earlier == request:
             return
         why = self._rounds.absence(request.task)
+        if why is Absence.OVERTAKEN:
+            return
         # In an elastic job another task takes its place. One that has come back though its host was given up has been
         # left by its agent and by its launcher, who would not wait for its end.
         if why not in (None, Absence.ENDED) or (why is not None and self._bounds.replaces):
@@ -255,7 +278,8 @@ class Membership:
         """What a join has come to; None while it waits."""
         if self._is_member(request):
             return self.world
-        return RendezvousFailure("training has ended", (), False) if self._over else self._failure
+        overtaken = self._rounds.absence(request.task) is Absence.OVERTAKEN
+        return _TRAINED if self._over or overtaken else self._failure
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
@@ -296,6 +320,31 @@ class Membership:
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
             self._liveness.forget(task)
 
+    def done_training(self, task: TaskKey, now: float, *, again: bool = False) -> None:
+        """A member of an elastic job's world has completed the training, or, ``again``, begins another one."""
+        self._known(task)
+        if again:
+            self._rounds.again(task)
+        elif self._bounds.replaces:
+            self._rounds.done(task, now)
+            self._note_round(now)
+
+    def failing(self, task: TaskKey, cause: str, now: float) -> None:
+        """A trainer of an elastic job ends by an error of the program: so does the job, at once. A process that hangs
+        on its way out does not keep the others from ending."""
+        view = self._known(task)
+        if (
+            not self._bounds.replaces
+            or task in self._side_views
+            or view.ended
+            or self._rounds.absence(task) is not None
+        ):
+            return
+        self._failing.setdefault(task, cause)
+        self._overdue.setdefault(task, now + TIMING.grace)
+        self._rounds.end(Failure.PROGRAM)
+        self._note_round(now)
+
     def exited(self, record: ExitRecord, now: float) -> None:
         """An agent has seen the end of the task's process. Fails the round if that needs the task."""
         task = TaskKey.parse(record.task)
@@ -303,6 +352,7 @@ class Membership:
         if view.ended:
             return
         self._liveness.forget(task)
+        self._overdue.pop(task, None)
         state = TaskState.FAILED if record.failed else TaskState.EXITED
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
         if task in self._side_views:
@@ -311,7 +361,7 @@ class Membership:
         self._views[task] = gone
         self._ended[task] = self._rounds.is_waiting(task)
         self._judge_end(record, task)
-        self._rounds.ended(task, now)
+        self._rounds.ended(task, now, well=not record.failed)
         self._note_round(now)
 
     def _judge_end(self, record: ExitRecord, task: TaskKey) -> None:
@@ -326,7 +376,8 @@ class Membership:
 
     def _ended_well(self, task: TaskKey) -> bool:
         """Whether its process has completed the training."""
-        return self._views[task].state is TaskState.EXITED and task not in self._leavers
+        gone = task in self._leavers or self._rounds.absence(task) is Absence.OVERTAKEN
+        return self._views[task].state is TaskState.EXITED and not gone
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
         """A member of the world of that generation whose process has ended: its rank, and what happened in words. Where
@@ -356,7 +407,11 @@ class Membership:
             self._keep(replace(self._views[task], state=TaskState.LEFT))
             self._liveness.forget(task)
         self._note_round(now)
-        return {task: _WHY_GONE[why] for task in dropped if (why := self._rounds.absence(task)) is not None}
+        gone = {task: _WHY_GONE[why] for task in dropped if (why := self._rounds.absence(task)) is not None}
+        for task in [one for one, due in self._overdue.items() if due <= now]:
+            del self._overdue[task]
+            gone[task] = f"had not ended {TIMING.grace:g} s after its error, and was killed"
+        return gone
 
     def _known(self, task: TaskKey) -> TaskView:
         view = self._views.get(task) or self._side_views.get(task)
@@ -426,6 +481,10 @@ class Membership:
         """Why an elastic job has no next world."""
         cause = first_cause(view.exit for view in self._views.values() if view.exit is not None)
         how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"
+        if cause is None and self._failing:
+            task, error = next(iter(self._failing.items()))
+            view = self._views[task]
+            how = f"; first, rank {view.rank} ({task}, pid {view.pid}) failed: {error}"
         if why is Failure.PROGRAM:
             return f"the job cannot go on without a task that failed by itself{how}"
         if why is Failure.NO_SURVIVOR:

@@ -34,12 +34,14 @@ def run(func: _Function) -> _Function:
     the next commit the others go on without it, and it ends with SystemExit(0).
 
     An error of the program ends this rank, and with it the job, as it does without this decorator.
+
+    A rank that has returned is not waited for when another one is lost. Where rank 0 has returned, training is over:
+    a rank that has missed the end of the last step, because another one was lost in it, ends with SystemExit(0).
     """
 
     @functools.wraps(func)
     def looped(state: State, *args: Any, **kwargs: Any) -> Any:
-        runtime.enter()
-        with _leaving_on_sigterm():
+        with runtime.training(), _leaving_on_sigterm():
             while True:
                 try:
                     state.sync()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import queue
 import threading
 import time
@@ -70,22 +71,28 @@ class Replacements:
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
-            wait = TIMING.idle if not self._due else min(TIMING.idle, max(0.0, self._due[0][0] - time.monotonic()))
             with suppress(queue.Empty):
-                record = self._job.exits.get(timeout=wait)
+                record = self._job.exits.get(timeout=max(0.0, min(TIMING.idle, self._until_due())))
                 if record is not None:
                     self._ended(record)
-            while self._due and self._due[0][0] <= time.monotonic():
+            while self._until_due() <= 0.0:
                 self._start(heapq.heappop(self._due)[2])
             if not self._live and not self._due and not self._over:
                 self._finish()
+
+    def _until_due(self) -> float:
+        """In how many seconds (0 or less: now) a process is to be started; infinity: not yet."""
+        # Once rank 0 has completed the training, a new one would find nothing to do.
+        if not self._due or self._job.view.trained:
+            return math.inf
+        return self._due[0][0] - time.monotonic()
 
     def _ended(self, record: ExitRecord) -> None:
         task = TaskKey.parse(record.task)
         if task not in self._live:
             return
         self._live.remove(task)
-        if task in self._job.view.leavers:
+        if task in self._job.view.leavers and not record.stopped:
             _LOG.warning("%s has left in order, the other ranks go on", task)
             return
         if not record.failed or record.stopped or self._job.failed:

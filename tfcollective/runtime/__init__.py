@@ -34,7 +34,6 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "ended_by_peer",
-    "enter",
     "generation",
     "get_communicator",
     "global_process_set",
@@ -63,6 +62,7 @@ __all__ = [
     "stop_timeline",
     "task",
     "tensorflow_ops",
+    "training",
     "training_ended",
 ]
 
@@ -169,16 +169,22 @@ def reopen(lost: int | None = None) -> None:
         _check_process(session)
         for callback in _shutdown_callbacks:
             callback()
-        session.reopen(lost)
+    session.reopen(lost)  # may take minutes, in which another thread may call shutdown()
+    with _lock:
+        if _session is not session:
+            raise StateError("this process has left the job while it waited for the next world")
         for callback in _new_world_callbacks:
             callback()
 
 
-def enter() -> None:
-    """A rank that has come to a job which trains already is ready to go on with the others: it joins the next world.
-    Does nothing on others."""
-    if _current().newcomer:
-        reopen()
+@contextmanager
+def training() -> Iterator[None]:
+    """While it is open, this rank of an elastic job trains. One that has come to a job which trains already joins the
+    next world first. When it ends without an error, no world waits for this rank any longer, until it trains again."""
+    with _current().training():
+        if _current().newcomer:
+            reopen()
+        yield
 
 
 def announce_leave(cause: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tfcollective.errors import CollectiveError
-from tfcollective.failures import message_of, write_exception
+from tfcollective.failures import is_consequence, message_of, write_exception
 from tfcollective.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -45,6 +45,7 @@ class CrashHook:
         failure_file: where the record goes; None for nowhere.
         abort: takes the cause; tells the other ranks.
         ended_by_peer: with which error another rank has ended the world, or None.
+        report: called with the cause when it is none that another rank has brought about.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class CrashHook:
         failure_file: str | None,
         abort: Callable[[str], None],
         ended_by_peer: Callable[[], CollectiveError | None],
+        report: Callable[[str], None] = lambda cause: None,
     ) -> None:
+        self._report = report
         self._failure_file = failure_file
         self._abort = abort
         self._ended_by_peer = ended_by_peer
@@ -71,19 +74,22 @@ class CrashHook:
 
     def _hook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() == self._pid:
+            ended_by = None
             try:
-                self._record(error)
+                # TensorFlow's errors do not name the rank that was lost: the first failure of the communicator does.
+                ended_by = self._ended_by_peer() if came_through_collective(error) else None
+                self._record(error, ended_by)
             finally:
                 self._abort(describe_cause(error))
+            if isinstance(error, Exception) and not is_consequence(error) and ended_by is None:
+                self._report(describe_cause(error))
         if self._previous is not None:
             self._previous(kind, error, trace)
 
-    def _record(self, error: BaseException) -> None:
+    def _record(self, error: BaseException, ended_by: CollectiveError | None) -> None:
         if self._failure_file is None:
             return
         try:
-            # TensorFlow's errors do not name the rank that was lost: the first failure of the communicator does.
-            ended_by = self._ended_by_peer() if came_through_collective(error) else None
             write_exception(
                 self._failure_file,
                 error,

@@ -143,16 +143,22 @@ def register(
         lost: see :meth:`Engine.rejoin`.
         first: see :meth:`CoordinatorClient.join`.
     """
-    return client.join(
-        identity.task,
-        size=identity.world_size,
-        node=identity.node_id,
-        pid=os.getpid(),
-        address=address,
-        # How long an elastic job waits for what it lacks, the coordinator alone knows.
-        timeout=math.inf if settings.elastic else settings.start_timeout,
-        lost=lost,
-        first=first,
+    from tfcollective.control.channel import Channel, Retry
+    from tfcollective.control.client import CoordinatorUnreachableError
+
+    # Asked again with the same address, the coordinator gives the same answer.
+    return Channel(client, Retry(errors=(CoordinatorUnreachableError,))).call(
+        lambda client: client.join(
+            identity.task,
+            size=identity.world_size,
+            node=identity.node_id,
+            pid=os.getpid(),
+            address=address,
+            # How long an elastic job waits for what it lacks, the coordinator alone knows.
+            timeout=math.inf if settings.elastic else settings.start_timeout,
+            lost=lost,
+            first=first,
+        )
     )
 
 

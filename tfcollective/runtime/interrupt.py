@@ -19,8 +19,10 @@ from tfcollective.timing import TIMING
 _STOP = 0  # no signal has this number
 
 
-def is_stuck(before: CommunicatorInfo, after: CommunicatorInfo) -> bool:
+def is_stuck(before: CommunicatorInfo | None, after: CommunicatorInfo | None) -> bool:
     """Whether an operation waits and none has ended between two snapshots."""
+    if before is None or after is None:
+        return False
     return after.pending > 0 and after.completed == before.completed and not after.broken
 
 
@@ -30,14 +32,14 @@ class InterruptWatch:
     Does nothing when the program uses the wakeup descriptor itself (asyncio does) or handles SIGINT itself.
 
     Args:
-        snapshot: the communicator's state.
+        snapshot: the communicator's state; None where there is none now.
         abort: ends its operations; takes the cause.
         stuck_after: how long (s) an operation may stand still.
     """
 
     def __init__(
         self,
-        snapshot: Callable[[], CommunicatorInfo],
+        snapshot: Callable[[], CommunicatorInfo | None],
         abort: Callable[[str], None],
         stuck_after: float = TIMING.stuck,
     ) -> None:

@@ -64,7 +64,9 @@ class Session:
         self._tasks = joined.tasks
         self._placement = joined.placement
         self._communicator = joined.communicator
+        self._aside: Communicator | None = None  # that of the world, while collectives are of this rank alone
         self._left = False
+        self._ended = False
         self._change: ChangeWatch | None = None
         self.leaving = ""
         """Why this rank is to leave an elastic job at the next commit; "": it stays."""
@@ -72,11 +74,15 @@ class Session:
         """Whether it has left a world and has yet to come to the next one."""
         self.newcomer = joined.settings.newcomer is not None
         """Whether it waits outside the world until it is ready to go on with the others."""
+        self._trainings = 0  # that are open, one within another
+        self._done = False  # has the coordinator been told that this rank has completed one?
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self.process_sets = ProcessSets(self.communicator, engine)
-        self._crash = CrashHook(self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer)
+        self._crash = CrashHook(
+            self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer, self._say_failing
+        )
         self._heartbeat: Heartbeat | None = None
         self._published: dict[str, object] = {}
         self._known = self._published  # what of it the coordinator has
@@ -136,6 +142,40 @@ class Session:
         heard = 0 if self._change is None else self._change.pending
         return max(heard, self.generation + 1) if self.leaving else heard
 
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """See :func:`tfcollective.runtime.training`."""
+        outermost = self._trainings == 0
+        if outermost and self._done:
+            self._say_done(again=True)
+        self._trainings += 1
+        try:
+            yield
+        finally:
+            self._trainings -= 1
+        if outermost and not self.newcomer:
+            self._say_done()
+
+    def _say_failing(self, cause: str) -> None:
+        """The others of an elastic job need not wait for the end of this process, which may take its time."""
+        if self._client is None or not self.settings.elastic or not self.identity.task.is_trainer:
+            return
+        try:
+            self._client.failing(self.identity.task, cause)
+        except TfCollectiveError as error:
+            _LOG.debug("the coordinator cannot be told of the failure: %s", error)
+
+    def _say_done(self, *, again: bool = False) -> None:
+        if self._client is None or not self.settings.elastic:
+            return
+        from tfcollective.control.channel import Channel
+
+        self._done = not again
+        try:
+            Channel(self._client).call(lambda client: client.done(self.identity.task, again=again))
+        except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
+            _LOG.debug("the coordinator cannot be told that this rank has completed the training: %s", error)
+
     def agreed_once(self, key: str, value: object) -> Any:
         """A JSON value that is the same for all ranks of all worlds of the job: the one that was there first. Ranks of
         one world must give the same."""
@@ -158,7 +198,10 @@ class Session:
         Raises:
             RendezvousError: there is no next world; says why.
             UnsupportedError: the job is not elastic.
+            SystemExit: training is complete: rank 0 has done what this rank would have to do again.
         """
+        from tfcollective.control.client import TrainingOverError
+
         registered = self.process_sets.registered()
         sets = {number: (one, self._tasks_of(one)) for number, one in registered.items()}
         self.between_worlds = True
@@ -169,6 +212,9 @@ class Session:
                 self._enter(self.engine.rejoin(lost))
                 self._form_again(sets)
                 break
+            except TrainingOverError as error:
+                _LOG.warning("%s ends without its last step, which rank 0 has done: %s", self.identity.task, error)
+                raise SystemExit(0) from None
             except (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError) as error:
                 _LOG.warning("the world changes again: %s", error)
                 lost = lost_rank(error)
@@ -197,7 +243,13 @@ class Session:
         self.newcomer = False
         self.__dict__.pop("members", None)
         with self._lock:
-            self._communicator, self._left = joined.communicator, False
+            ended = self._ended
+            if not ended:
+                self._communicator, self._left = joined.communicator, False
+        if ended:
+            if joined.communicator is not None:
+                joined.communicator.close(TIMING.leave_broken)
+            raise StateError("this process has left the job while it waited for the next world")
         global_process_set._register(GLOBAL_SET, self.members.ranks, self.placement.rank)
 
     @contextmanager
@@ -206,13 +258,14 @@ class Session:
         when the world has changed must not meet what others do in it."""
         alone = connect_alone(self.settings)
         with self._lock:
-            world, self._communicator = self._communicator, alone
+            self._aside = world = self._communicator
+            self._communicator = alone
         alone.publish(GLOBAL_SET)
         try:
             yield
         finally:
             with self._lock:
-                self._communicator = world
+                self._communicator, self._aside = world, None
             if world is not None:
                 world.publish(GLOBAL_SET)
             alone.close(TIMING.leave)
@@ -309,20 +362,24 @@ class Session:
 
     def _open_communicators(self) -> list[Communicator]:
         """The world's first, then those of process sets."""
-        world = [] if self._communicator is None else [self._communicator]
+        world = [one for one in (self._aside, self._communicator) if one is not None]
         return [one for one in (*world, *self.process_sets.communicators()) if not one.closed]
 
-    def _info(self) -> CommunicatorInfo:
-        """The world's state, with the operations of all communicators."""
+    def _info(self) -> CommunicatorInfo | None:
+        """The world's state, with the operations of all communicators; None where there is none, as between worlds."""
         infos = [communicator.info() for communicator in self._open_communicators()]
+        if not infos:
+            return None
         return replace(
-            infos[0] if infos else self.communicator().info(),
+            infos[0],
             completed=sum(info.completed for info in infos),
             pending=sum(info.pending for info in infos),
         )
 
     def close(self) -> None:
         """Leaves the world: ends the watching threads, closes the communicators and tells the coordinator."""
+        with self._lock:
+            self._ended = True
         self._crash.remove()
         self.stop_timeline()
         if self._interrupt is not None:
@@ -375,9 +432,9 @@ class Session:
 
     def _report(self) -> tuple[str, Mapping[str, object]]:
         published = self._published
-        if self._communicator is None:
-            return "running", published
         info = self._info()
+        if info is None:
+            return "running", published
         state = "broken" if info.broken else "running"
         return state, {**published, "completed": info.completed, "pending": info.pending}
 

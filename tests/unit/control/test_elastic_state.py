@@ -70,6 +70,66 @@ def test_a_rank_that_ends_well_has_ended_the_training():
     assert state.training_ended
 
 
+def test_a_rank_that_rank_0_has_overtaken_is_told_so_and_has_not_completed_the_training():
+    state = begun()
+    state.done_training(task(0), 1.0)
+    assert (state.trained, state.done) == (True, {task(0)})
+    state.exited(ended(1, code=9), 1.0)
+    for _ in range(2):
+        state.join(request(2, world=2), 2.0, lost=1)
+        assert state.outcome(request(2, world=2)).over
+    assert (state.deadline, state.failure) == (None, None)
+    state.exited(ended(2), 3.0)
+    assert not state.training_ended
+    state.exited(ended(0), 4.0)
+    assert state.training_ended
+    assert state.failure is None
+
+
+def test_a_second_training_begins_where_all_are_waited_for():
+    state = begun()
+    for index in range(3):
+        state.done_training(task(index), 1.0)
+    state.exited(ended(2, code=9), 1.5)
+    for index in (1, 0):
+        state.done_training(task(index), 2.0, again=True)
+    assert not state.trained
+    state.join(request(1, world=2), 2.0)
+    assert state.world.generation == 1
+    state.join(request(0, world=2), 3.0)
+    assert order(state) == [0, 1]
+
+
+def test_an_error_of_the_program_ends_the_job_before_its_process_has_ended():
+    state = begun()
+    state.join(request(0, world=2), 1.0)
+    state.failing(task(1), "ValueError: the data is rotten", 1.5)
+    message = state.outcome(request(0, world=2)).message
+    assert "failed by itself; first, rank 1 (worker:1, pid 101) failed: ValueError: the data is rotten" in message
+    assert state.expire(state.deadline - 0.1) == {}
+    assert state.expire(state.deadline) == {task(1): "had not ended 10 s after its error, and was killed"}
+    assert state.deadline is None
+
+
+def test_one_that_ends_soon_after_its_error_is_not_killed_and_one_that_is_gone_ends_no_job():
+    state = begun()
+    state.leave(task(2), 1.0, for_good=True)
+    state.failing(task(2), "ValueError: on its way out", 1.0)
+    assert state.failure is None
+    state.failing(task(1), "ValueError: the data is rotten", 1.5)
+    state.exited(ended(1, code=1), 2.0)
+    assert state.deadline is None
+    assert state.expire(100.0) == {}
+
+
+def test_in_a_job_of_fixed_size_all_are_waited_for():
+    state = Membership(workers(2), 10.0, longest_gap=math.inf)
+    for index in range(2):
+        state.join(replace(request(index), size=2), 0.0)
+    state.done_training(task(0), 1.0)
+    assert not state.trained
+
+
 def test_an_error_of_the_program_ends_the_job():
     state = begun()
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)

@@ -244,6 +244,132 @@ def test_in_a_job_of_fixed_size_members_come_again_and_none_is_given_up_early():
     assert made.failed == Failed(Failure.LATE, (task(1),))
 
 
+def test_a_member_that_has_completed_the_training_is_not_waited_for():
+    made = begun(smallest=2)
+    made.done(task(2), 10.0)
+    made.ended(task(0), 11.0)
+    made.join(request(1, 1), 11.0)  # rank 1 goes on, once there are enough
+    assert (made.world.generation, made.deadline) == (1, 41.0)
+    made.admit(task(3))
+    made.join(request(3), 20.0)
+    assert order(made) == [1, 3]
+
+
+def test_what_waits_for_a_member_hears_that_it_has_completed_the_training():
+    made = begun()
+    made.ended(task(0), 10.0)
+    made.join(request(1, 1), 11.0)
+    made.done(task(2), 12.0)
+    assert order(made) == [1]
+
+
+def test_when_rank_0_has_completed_the_training_others_cannot_go_on_with_it():
+    made = begun()
+    made.done(task(0), 10.0)
+    made.ended(task(1), 10.5)
+    assert made.trained
+    assert made.pending == 0
+    made.join(request(2, 1), 11.0)
+    assert made.absence(task(2)) is Absence.OVERTAKEN
+    assert (made.world.generation, made.deadline, made.failed) == (1, None, None)
+    made.ended(task(2), 12.0, well=True)
+    assert made.absence(task(2)) is Absence.OVERTAKEN
+    made.ended(task(0), 13.0, well=True)
+    assert made.failed == Failed(Failure.OVER)
+
+
+def test_what_waits_for_rank_0_is_let_go_when_that_has_completed_the_training():
+    made = begun()
+    made.ended(task(1), 10.0)
+    made.join(request(2, 1), 11.0)
+    made.done(task(0), 12.0)
+    assert made.absence(task(2)) is Absence.OVERTAKEN
+    assert made.deadline is None
+
+
+def test_others_go_on_if_rank_0_has_failed_after_it_had_completed_the_training():
+    made = begun()
+    made.done(task(0), 10.0)
+    made.ended(task(0), 11.0)
+    made.join(request(2, 1), 12.0)
+    made.join(request(1, 1), 12.0)
+    assert order(made) == [1, 2]
+
+
+def test_a_member_that_trains_again_is_waited_for_again():
+    made = begun()
+    for index in range(3):
+        made.done(task(index), 10.0)
+    for index in (1, 2):
+        made.again(task(index))
+    made.ended(task(2), 11.0)
+    made.again(task(0))
+    made.join(request(1, 1), 12.0)
+    assert made.world.generation == 1
+    made.join(request(0, 1), 13.0)
+    assert order(made) == [0, 1]
+
+
+def test_one_that_trains_again_does_not_wait_for_rank_0_which_may_have_no_more_to_do():
+    made = begun()
+    for index in range(3):
+        made.done(task(index), 10.0)
+    made.again(task(1))
+    made.join(request(1, 1), 12.0)
+    assert order(made) == [1]
+    made.join(request(0, 1), 13.0)
+    assert made.pending == 3
+
+
+def test_newcomers_wait_while_the_members_have_no_more_to_do():
+    made = begun(smallest=2, largest=4)
+    made.admit(task(3))
+    made.join(request(3), 1.0)
+    for index in range(3):
+        made.done(task(index), 2.0)
+    assert (made.pending, made.deadline, made.failed) == (0, None, None)
+    for index in range(3):
+        made.again(task(index))
+    assert made.pending == 2
+    for index in range(3):
+        made.done(task(index), 3.0)
+    for index in (1, 2):
+        made.ended(task(index), 4.0, well=True)
+    made.ended(task(0), 5.0)
+    assert made.failed == Failed(Failure.NO_SURVIVOR)
+
+
+def listening(size=3):
+    """Begun, and expire is called once a second."""
+    made = Rounds(workers(size), Bounds(1, size, size, SHORTAGE), TIMEOUT, cut_off=CUT_OFF, longest_gap=1.5)
+    for index in range(size):
+        made.join(request(index), 1000.0)
+    return made
+
+
+def test_time_in_which_this_process_was_stopped_does_not_count():
+    made = listening()
+    made.suspect(task(1), 2000.0)
+    made.join(request(0, 1), 2000.0)
+    made.join(request(2, 1), 2000.5)
+    assert made.deadline == 2002.0
+    assert made.expire(2001.0) == ()
+    assert made.expire(2100.0) == ()  # stopped meanwhile
+    assert made.deadline == 2101.0
+    made.join(request(1, 1), 2100.0)  # was said long ago
+    assert order(made) == [0, 1, 2]
+
+
+def test_waits_end_though_this_process_was_stopped_meanwhile():
+    made = listening()
+    made.suspect(task(1), 2000.0)
+    made.join(request(0, 1), 2000.0)
+    made.join(request(2, 1), 2100.0)
+    assert made.expire(2101.0) == ()
+    assert made.expire(2102.0) == (task(1),)
+    assert order(made) == [0, 2]
+
+
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (2, 1, 3), (1, 3, 2)])
 def test_bounds_stand_in_their_order(numbers):
     with pytest.raises(ValueError, match="smallest <= first <= largest"):
@@ -256,11 +382,12 @@ class AllOrders(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.bounds = Bounds(2, 3, 4, SHORTAGE)
-        self.rounds = Rounds(workers(3), self.bounds, TIMEOUT, cut_off=CUT_OFF)
+        self.rounds = Rounds(workers(3), self.bounds, TIMEOUT, cut_off=CUT_OFF, longest_gap=TIMEOUT)
         self.now = 0.0
         self.known = [task(index) for index in range(3)]
         self.gone: set[TaskKey] = set()
         self.dismissed: set[TaskKey] = set()
+        self.done: set[TaskKey] = set()
         self.worlds = []
 
     def _living(self):
@@ -279,24 +406,46 @@ class AllOrders(RuleBasedStateMachine):
             survivors = [one for one in before if one in tasks]
             assert survivors
             assert tasks[: len(survivors)] == survivors
-            # A member of the last world that is not here has gone, or goes.
-            assert all(one in tasks or self.rounds.absence(one) is not None for one in before)
+            # A member of the last world that is not here has gone, or goes, or trains no more.
+            assert all(one in tasks or one in self.done or self.rounds.absence(one) is not None for one in before)
         self.worlds.append(world)
+        self.done.clear()
 
     @rule(data=st.data())
     @precondition(lambda self: self._living())
     def join(self, data):
         one = data.draw(st.sampled_from(self._living()))
         if self.rounds.absence(one) is None:
+            if one not in self.done or data.draw(st.booleans()):
+                self.rounds.again(one)
+                self.done.discard(one)
             self.rounds.join(request(one.index, len(self.worlds)), self.now)
+            self.done.discard(one)
         self._note()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.worlds)
+    def complete(self, data):
+        one = data.draw(st.sampled_from([member.task for member in self.worlds[-1].members]))
+        if self.rounds.is_waiting(one) or self.rounds.absence(one) is not None:
+            return  # it is in elastic.run
+        self.done.add(one)
+        self.rounds.done(one, self.now)
+        self._note()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.done)
+    def train_again(self, data):
+        one = data.draw(st.sampled_from(sorted(self.done, key=str)))
+        self.done.remove(one)
+        self.rounds.again(one)
 
     @rule(data=st.data())
     @precondition(lambda self: self._living())
     def end(self, data):
         one = data.draw(st.sampled_from(self._living()))
         self.gone.add(one)
-        self.rounds.ended(one, self.now)
+        self.rounds.ended(one, self.now, well=data.draw(st.booleans()))
         self._note()
 
     @rule(data=st.data())
@@ -323,6 +472,13 @@ class AllOrders(RuleBasedStateMachine):
         self.dismissed.update(self.rounds.expire(self.now))
         self._note()
 
+    @rule(seconds=st.sampled_from([1.01 * TIMEOUT, 100 * TIMEOUT]))
+    def be_stopped(self, seconds):
+        self.now += seconds
+        failed = self.rounds.failed
+        assert self.rounds.expire(self.now) == ()
+        assert self.rounds.failed is failed
+
     @invariant()
     def every_wait_has_a_deadline(self):
         assert self.rounds.failed is not None or self.rounds.deadline is None or self.rounds.deadline > self.now - 1e-9
@@ -331,8 +487,14 @@ class AllOrders(RuleBasedStateMachine):
             assert self.rounds.deadline is not None
 
     @invariant()
+    def those_that_train_no_more_are_not_waited_for(self):
+        assert self.done.isdisjoint(self.rounds.missing) or self.rounds.failed is not None
+        if self.rounds.trained and self.worlds:
+            assert self.rounds.pending == 0
+
+    @invariant()
     def those_that_wait_hear_of_it_in_the_end(self):
-        if self.rounds.failed is None and self.worlds and self.rounds.pending == 0:
+        if self.rounds.failed is None and self.worlds and self.rounds.pending == 0 and not self.rounds.trained:
             assert not any(self.rounds.absence(member.task) for member in self.worlds[-1].members)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+from manual_clock import ManualClock
 from time_limits import within
 
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode
-from tfcollective.control.messages import ReadOutput, Show, path_of
+from tfcollective.control.messages import Join, Joined, ReadOutput, Show, path_of
 from tfcollective.control.output_log import OutputPage, OutputPiece
+from tfcollective.control.rounds import JoinRequest
 from tfcollective.control.service import JobService
 from tfcollective.control.state import Membership
 from tfcollective.control.store import Store
-from tfcollective.tasks import TaskKey
+from tfcollective.tasks import TaskKey, workers
 
 
 def test_a_reader_gets_the_output_of_several_nodes_together() -> None:
@@ -30,3 +33,33 @@ def test_a_reader_gets_the_output_of_several_nodes_together() -> None:
         return decode(await asyncio.wait_for(reading, within(20)), OutputPage, "the output")
 
     assert [piece.node for piece in asyncio.run(read()).pieces] == ["node-0", "node-1", "node-2"]
+
+
+def test_time_in_which_the_launcher_was_stopped_is_no_lateness_of_ranks() -> None:
+    clock = ManualClock()
+    looked = asyncio.Event()
+
+    class Looked(Membership):
+        def expire(self, now: float) -> Mapping[TaskKey, str]:
+            looked.set()
+            return super().expire(now)
+
+    async def meet() -> list[Joined]:
+        service = JobService("job", Looked(workers(2), 60), Store(1 << 20), clock)
+
+        async def join(index: int) -> Joined:
+            request = Join(JoinRequest(TaskKey("worker", index), 2, "node", index, "address"), within(20))
+            return decode(await service.answer(path_of(Join), encode(request)), Joined, "the answer")
+
+        keeping = asyncio.create_task(service.keep_time())
+        first = asyncio.create_task(join(0))
+        await asyncio.wait_for(looked.wait(), within(20))
+        clock.advance(1000.0)
+        looked.clear()  # it looks again by itself, and long before the start timeout
+        await asyncio.wait_for(looked.wait(), within(20))
+        answers = [await join(1), await asyncio.wait_for(first, within(20))]
+        service.close()
+        await keeping
+        return answers
+
+    assert all(one.world is not None for one in asyncio.run(meet()))

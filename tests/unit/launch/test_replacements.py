@@ -40,7 +40,7 @@ class Job:
         self.exits = queue.SimpleQueue()
         self.spec = JobSpec(("x",), 2, min_proc=1)
         self.failed = False
-        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset())
+        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset(), trained=False)
         self.dismissed = []
 
     def admit(self, task, send):
@@ -49,8 +49,8 @@ class Job:
     def dismiss(self, task):
         self.dismissed.append(str(task))
 
-    def ends(self, task, code):
-        self.exits.put(ExitRecord(task, 0, "node", 1, code, None, 1.0))
+    def ends(self, task, code, stopped=False):
+        self.exits.put(ExitRecord(task, 0, "node", 1, code, None, 1.0, stopped))
 
 
 @pytest.fixture
@@ -71,6 +71,25 @@ def test_a_lost_rank_is_replaced_and_the_new_one_ended_with_training_though_its_
     job.ends("worker:0", 0)
     until(lambda: job.dismissed == ["worker:2"])
     assert node.finished
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_leaves_when_the_job_is_stopped_is_not_said_to_leave_in_order(stopped, job, node, caplog):
+    job.view.leavers = frozenset(workers(2))
+    job.ends("worker:1", 0, stopped)
+    job.ends("worker:0", 0, stopped)
+    until(lambda: node.finished)
+    assert ("worker:1 has left in order" in caplog.text) is not stopped
+
+
+def test_nothing_is_started_while_rank_0_has_completed_the_training(job, node):
+    job.view.trained = True
+    job.ends("worker:1", 3)
+    until(job.exits.empty)
+    assert not node.started
+    job.view.trained = False  # it trains again
+    job.exits.put(None)
+    until(lambda: node.started == ["worker:2"])
 
 
 @pytest.mark.parametrize("code", [0, 1])

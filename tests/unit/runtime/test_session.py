@@ -7,17 +7,27 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launching import until
+from time_limits import within
 
 from tfcollective import elastic, runtime
-from tfcollective.errors import CollectiveAbortedError, CollectiveTimeoutError, PeerLostError
+from tfcollective.control.client import CoordinatorUnreachableError
+from tfcollective.errors import (
+    CollectiveAbortedError,
+    CollectiveCancelledError,
+    CollectiveTimeoutError,
+    PeerLostError,
+    RendezvousError,
+    StateError,
+)
 from tfcollective.identity import discover
-from tfcollective.runtime.engine import JoinResult
+from tfcollective.runtime.engine import JoinResult, register
 from tfcollective.runtime.native import NativeEngine
 from tfcollective.runtime.session import Session
 from tfcollective.settings import Settings
@@ -27,11 +37,17 @@ from tfcollective.topology import SINGLE
 class Coordinator:
     """The coordinator's client, as far as a session needs it; counts the signs of life that come to it directly."""
 
+    closed = False
+
     def __init__(self) -> None:
         self.beats = 0
+        self.done_said: list[bool] = []
 
     def heartbeat(self, *_given: Any) -> None:
         self.beats += 1
+
+    def done(self, _task: Any, *, again: bool = False) -> None:
+        self.done_said.append(again)
 
     def leave(self, _task: Any, *, for_good: bool = False) -> None:
         pass
@@ -104,6 +120,79 @@ def test_sigterm_ends_a_rank_that_waits_for_the_next_world(monkeypatch: pytest.M
     assert session.leaving == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     runtime.shutdown()
+
+
+def test_a_rank_that_waits_for_the_next_world_stops_neither_other_threads_nor_the_end_of_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        assert ended.wait(within(60))
+
+    _, session = elastic_session(wait)
+    monkeypatch.setattr(runtime, "_session", session)
+    with ThreadPoolExecutor() as pool:
+        reopening = pool.submit(runtime.reopen)
+        assert waiting.wait(within(60))
+        assert session._info() is None
+        pool.submit(runtime.init).result(within(30))
+        assert pool.submit(runtime.size).result(within(30)) == 1
+        pool.submit(runtime.shutdown).result(within(30))
+        ended.set()
+        with pytest.raises(StateError, match="has left the job"):
+            reopening.result(within(30))
+    assert not session._open_communicators()
+
+
+def test_what_ends_the_world_ends_it_also_while_a_rank_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, session = elastic_session()
+    world = session.communicator()
+    with session.apart():
+        alone = session.communicator()
+        session.abort("the program failed")
+    with pytest.raises(CollectiveCancelledError, match="the program failed"):
+        world.barrier()
+    assert alone is not world
+    session.close()
+
+
+def test_each_outermost_training_ends_with_word_to_the_coordinator() -> None:
+    settings, identity = Settings(elastic=True), discover(Settings(), {})
+    coordinator: Any = Coordinator()
+    session = Session(NextWorlds(settings, identity, []), JoinResult(settings, identity, SINGLE, client=coordinator))
+    with session.training(), session.training():
+        pass
+    with pytest.raises(ValueError, match="rotten"), session.training():
+        raise ValueError("rotten")
+    assert coordinator.done_said == [False, True]
+    with session.training():
+        pass
+    assert coordinator.done_said == [False, True, False]
+
+
+def test_a_rank_asks_again_for_the_next_world_when_its_connection_to_the_coordinator_breaks() -> None:
+    settings, identity = Settings(elastic=True), discover(Settings(), {})
+
+    class Breaks(Coordinator):
+        def __init__(self, *answers: Any) -> None:
+            super().__init__()
+            self.answers = list(answers)
+
+        def join(self, *_task: Any, **_given: Any) -> Any:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    lost = CoordinatorUnreachableError("no answer from the coordinator")
+    client: Any = Breaks(lost, lost, "a world")
+    found: Any = register(client, settings, identity)
+    assert found == "a world"
+    no_world: Any = Breaks(RendezvousError("there is no next world"))
+    with pytest.raises(RendezvousError, match="there is no next world"):
+        register(no_world, settings, identity)
 
 
 @pytest.mark.parametrize("source", ["launcher", "tf_config"])

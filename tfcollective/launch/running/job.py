@@ -352,8 +352,12 @@ def _silence_limit(spec: JobSpec) -> float:
 
 
 def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, ...]:
-    """The failures that an elastic job has outlasted; none if it has failed: then they may be why."""
-    last = {str(task) for task in view.members}
+    """The failures that an elastic job has outlasted; none if it has failed: then they may be why.
+
+    A member of the last world counts, too, if rank 0 completed the training and it did not: what it missed, the state
+    of rank 0 has. One that has failed after it had completed the training has failed in what the program does then.
+    """
+    last = {str(task) for task in view.members if not view.trained or task in view.done}
     ends = [record for record in exits if record.task in last]
     if view.failure is not None or not ends or any(record.failed for record in ends):
         return ()

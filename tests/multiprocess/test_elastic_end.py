@@ -1,0 +1,61 @@
+"""The end of an elastic job's training: ranks that have returned from ``elastic.run`` and live on."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from launching import Run
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
+every_fault = pytest.mark.elastic
+
+WORKER = Path(__file__).with_name("elastic_end_worker.py")
+
+
+def run(directory, story):
+    command = [sys.executable, str(WORKER), str(directory), story]
+    with Run(("-np", "3", "--min-np", "1", "--", *command)) as job:
+        code, _, err = job.finish(120)
+        job.wait_until_gone(5.0)
+    return code, err
+
+
+def test_a_rank_that_misses_the_last_step_ends_at_once_when_rank_0_has_done_it(tmp_path):
+    code, err = run(tmp_path, "miss")  # rank 0 waits for its end
+    assert code == 0, err
+    assert "worker:2 ends without its last step, which rank 0 has done" in err
+    assert "rank 1 (worker:1" in err
+    assert "was killed by SIGKILL: the others went on without it" in err
+    assert sorted(one.name for one in tmp_path.glob("done-*")) == ["done-0"]
+
+
+@every_fault
+def test_what_rank_0_fails_in_after_training_fails_the_job(tmp_path):
+    code, err = run(tmp_path, "crash")
+    assert code != 0, err
+    assert re.search(r"rank 0 \(worker:0, pid \d+\) exited with code 5", err), err
+
+
+@every_fault
+def test_an_error_of_the_program_ends_the_job_though_its_process_hangs_on_its_way_out(tmp_path):
+    code, err = run(tmp_path, "hang")  # the others would wait for as long as an operation may take
+    assert code == 1, err
+    assert "the job failed: rank 1 (worker:1" in err
+    assert "ValueError: the data is rotten" in err
+
+
+@every_fault
+def test_others_go_on_without_a_rank_that_has_completed_the_training_and_lives(tmp_path):
+    code, err = run(tmp_path, "lives")  # it waits for their end
+    assert code == 0, err
+    assert (tmp_path / "done-0").exists()
+
+
+@every_fault
+def test_a_second_training_outlasts_lost_ranks_too(tmp_path):
+    code, err = run(tmp_path, "twice")
+    assert code == 0, err
+    for task in (0, 2):
+        assert json.loads((tmp_path / f"second-{task}").read_text())["sizes"] == [3] * 5 + [2] * 5
