@@ -175,8 +175,9 @@ def reopen(lost: int | None = None) -> None:
 
 
 def enter() -> None:
-    """A rank that has come to a job which trains already is ready to go on with the others: it joins the next world.
-    Does nothing on others."""
+    """A rank of an elastic job is ready to train. If it has come to a job which trains already, it joins the next
+    world."""
+    _current().announce_modules()
     if _current().newcomer:
         reopen()
 
