@@ -396,6 +396,12 @@ def external_variable(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
+def set_environment(environ: Mapping[str, str]) -> None:
+    """This process has this environment from now on, and no variable besides."""
+    os.environ.clear()
+    os.environ.update(environ)
+
+
 def hide_tf_config() -> None:
     """Takes TF_CONFIG out of this process's environment, so that Estimator and tf.distribute do not act on it, and
     keeps it where the next :meth:`Settings.load` finds it."""

@@ -31,6 +31,7 @@ from tfcollective.agent.protocol import (
     FirstOrder,
     NodeSettings,
     Order,
+    PrepareCommand,
     StartCommand,
     StopCommand,
     end_key,
@@ -295,6 +296,8 @@ class Supervision:
             elif isinstance(command, StartCommand):
                 self._serve(command.task)
                 self._supervisor.start_like(command)
+            elif isinstance(command, PrepareCommand):
+                self._supervisor.prepare(command)
             elif isinstance(command, FinishCommand):
                 self._supervisor.finish()
             else:

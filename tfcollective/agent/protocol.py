@@ -246,11 +246,20 @@ class StartCommand:
 
 
 @dataclass(frozen=True)
+class PrepareCommand:
+    """A later line on the stdin of an elastic job's agent: have a spare ready that has imported these modules, for a
+    process like that of the task ``like``."""
+
+    like: TaskKey
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FinishCommand:
     """A later line on the stdin of an elastic job's agent: no more processes will be started. It ends with the last."""
 
 
-Command = StopCommand | KillCommand | StartCommand | FinishCommand
+Command = StopCommand | KillCommand | StartCommand | PrepareCommand | FinishCommand
 
 
 @dataclass(frozen=True)
@@ -260,11 +269,12 @@ class Order:
     stop: StopCommand | None = None
     kill: KillCommand | None = None
     start: StartCommand | None = None
+    prepare: PrepareCommand | None = None
     finish: FinishCommand | None = None
 
     def __post_init__(self) -> None:
         if len(self._given) != 1:
-            raise ValueError("an order is to stop, to kill, to start or to finish")
+            raise ValueError("an order is to stop, to kill, to start, to prepare or to finish")
 
     @classmethod
     def of(cls, command: Command) -> Order:
@@ -274,7 +284,8 @@ class Order:
 
     @property
     def _given(self) -> list[Command]:
-        return [one for one in (self.stop, self.kill, self.start, self.finish) if one is not None]
+        given = (self.stop, self.kill, self.start, self.prepare, self.finish)
+        return [one for one in given if one is not None]
 
     @property
     def command(self) -> Command:
@@ -286,5 +297,6 @@ _ORDERS: Mapping[type, Any] = {
     StopCommand: "stop",
     KillCommand: "kill",
     StartCommand: "start",
+    PrepareCommand: "prepare",
     FinishCommand: "finish",
 }

@@ -13,8 +13,9 @@ from typing import BinaryIO
 
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
-from tfcollective.agent.protocol import AgentConfig, KillCommand, StartCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, KillCommand, PrepareCommand, StartCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
+from tfcollective.agent.spare import Spare
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.failures import ExitRecord, is_in_call, read_exception
 from tfcollective.log import get_logger
@@ -67,6 +68,7 @@ class Supervisor:
         self._ended: list[_Worker] = []
         self._plans = {worker.task: worker for worker in config.workers}
         self._finishes = not config.elastic
+        self._spare: Spare | None = None
         self._stop: Stop | None = None
         self._schedule: list[tuple[float, int]] = []
         self._signalled_at: float | None = None  # wall clock
@@ -104,9 +106,25 @@ class Supervisor:
             for pump in self._running[pid].pumps:
                 pump.start()
 
+    def prepare(self, command: PrepareCommand) -> None:
+        """Has a spare ready for the next process that is started, unless there is one or no more are started."""
+        like = self._plans.get(command.like)
+        if like is None or self._spare is not None or self._finishes or self._stop is not None:
+            return
+        try:
+            self._spare = Spare.start(like.argv, command.modules, self._env_of(like), self._config.cwd)
+        except OSError as error:
+            _LOG.warning("agent: a spare process cannot be started: %s", error)
+
     def finish(self) -> None:
         """No more processes will be started."""
         self._finishes = True
+        self._dismiss_spare()
+
+    def _dismiss_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
 
     def reap(self) -> None:
         """Takes note of every process that has ended."""
@@ -117,6 +135,10 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            if self._spare is not None and self._spare.pid == pid:
+                _LOG.info("agent: the spare process %d has ended", pid)
+                self._spare.ended()
+                self._spare = None
             worker = self._running.pop(pid, None)
             if worker is not None:  # else an orphan that became our child
                 self._ended.append(worker)
@@ -128,6 +150,7 @@ class Supervisor:
         if stop is None:
             return
         self._stop = stop
+        self._dismiss_spare()
         self._schedule = list(stop_schedule(stop, self._limits))
         self.tick()
 
@@ -171,18 +194,16 @@ class Supervisor:
                 pump.catch_up(max(0.0, deadline - now), max(0.0, latest - now))
 
     def _start(self, config: WorkerPlan) -> None:
-        failure_file = Path(self._config.scratch_dir) / f"failure-{config.task.type}-{config.task.index}.json"
-        env = {**self._environ, **config.env, variable("failure_file"): str(failure_file)}
         copies: dict[str, BinaryIO] = {}
         try:
             copies = self._open_copies(config)
-            process = spawn(config.argv, env, self._config.cwd)
+            process = self._spare_as(config) or spawn(config.argv, self._env_of(config), self._config.cwd)
         except OSError as error:
             for copy in copies.values():
                 copy.close()
             self._record_start_failure(config, error)
             return
-        worker = _Worker(config, process, failure_file, Tail())
+        worker = _Worker(config, process, self._failure_file(config), Tail())
         self._running[process.pid] = worker
         _LOG.info("agent: %s is process %d", config.task, process.pid)
         self._reporter.started(config.task, self._node, process.pid, config.host or socket.gethostname())
@@ -192,6 +213,20 @@ class Supervisor:
                 worker.pumps.append(
                     OutputPump(source, self._consoles[name], prefix, copies.get(name), tail, self._config.timestamps)
                 )
+
+    def _spare_as(self, config: WorkerPlan) -> subprocess.Popen[bytes] | None:
+        """The spare, if there is one that can become this process."""
+        spare, self._spare = self._spare, None
+        process = None if spare is None else spare.become(config.argv, self._env_of(config))
+        if spare is not None and process is None:
+            spare.close()
+        return process
+
+    def _failure_file(self, config: WorkerPlan) -> Path:
+        return Path(self._config.scratch_dir) / f"failure-{config.task.type}-{config.task.index}.json"
+
+    def _env_of(self, config: WorkerPlan) -> dict[str, str]:
+        return {**self._environ, **config.env, variable("failure_file"): str(self._failure_file(config))}
 
     def _open_copies(self, config: WorkerPlan) -> dict[str, BinaryIO]:
         if self._config.log_dir is None:

@@ -126,6 +126,11 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             help=f"Time that too few ranks wait for others. [{Settings.elastic_timeout:g}]",
         ),
         option(
+            "--no-warm-spares",
+            is_flag=True,
+            help="With --min-np, keep no process ready on each host to take the place of a lost rank.",
+        ),
+        option(
             *("--max-restarts", "--nb-retries"),
             type=click.IntRange(min=0),
             default=0,
@@ -311,6 +316,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         task_specs=specs,
         max_restarts=options["max_restarts"],
         min_proc=options["min_proc"],
+        warm_spares=not options["no_warm_spares"],
         env={
             **bucket_variables(options["bucket_mb"]),
             **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),

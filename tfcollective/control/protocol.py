@@ -16,6 +16,7 @@ HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
 ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host
 NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves
 TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
+MODULES = "modules"  # the blob with the names of the modules that a warm spare is to import, with commas
 PENDING = "world/pending"  # the key of the generation for which the members are to come together
 # JSON has no NaN and no infinity: in what tasks publish they travel as text, and become numbers again.
 _NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}

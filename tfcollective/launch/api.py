@@ -87,8 +87,8 @@ def run(
             ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
             ``emit_tf_config``,
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
-            (seconds), ``max_restarts``, ``min_proc`` and ``elastic_timeout`` (seconds): the job goes on without ranks
-            that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
+            (seconds), ``max_restarts``, ``min_proc``, ``elastic_timeout`` (seconds) and ``warm_spares``: the job goes
+            on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
             ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
             ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from tfcollective.agent.protocol import FinishCommand, StartCommand
+from tfcollective.agent.protocol import FinishCommand, PrepareCommand, StartCommand
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.nodes import Node
 from tfcollective.launch.plan.rank_variables import replacement_variables
@@ -47,6 +47,7 @@ class Replacements:
         self._failures: Counter[int] = Counter()  # by the node's number
         self._due: list[tuple[float, int, TaskKey]] = []  # when to start, in which order, like which task
         self._next = max((task.index for task in nodes if task.type == WORKER), default=-1) + 1
+        self._unprepared = set(self._nodes.values()) if job.spec.warm_spares else set()  # have no warm spare
         self._over = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfc-elastic", daemon=True)
@@ -79,6 +80,18 @@ class Replacements:
                 self._start(heapq.heappop(self._due)[2])
             if not self._live and not self._due and not self._over:
                 self._finish()
+            if self._unprepared and not self._over:
+                self._prepare()
+
+    def _prepare(self) -> None:
+        """Has a warm spare made on each node all of whose processes train: not before, as these would start later."""
+        modules = self._job.slow_modules
+        members = set(self._job.view.members)
+        for node in list(self._unprepared) if modules else ():
+            here = [task for task in self._live if self._nodes[task] is node]
+            if here and members.issuperset(here):
+                self._unprepared.remove(node)
+                node.send(PrepareCommand(here[0], modules))
 
     def _until_due(self) -> float:
         """In how many seconds (0 or less: now) a process is to be started; infinity: not yet."""
@@ -126,6 +139,8 @@ class Replacements:
         spec, size = self._job.spec, len(self._live)
         env = replacement_variables(size - 1, size, spec.env, compat=spec.horovod_compat)
         node.send(StartCommand(task, task.index, like, env))
+        if spec.warm_spares:
+            self._unprepared.add(node)
 
     def _finish(self) -> None:
         """Nothing is started any more. What still waits to be taken into the world will not be."""

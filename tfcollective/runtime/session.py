@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from tfcollective.control.relay import TaskBeat
 
 _LOG = get_logger(__name__)
+# What programs import that takes seconds.
+_SLOW_IMPORTS = (
+    *("tensorflow", "keras", "tf_keras", "pandas", "sklearn", "jax", "torch"),
+    *("tfcollective.tensorflow", "tfcollective.keras", "horovod.tensorflow", "horovod.tensorflow.keras"),
+)
 
 
 def lost_rank(error: CollectiveError | None) -> int | None:
@@ -148,6 +154,8 @@ class Session:
         outermost = self._trainings == 0
         if outermost and self._done:
             self._say_done(again=True)
+        if outermost:
+            self._announce_modules()
         self._trainings += 1
         try:
             yield
@@ -175,6 +183,21 @@ class Session:
             Channel(self._client).call(lambda client: client.done(self.identity.task, again=again))
         except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
             _LOG.debug("the coordinator cannot be told that this rank has completed the training: %s", error)
+
+    def _announce_modules(self) -> None:
+        """Rank 0 of an elastic job says what takes long to import here, for spare processes: once the program has
+        imported what it needs."""
+        if self._client is None or not self.settings.elastic or self._placement is None or self._placement.rank != 0:
+            return
+        modules = [name for name in _SLOW_IMPORTS if name in sys.modules]
+        if not modules:
+            return
+        from tfcollective.control.protocol import MODULES
+
+        try:
+            self._client.put_blob(MODULES, ",".join(modules).encode())
+        except TfCollectiveError as error:
+            _LOG.debug("the coordinator did not hear what a spare process is to import: %s", error)
 
     def agreed_once(self, key: str, value: object) -> Any:
         """A JSON value that is the same for all ranks of all worlds of the job: the one that was there first. Ranks of

@@ -1,12 +1,13 @@
 """What takes the place of a lost process, and what the end of training does to it."""
 
 import queue
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from launching import until
 
-from tfcollective.agent.protocol import FinishCommand, StartCommand
+from tfcollective.agent.protocol import FinishCommand, PrepareCommand, StartCommand
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.replacements import Replacements
@@ -29,6 +30,10 @@ class Node:
         return [str(one.task) for one in self.orders if isinstance(one, StartCommand)]
 
     @property
+    def prepared(self):
+        return [one.modules for one in self.orders if isinstance(one, PrepareCommand)]
+
+    @property
     def finished(self):
         return any(isinstance(one, FinishCommand) for one in self.orders)
 
@@ -40,6 +45,7 @@ class Job:
         self.exits = queue.SimpleQueue()
         self.spec = JobSpec(("x",), 2, min_proc=1)
         self.failed = False
+        self.slow_modules = ()
         self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset(), trained=False)
         self.dismissed = []
 
@@ -110,3 +116,34 @@ def test_the_end_of_the_job_waits_for_no_news_of_ranks(job):
     with Replacements(job, dict.fromkeys(workers(2), Node())):
         pass
     assert job.exits.empty()  # it was woken by what is put there at the end
+
+
+def test_a_spare_is_made_once_all_ranks_of_the_node_train(job, node):
+    job.view.members = ()
+    job.slow_modules = ("tensorflow",)
+    job.exits.put(None)
+    job.ends("worker:1", 3)
+    until(lambda: node.started == ["worker:2"])
+    assert not node.prepared  # a spare would only hold up the process that has just been started
+    job.view.members = (TaskKey("worker", 0), TaskKey("worker", 2))
+    job.exits.put(None)
+    until(lambda: node.prepared == [("tensorflow",)])
+    job.exits.put(None)
+    job.ends("worker:2", 3)  # too often for this host: nothing is started
+    until(lambda: job.exits.empty())
+    assert len(node.prepared) == 1
+
+
+@pytest.mark.parametrize("reason", ["nothing slow is imported", "not wanted"])
+def test_there_is_no_spare_where(reason):
+    job, node = Job(), Node()
+    if reason == "not wanted":
+        job.spec, job.slow_modules = replace(job.spec, warm_spares=False), ("tensorflow",)
+    with Replacements(job, dict.fromkeys(workers(2), node)):
+        job.ends("worker:1", 3)
+        until(lambda: node.started == ["worker:2"])
+        job.view.members = (TaskKey("worker", 0), TaskKey("worker", 2))
+        job.exits.put(None)
+        job.ends("worker:0", 0)
+        until(lambda: node.finished)
+    assert not node.prepared

@@ -73,6 +73,8 @@ class JobSpec(ProcessOptions):
         host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
         min_proc: an elastic job goes on while it has so many ranks; None: it ends when one is lost.
         elastic_timeout: how long (s) an elastic job with too few ranks waits for others.
+        warm_spares: whether each node of an elastic job keeps a process ready that has imported what the ranks import,
+            to take the place of one that is lost.
         max_restarts: how often all ranks are started again when one fails.
         restarts: how often they have been.
         first_generation: the number of the first world.
@@ -101,6 +103,7 @@ class JobSpec(ProcessOptions):
     host_timeout: float = Settings.host_timeout
     min_proc: int | None = None
     elastic_timeout: float = Settings.elastic_timeout
+    warm_spares: bool = True
     max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1

@@ -17,7 +17,7 @@ import psutil
 from tfcollective.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
-from tfcollective.control.protocol import ServerOptions, read_published
+from tfcollective.control.protocol import MODULES, ServerOptions, read_published
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobView
@@ -195,6 +195,12 @@ class Job:
     def view(self) -> JobView:
         """The job as its coordinator sees it."""
         return self._coordinator.view()
+
+    @property
+    def slow_modules(self) -> tuple[str, ...]:
+        """The modules of the ranks that take seconds to import, once they have said so."""
+        named = self._coordinator.get_blob(MODULES) or b""
+        return tuple(filter(None, named.decode().split(",")))
 
     def admit(self, task: TaskKey, send: Callable[[Command], None]) -> None:
         """One more task takes part, whose agent gets orders by ``send``."""
