@@ -6,12 +6,17 @@ import signal
 from collections.abc import Iterator
 
 import cloudpickle
+import hypothesis
 import pytest
 import second_device
 
 # Started in the background of a shell, this process ignores Ctrl-C and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Found once, found always: what a test does follows from its text. To search anew: pytest --hypothesis-profile=default
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 if second_device.asked_for(os.environ):
     second_device.use()
