@@ -75,7 +75,7 @@ class Session:
         self.newcomer = joined.settings.newcomer is not None
         """Whether it waits outside the world until it is ready to go on with the others."""
         self._trainings = 0  # that are open, one within another
-        self._done = False  # has the coordinator been told that this rank has completed one?
+        self._done = False  # whether the coordinator knows that this rank has completed one
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ class Session:
         try:
             self._client.failing(self.identity.task, cause)
         except TfCollectiveError as error:
-            _LOG.debug("the coordinator cannot be told of the failure: %s", error)
+            _LOG.debug("the coordinator does not hear of the failure: %s", error)
 
     def _say_done(self, *, again: bool = False) -> None:
         if self._client is None or not self.settings.elastic:
@@ -174,7 +174,7 @@ class Session:
         try:
             Channel(self._client).call(lambda client: client.done(self.identity.task, again=again))
         except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
-            _LOG.debug("the coordinator cannot be told that this rank has completed the training: %s", error)
+            _LOG.debug("the coordinator does not hear that this rank has completed the training: %s", error)
 
     def agreed_once(self, key: str, value: object) -> Any:
         """A JSON value that is the same for all ranks of all worlds of the job: the one that was there first. Ranks of

@@ -71,7 +71,7 @@ def test_a_rank_that_ends_well_has_ended_the_training():
     assert state.training_ended
 
 
-def test_a_rank_that_rank_0_has_overtaken_is_told_so_and_has_not_completed_the_training():
+def test_a_rank_that_rank_0_has_overtaken_hears_of_it_and_has_not_completed_the_training():
     state = begun()
     state.done_training(task(0), 1.0)
     assert (state.trained, state.done) == (True, {task(0)})
