@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ class Session:
         self._done = False  # whether the coordinator knows that this rank has completed one
         self._client = joined.client
         self.pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that calls shutdown() may interrupt what holds it
         self.process_sets = ProcessSets(self.communicator, engine)
         self._crash = CrashHook(
             self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer, self._say_failing
@@ -367,7 +367,10 @@ class Session:
 
     def _info(self) -> CommunicatorInfo | None:
         """The world's state, with the operations of all communicators; None where there is none, as between worlds."""
-        infos = [communicator.info() for communicator in self._open_communicators()]
+        infos = []
+        for communicator in self._open_communicators():
+            with suppress(StateError):  # another thread has closed it
+                infos.append(communicator.info())
         if not infos:
             return None
         return replace(
