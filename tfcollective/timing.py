@@ -26,6 +26,9 @@ class Timing:
             itself stopped.
         cut_off: how long a member of the world may still come to the next one after a peer has seen the end of its
             connection.
+        newcomer_silent: a rank that waits to be taken into the world of an elastic job, or has just been, is not waited
+            for when it is silent for so long: it is stopped, or its link is cut. A delayed sign of life may come within
+            ``relay``.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
@@ -115,6 +118,7 @@ class Timing:
     watch: float = 1.0
     longest_gap: float = 2.0
     cut_off: float = 2.0
+    newcomer_silent: float = 15.0
     coordinator_lost: float = 30.0
     host_timeout: float = 15.0
     least_host_timeout: float = 5.0

@@ -16,6 +16,7 @@ import numpy as np
 
 import tfcollective as tfc
 from tfcollective import elastic
+from tfcollective.communicator import NativeCommunicator
 
 DIRECTORY, STORY = Path(sys.argv[1]), sys.argv[2]
 ME = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])
@@ -30,8 +31,9 @@ def wait_for(*events):
 
 
 def say(event, **what):
-    (DIRECTORY / f".{event}").write_text(json.dumps(what))
-    (DIRECTORY / f".{event}").rename(DIRECTORY / event)
+    file = DIRECTORY / f".{event}-{ME}"
+    file.write_text(json.dumps(what))
+    file.rename(DIRECTORY / event)
 
 
 def die():
@@ -94,6 +96,28 @@ def fail_and_hang(state):
 
 
 @elastic.run
+def take_in_one_that_is_stopped(state):
+    """The replacement of rank 1 is stopped while the others connect to it."""
+    while not (state.step > 10 and tfc.runtime.generation() >= 4):
+        assert time.monotonic() < deadline
+        if (state.step, ME) == (5, 1):
+            die()
+        step(state)
+        if tfc.runtime.generation() == 2:
+            say("join")
+
+
+def stop_in_connect():
+    connect = NativeCommunicator.connect
+
+    def stopped(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return connect(*arguments, **options)
+
+    NativeCommunicator.connect = stopped
+
+
+@elastic.run
 def train(state):
     """In the second of two trainings rank 1 is lost."""
     steps(state, 5)
@@ -115,6 +139,10 @@ elif STORY == "lives":
     say("end-0-seen", size=tfc.size())
 elif STORY == "hang":
     fail_and_hang(elastic.ObjectState(step=0, sizes=[]))
+elif STORY == "stopped":
+    if ME > 2:
+        stop_in_connect()
+    take_in_one_that_is_stopped(elastic.ObjectState(step=0, sizes=[]))
 elif STORY == "crash":
     miss_the_end(elastic.ObjectState(step=0, sizes=[]))
     say(f"done-{ME}")

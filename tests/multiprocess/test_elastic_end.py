@@ -47,6 +47,14 @@ def test_an_error_of_the_program_ends_the_job_though_its_process_hangs_on_its_wa
 
 
 @every_fault
+def test_a_replacement_that_is_stopped_when_it_is_taken_in_is_given_up_soon(tmp_path):
+    code, err = run(tmp_path, "stopped")  # the others would wait for as long as a start and an operation may take
+    assert code == 0, err
+    gone = r"rank \d \(worker:3, pid \d+\) gave no sign of life for \d+ s, and the others waited for it to connect"
+    assert re.search(gone, err), err
+
+
+@every_fault
 def test_others_go_on_without_a_rank_that_has_completed_the_training_and_lives(tmp_path):
     code, err = run(tmp_path, "lives")  # it waits for their end
     assert code == 0, err

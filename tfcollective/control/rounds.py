@@ -245,6 +245,15 @@ class Rounds:
         self._give_up_overtaken()
         self._settle(now)
 
+    def withdraw(self, task: TaskKey) -> JoinRequest | None:
+        """One that waits and is no member gives no sign of life: no world is formed with it until it joins again.
+        Returns with what it had joined; None if it had not."""
+        if task in self._members or task not in self._waiting:
+            return None
+        if self._world is not None:
+            self._joiners -= 1
+        return self._waiting.pop(task)
+
     def done(self, task: TaskKey, now: float) -> None:
         """A member has completed the training; no round waits for it, unless it trains :meth:`again`. Where it is rank
         0, members that wait in a round give up what they cannot complete without it."""

@@ -208,6 +208,7 @@ class JobService:
             for task, seconds in self._membership.find_silent(now, self._silence_limit).items():
                 if self._on_silent is not None:
                     self._on_silent(task, seconds)
+            self._announce_change()  # a newcomer may have been heard again
             self._wakeups.wake(*(one for one in self._awaited if self._is_silent(one)))
 
     def _until_due(self) -> float | None:

@@ -144,6 +144,9 @@ class Membership:
         self._failure: RendezvousFailure | None = None
         self._ended: dict[TaskKey, bool] = {}  # the trainers whose process is gone -> whether it waited in a round
         self._liveness = LivenessTracker[TaskKey](longest_gap)
+        self._newcomers = LivenessTracker[TaskKey](longest_gap)  # wait for a later world, or are in their first one
+        self._withdrawn: dict[TaskKey, JoinRequest] = {}  # of them: gave no sign of life
+        self._formed = 0.0  # the world: when
 
     @property
     def world(self) -> World | None:
@@ -267,6 +270,9 @@ class Membership:
         # Of one that has been in an earlier world, the number stands for another rank.
         if lost is not None and request.task in self._members and lost in range(len(self._members)):
             self._rounds.suspect(self.members[lost], now)
+        if self.trains_without(request.task):
+            self._newcomers.heard(request.task, now)
+        self._withdrawn.pop(request.task, None)
         self._rounds.join(request, now)
         self._note_round(now)
 
@@ -297,16 +303,39 @@ class Membership:
         views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
         if task in self._liveness:
             self._liveness.heard(task, now)
+        if task in self._newcomers:
+            self._hear_newcomer(task, now)
+
+    def _hear_newcomer(self, task: TaskKey, now: float) -> None:
+        self._newcomers.heard(task, now)
+        if task in self._members and now - self._formed >= TIMING.relay:
+            self._newcomers.forget(task)  # it has said so since: now it is a member like others
+        request = self._withdrawn.pop(task, None)
+        if request is not None:
+            self._rounds.join(request, now)
+            self._note_round(now)
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
         """The members of the world that have given no heartbeat for ``limit`` seconds or longer, and for how long.
 
-        Those that stay silent are found again after ``limit`` seconds: one that was busy may be stopped by then.
+        Those that stay silent are found again after ``limit`` seconds: one that was busy may be stopped by then. A
+        newcomer is found earlier (:attr:`Timing.newcomer_silent`): the others wait for it while they connect. One that
+        still waits is not taken in before it gives a sign of life.
         """
+        for task in self._newcomers.silent(TIMING.newcomer_silent, now):
+            if task not in self._members:
+                request = self._rounds.withdraw(task)
+                if request is not None:
+                    self._withdrawn[task] = request
+        new = [task for task in self._newcomers.silent(TIMING.newcomer_silent, now) if task in self._members]
+        for task in new:
+            self._newcomers.forget(task)
         silent = self._liveness.silent(limit, now)
         for task in silent:
             self._liveness.heard(task, now)
-        return {task: now - heard for task in silent if (heard := self._views[task].last_heartbeat) is not None}
+        return {
+            task: now - heard for task in (*new, *silent) if (heard := self._views[task].last_heartbeat) is not None
+        }
 
     def leave(self, task: TaskKey, now: float, for_good: bool = False) -> None:
         """The task leaves the world in order; it may join the next round, unless it goes ``for_good``: then the others
@@ -319,6 +348,7 @@ class Membership:
         if view.state is TaskState.RUNNING:
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
             self._liveness.forget(task)
+            self._newcomers.forget(task)
 
     def done_training(self, task: TaskKey, now: float, *, again: bool = False) -> None:
         """A member of an elastic job's world has completed the training, or, ``again``, begins another one."""
@@ -352,6 +382,8 @@ class Membership:
         if view.ended:
             return
         self._liveness.forget(task)
+        self._newcomers.forget(task)
+        self._withdrawn.pop(task, None)
         self._overdue.pop(task, None)
         state = TaskState.FAILED if record.failed else TaskState.EXITED
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
@@ -448,6 +480,9 @@ class Membership:
             self._disturbed = now
         if world is not None and world.generation != self._generation:
             self._note_change(world, now)
+            self._formed = now
+            for task in [one.task for one in world.members if one.task in self._newcomers]:
+                self._newcomers.heard(task, now)
             self._generation = world.generation
             self._members = {member.task: member for member in world.members}
             self._members_left = len(self._members)
@@ -481,7 +516,7 @@ class Membership:
         """Why an elastic job has no next world."""
         cause = first_cause(view.exit for view in self._views.values() if view.exit is not None)
         how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"
-        if cause is None and self._failing:
+        if self._failing and why is Failure.PROGRAM:
             task, error = next(iter(self._failing.items()))
             view = self._views[task]
             how = f"; first, rank {view.rank} ({task}, pid {view.pid}) failed: {error}"

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,10 +81,10 @@ class Session:
         self.newcomer = joined.settings.newcomer is not None
         """Whether it waits outside the world until it is ready to go on with the others."""
         self._trainings = 0  # that are open, one within another
-        self._done = False  # has the coordinator been told that this rank has completed one?
+        self._done = False  # whether the coordinator knows that this rank has completed one
         self._client = joined.client
         self.pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that calls shutdown() may interrupt what holds it
         self.process_sets = ProcessSets(self.communicator, engine)
         self._crash = CrashHook(
             self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer, self._say_failing
@@ -171,7 +171,7 @@ class Session:
         try:
             self._client.failing(self.identity.task, cause)
         except TfCollectiveError as error:
-            _LOG.debug("the coordinator cannot be told of the failure: %s", error)
+            _LOG.debug("the coordinator does not hear of the failure: %s", error)
 
     def _say_done(self, *, again: bool = False) -> None:
         if self._client is None or not self.settings.elastic:
@@ -182,7 +182,7 @@ class Session:
         try:
             Channel(self._client).call(lambda client: client.done(self.identity.task, again=again))
         except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
-            _LOG.debug("the coordinator cannot be told that this rank has completed the training: %s", error)
+            _LOG.debug("the coordinator does not hear that this rank has completed the training: %s", error)
 
     def _announce_modules(self) -> None:
         """Rank 0 of an elastic job says what takes long to import here, for spare processes: once the program has
@@ -390,7 +390,10 @@ class Session:
 
     def _info(self) -> CommunicatorInfo | None:
         """The world's state, with the operations of all communicators; None where there is none, as between worlds."""
-        infos = [communicator.info() for communicator in self._open_communicators()]
+        infos = []
+        for communicator in self._open_communicators():
+            with suppress(StateError):  # another thread has closed it
+                infos.append(communicator.info())
         if not infos:
             return None
         return replace(

@@ -10,6 +10,7 @@ from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.state import Membership, Refusal, RendezvousFailure, WorldChange
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
 
 
 def task(index):
@@ -70,7 +71,7 @@ def test_a_rank_that_ends_well_has_ended_the_training():
     assert state.training_ended
 
 
-def test_a_rank_that_rank_0_has_overtaken_is_told_so_and_has_not_completed_the_training():
+def test_a_rank_that_rank_0_has_overtaken_hears_of_it_and_has_not_completed_the_training():
     state = begun()
     state.done_training(task(0), 1.0)
     assert (state.trained, state.done) == (True, {task(0)})
@@ -120,6 +121,49 @@ def test_one_that_ends_soon_after_its_error_is_not_killed_and_one_that_is_gone_e
     state.exited(ended(1, code=1), 2.0)
     assert state.deadline is None
     assert state.expire(100.0) == {}
+
+
+def test_a_newcomer_that_gives_no_sign_of_life_is_not_taken_in_until_it_gives_one():
+    state = begun(size=2)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)
+    state.admit(task(2))
+    state.join(request(2), 10.0)
+    assert state.pending == 3
+    assert state.find_silent(10.0 + TIMING.newcomer_silent, 1000.0) == {}
+    assert state.pending == 0
+    state.join(request(0, world=3), 26.0)  # it had heard of the change
+    assert (state.world.generation, order(state)) == (3, [0])
+    state.heartbeat(task(2), "running", {}, 30.0)
+    assert state.pending == 4
+    state.join(request(0, world=4), 30.0)
+    assert order(state) == [0, 2]
+    assert state.outcome(request(2)) == state.world
+
+
+def test_a_newcomer_that_is_stopped_while_the_others_connect_to_it_is_found_soon():
+    state = begun(size=2)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)
+    state.admit(task(2))
+    state.join(request(2), 10.0)
+    state.join(request(0, world=3), 12.0)
+    state.heartbeat(task(0), "running", {}, 13.0)
+    state.heartbeat(task(2), "running", {}, 13.0)  # from before, relayed by its agent
+    assert state.find_silent(27.0, 1000.0) == {}
+    assert state.find_silent(28.0, 1000.0) == {task(2): 15.0}
+    assert state.find_silent(50.0, 1000.0) == {}
+
+
+def test_a_newcomer_that_goes_on_giving_signs_of_life_is_a_member_like_others():
+    state = begun(size=2)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)
+    state.admit(task(2))
+    state.join(request(2), 10.0)
+    state.join(request(0, world=3), 12.0)
+    state.heartbeat(task(2), "running", {}, 12.0 + TIMING.relay)
+    assert state.find_silent(500.0, 1000.0) == {}
 
 
 def test_in_a_job_of_fixed_size_all_are_waited_for():

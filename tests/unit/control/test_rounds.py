@@ -472,7 +472,7 @@ class AllOrders(RuleBasedStateMachine):
         self.dismissed.update(self.rounds.expire(self.now))
         self._note()
 
-    @rule(seconds=st.sampled_from([2 * TIMEOUT, 100 * TIMEOUT]))
+    @rule(seconds=st.sampled_from([TIMEOUT + 0.5, 100 * TIMEOUT]))
     def be_stopped(self, seconds):
         self.now += seconds
         failed = self.rounds.failed

@@ -146,6 +146,18 @@ def test_a_rank_that_waits_for_the_next_world_stops_neither_other_threads_nor_th
     assert not session._open_communicators()
 
 
+def test_a_signal_handler_may_leave_the_world_wherever_it_interrupts_the_main_thread() -> None:
+    _, session = elastic_session()
+    session.communicator()
+    with ThreadPoolExecutor() as pool:
+
+        def interrupted() -> None:
+            with session._lock:  # what it interrupts holds it
+                session.close()
+
+        pool.submit(interrupted).result(within(30))
+
+
 def test_what_ends_the_world_ends_it_also_while_a_rank_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     _, session = elastic_session()
     world = session.communicator()

@@ -55,6 +55,8 @@ def test_a_rank_gives_its_agent_time_and_the_coordinator_some_more():
     """A beat of the agent may be late, and so may the rank's look; then there is time for one of the rank's own."""
     assert TIMING.longest_node_heartbeat + TIMING.short_reply + TIMING.heartbeat < TIMING.relay
     assert TIMING.relay + TIMING.heartbeat + TIMING.reply < TIMING.coordinator_lost
+    assert TIMING.longest_node_heartbeat + TIMING.longest_gap < TIMING.relay
+    assert TIMING.relay + TIMING.heartbeat < TIMING.newcomer_silent
 
 
 @pytest.mark.parametrize("grace", GRACES)

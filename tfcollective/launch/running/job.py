@@ -238,10 +238,11 @@ class Job:
     def _silent(self, task: TaskKey, seconds: float) -> None:
         """Called on the coordinator's thread; a rank can be silent only after an agent has started it. Its agent looks
         whether the process is stopped: heartbeats also fail to come while a long call into C holds Python's lock."""
-        limit = f"--op-timeout {self.spec.op_timeout:g}"
-        if self.spec.bounds is None:
-            limit += f" and {TIMING.rank_silent:g} s more"
-        self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s ({limit})", if_stopped=True)
+        limit = f" (--op-timeout {self.spec.op_timeout:g}"
+        limit += f" and {TIMING.rank_silent:g} s more)" if self.spec.bounds is None else ")"
+        if seconds < _silence_limit(self.spec):
+            limit = ", and the others waited for it to connect"  # a newcomer
+        self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s{limit}", if_stopped=True)
 
     def outcome(
         self,
