@@ -7,7 +7,7 @@ from tfcollective.control.rounds import Bounds
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers.join import JoinedLauncher
-from tfcollective.launch.replacements import blocked_for
+from tfcollective.launch.plan.placement import blocked_for
 
 
 @pytest.mark.parametrize(
