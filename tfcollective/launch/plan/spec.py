@@ -49,16 +49,16 @@ def first_size(
     An elastic job on given hosts takes all of their slots up to ``max_proc``, as Horovod's does. ``hosts`` are those
     that may be used, ``tasks`` how many task specs ask for. Raises ConfigError when they do not fit.
     """
+    given = tasks if tasks else num_proc
     if discovery:
-        first = tasks or num_proc or min_proc
+        first = min_proc if given is None else given
         return first, first if min_proc is None else min_proc
-    wanted = tasks or num_proc
     if not hosts:
-        return wanted or max_proc, min_proc
+        return max_proc if given is None else given, min_proc
     slots = sum(host.slots for host in hosts)
     if min_proc is not None and max_proc is not None and not tasks:
-        wanted = max(wanted or 0, min(slots, max_proc))
-    return sum(share.count for share in share_out(hosts, wanted)), min_proc
+        given = max(given or 0, min(slots, max_proc))
+    return sum(share.count for share in share_out(hosts, given)), min_proc
 
 
 def usable_hosts(hosts: Sequence[Host], blacklist: Collection[str]) -> tuple[Host, ...]:
