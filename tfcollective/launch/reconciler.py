@@ -68,6 +68,7 @@ class Reconciler:
         self._ending: set[str] = set()  # their agents end, though not asked from here
         self._running = {task: slot for task, (_, slot) in nodes.items() if slot is not None}
         self._leaving: set[TaskKey] = set()
+        self._settled: Sequence[TaskKey] = ()
         self._earlier = {slot: task for task, slot in self._running.items()}
         self._blocks = Blocks(job.spec.cooldown_range)
         self._next = max((task.index for task in nodes if task.type == WORKER), default=-1) + 1
@@ -159,15 +160,16 @@ class Reconciler:
             return
         asked = task in self._leaving
         self._leaving.discard(task)
+        if record.stopped and not asked:
+            self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
         if task in self._job.view.leavers:
-            _LOG.warning("%s has left in order, the other ranks go on", task)
+            if not self._stopping():
+                _LOG.warning("%s has left in order, the other ranks go on", task)
         elif not record.failed or self._job.failed:
             self._finish()
         elif asked:
             _LOG.warning("%s has ended, as it was asked to", task)
-        elif record.stopped:
-            self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
-        elif record.note != LOST and not self._over:
+        elif record.note != LOST and not record.stopped and not self._over:
             self._block(slot.host, "ranks")
 
     def _block(self, host: str, what: str, *, whole: bool = False) -> None:
@@ -189,7 +191,7 @@ class Reconciler:
             self._most,
             self._running,
             leaving=self._leaving,
-            members=self._job.view.members,
+            members=self._members_with_state(),
             blocked=self._blocks.blocked(now),
         )
         for task in changes.leave:
@@ -202,6 +204,16 @@ class Reconciler:
             self._finish()
         waits = [TIMING.idle if ends is None else max(0.0, ends - now)]
         return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
+
+    def _members_with_state(self) -> Sequence[TaskKey]:
+        """Those of the newest world that rank 0 is known to have come to: others may have yet to take the state from
+        it, and it would leave at once, not at its next commit, before that."""
+        view = self._job.view
+        infos = {one.task: one.info for one in view.tasks}
+        come = view.members and infos.get(view.members[0], {}).get("generation") == view.generation
+        if come or not self._settled:  # those of the first world have all that there is
+            self._settled = view.members
+        return self._settled
 
     @property
     def _most(self) -> int:

@@ -72,6 +72,8 @@ class Session:
         """Whether it has left a world and has yet to come to the next one."""
         self.newcomer = joined.settings.newcomer is not None
         """Whether it waits outside the world until it is ready to go on with the others."""
+        self.without_state = self.newcomer and joined.placement is not None and joined.placement.rank > 0
+        """Whether it has come to a job that trains already, and has yet to take the state of the others."""
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.Lock()
@@ -379,7 +381,9 @@ class Session:
             return "running", published
         info = self._info()
         state = "broken" if info.broken else "running"
-        return state, {**published, "completed": info.completed, "pending": info.pending}
+        # In an elastic job the launcher waits for ranks that have come to their world.
+        world = {"generation": self.generation} if self.settings.elastic and not self.between_worlds else {}
+        return state, {**published, **world, "completed": info.completed, "pending": info.pending}
 
     def _beat(self, beat: TaskBeat) -> None:
         published = self._published

@@ -68,7 +68,7 @@ class Job:
         self.exits = queue.SimpleQueue()
         self.spec = JobSpec(("x",), size, **{"min_proc": 1, **options})
         self.failed = False
-        self.view = SimpleNamespace(members=tuple(workers(size)), leavers=frozenset())
+        self.view = SimpleNamespace(members=tuple(workers(size)), leavers=frozenset(), tasks=(), generation=1)
         self.dismissed, self.admitted, self.lost, self.closed = [], [], [], False
 
     def newcomer(self, task, rank, slot, place):
@@ -206,7 +206,12 @@ def test_the_last_member_stays_until_one_on_a_new_host_is_in_the_world(began):
     b = one.opener.comes("b")
     until(lambda: started(b) == ["worker:2", "worker:3"])
     assert a.asked == ["worker:1"]
-    one.job.view.members = (TaskKey("worker", 0), TaskKey("worker", 2))
+    members = (TaskKey("worker", 0), TaskKey("worker", 2))
+    one.job.view = SimpleNamespace(members=members, leavers=frozenset(), tasks=(), generation=2)
+    one.job.exits.put(None)
+    until(one.job.exits.empty)
+    assert a.asked == ["worker:1"]  # worker:2 may have yet to take the state
+    one.job.view.tasks = (SimpleNamespace(task=members[0], info={"generation": 2}),)
     until(lambda: a.asked == ["worker:1", "worker:0"])
 
 
