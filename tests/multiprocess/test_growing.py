@@ -19,6 +19,7 @@ from tfcollective import elastic
 pytestmark = [pytest.mark.multiprocess]
 
 WORKER = Path(__file__).with_name("growing_worker.py")
+FAULTY = Path(__file__).with_name("elastic_worker.py")
 ONE, TWO = "localhost", "127.0.0.1"
 
 
@@ -186,6 +187,22 @@ def test_an_agent_that_a_platform_ends_costs_its_ranks_alone(growing):
         growing.comes_to(2)
         growing.ends()
     assert growing.worlds[-1] == [0, 2]
+
+
+@pytest.mark.elastic
+@pytest.mark.kill
+def test_a_job_that_has_lost_its_state_does_not_begin_anew_in_silence(growing):
+    """The only rank with the state ends while the first one that was to take it connects to it."""
+    growing.has(f"{ONE}:1")
+    script, began = ("--host-discovery-script", str(growing.script)), growing.directory / "began"
+    program = [sys.executable, str(FAULTY), str(growing.directory), "100000", "connect:0:2"]
+    with Run(("-np", "1", *script, "--", *program)) as job:
+        until(began.exists, 60)
+        growing.has(f"{ONE}:2")
+        code, _, err = job.finish(90)
+        job.wait_until_gone(5.0)
+    assert code != 0
+    assert "those that had its state ended before these had taken it" in err
 
 
 def train_until_there_are_two():

@@ -68,6 +68,7 @@ class Reconciler:
         self._ending: set[str] = set()  # their agents end, though not asked from here
         self._running = {task: slot for task, (_, slot) in nodes.items() if slot is not None}
         self._leaving: set[TaskKey] = set()
+        self._given_up: set[Slot] = set()  # a platform has taken them back
         self._settled: Sequence[TaskKey] = ()
         self._earlier = {slot: task for task, slot in self._running.items()}
         self._blocks = Blocks(job.spec.cooldown_range)
@@ -126,6 +127,7 @@ class Reconciler:
     def _take_hosts(self, hosts: tuple[Host, ...]) -> None:
         _LOG.warning("the hosts of the job are now %s", ", ".join(map(str, hosts)) or "none")
         self._hosts = hosts
+        self._given_up = {slot for slot in self._given_up if slot.number < self._slots_of(slot.host)}
 
     def _come(self, host: str, answer: Node | str) -> None:
         self._opening.remove(host)
@@ -163,6 +165,7 @@ class Reconciler:
         if record.stopped and not asked:
             self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
         if task in self._job.view.leavers:
+            self._given_up.update(() if asked else (slot,))
             if not self._stopping():
                 _LOG.warning("%s has left in order, the other ranks go on", task)
         elif not record.failed or self._job.failed:
@@ -193,6 +196,7 @@ class Reconciler:
             leaving=self._leaving,
             members=self._members_with_state(),
             blocked=self._blocks.blocked(now),
+            given_up=self._given_up,
         )
         for task in changes.leave:
             self._ask_to_leave(task)

@@ -25,6 +25,11 @@ def test_nothing_is_started_on_a_blocked_host_while_what_runs_there_stays():
     assert next_changes([A, B], 4, on(("a", 0)), blocked={"a"}).start == (Slot("b", 0), Slot("b", 1))
 
 
+def test_a_slot_that_was_given_up_is_left_alone_and_others_are_used():
+    assert next_changes([A, B], 2, on(("a", 1)), given_up={Slot("a", 0)}).start == (Slot("b", 0),)
+    assert next_changes([A], 2, on(("a", 1)), given_up={Slot("a", 0)}) == Changes()
+
+
 def test_the_highest_slots_of_a_host_leave_and_are_not_filled_before_they_have():
     running = on(("a", 0), ("b", 0), ("b", 1), ("b", 2))
     changes = next_changes([Host("a", 1), Host("b", 1)], 4, running)

@@ -247,6 +247,21 @@ def test_ranks_that_their_agent_stops_end_the_replacing_nowhere_else(began):
     assert not a.finished
 
 
+def test_who_leaves_because_a_platform_says_so_is_replaced_only_once_its_slot_has_been_gone(began):
+    one = began(("a", 1), ("b", 1), max_proc=3)
+    one.job.leaves("worker:1")
+    one.it.found([Host("a", 2), Host("b", 1)])
+    until(lambda: started(one.nodes["a"]) == ["worker:2"])
+    assert not started(one.nodes["b"])
+    one.it.found([Host("a", 2)])
+    until(lambda: one.nodes["b"].finished)
+    one.it.found([Host("a", 2), Host("b", 1)])
+    one.nodes["b"].ended = 1.0
+    one.it.gone(one.nodes["b"])
+    again = one.opener.comes("b")
+    until(lambda: started(again) == ["worker:3"])
+
+
 def test_nothing_is_started_once_all_are_asked_to_end(began):
     one = began(("a", 2), stopping=lambda: True)
     one.job.ends("worker:1", None, stopped=True)

@@ -37,6 +37,7 @@ def next_changes(
     leaving: Collection[TaskKey] = (),
     members: Sequence[TaskKey] = (),
     blocked: Collection[str] = (),
+    given_up: Collection[Slot] = (),
 ) -> Changes:
     """What brings the processes that run to those that are wanted: one in each slot, host by host, ``most`` at most.
 
@@ -50,12 +51,13 @@ def next_changes(
         leaving: those of them that have been asked to leave. They have their slots until they end.
         members: the tasks of the world, in the order of their ranks.
         blocked: hosts on which nothing is started now.
+        given_up: slots in which nothing is started: their processes left because they were to.
     """
     slots = {host.name: host.slots for host in hosts}
     staying = [task for task in running if task not in leaving]
     outside = [task for task in staying if running[task].number >= slots.get(running[task].host, 0)]
     room = most - (len(staying) - len(outside))
-    taken = set(running.values())
+    taken = {*running.values(), *given_up}
     free = (Slot(host.name, number) for host in hosts if host.name not in blocked for number in range(host.slots))
     start = tuple(slot for slot in free if slot not in taken)[: max(0, room)]
     keeper = _keeper(staying, outside, members) if start or len(staying) > len(outside) else None
