@@ -1,70 +1,23 @@
 """Jobs that grow and shrink with their hosts, between a minimum and a maximum. The hosts are names of this machine,
 each with an agent of its own."""
 
-import json
 import signal
 import socket
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
-from launching import Run, environment_of, until
+from growing import Growing
+from launching import Run, until
 
 import tfcollective
 from tfcollective import elastic
 
 pytestmark = [pytest.mark.multiprocess]
 
-WORKER = Path(__file__).with_name("growing_worker.py")
 FAULTY = Path(__file__).with_name("elastic_worker.py")
 ONE, TWO = "localhost", "127.0.0.1"
-
-
-class Growing:
-    """A job, the hosts that its script prints, and what its ranks say of their worlds."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.script = directory / "hosts.sh"
-        self.script.write_text(f"#!/bin/sh\nexec cat {directory}/hosts\n")
-        self.script.chmod(0o755)
-        self.job = None
-
-    def has(self, *hosts):
-        """The hosts are these from now on."""
-        (self.directory / "new").write_text("".join(f"{host}\n" for host in hosts))
-        (self.directory / "new").replace(self.directory / "hosts")
-
-    @contextmanager
-    def runs(self, *options, **env):
-        command = ("--host-discovery-script", str(self.script), *options, "--", sys.executable, str(WORKER))
-        with Run((*command, str(self.directory)), env=env) as self.job:
-            yield self.job
-
-    @property
-    def worlds(self):
-        """The tasks of each, in the order of their ranks."""
-        path = self.directory / "worlds"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [[int(task) for task in line.split()] for line in lines]
-
-    def comes_to(self, size):
-        until(lambda: self.worlds and len(self.worlds[-1]) == size, 90, lambda: f"{self.worlds}")
-
-    def ends(self):
-        """Ends the training; what the launcher says, and the ranks."""
-        (self.directory / "finish").touch()
-        code, _, err = self.job.finish(90)
-        assert code == 0, err
-        self.job.wait_until_gone(5.0)
-        return err, self.ended
-
-    @property
-    def ended(self):
-        return {int(one.name[4:]): json.loads(one.read_text()) for one in self.directory.glob("end-*")}
 
 
 @pytest.fixture
@@ -74,7 +27,7 @@ def growing(tmp_path):
 
 def test_a_job_grows_and_shrinks_with_its_hosts(growing):
     growing.has(f"{ONE}:1")
-    with growing.runs("-np", "1", "--max-np", "3"):
+    with growing.runs(*growing.discovers, "-np", "1", "--max-np", "3"):
         growing.comes_to(1)
         growing.has(f"{ONE}:1", f"{TWO}:4")
         growing.comes_to(3)
@@ -93,7 +46,7 @@ def test_a_job_grows_and_shrinks_with_its_hosts(growing):
 @pytest.mark.elastic
 def test_a_host_may_come_back(growing):
     growing.has(f"{ONE}:1", f"{TWO}:1")
-    with growing.runs("-np", "2", "--min-np", "1"):
+    with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1"):
         growing.comes_to(2)
         growing.has(f"{ONE}:1")
         growing.comes_to(1)
@@ -107,10 +60,10 @@ def test_a_host_may_come_back(growing):
 @pytest.mark.elastic
 def test_a_job_moves_to_other_hosts_with_its_state(growing):
     growing.has(f"{ONE}:2")
-    with growing.runs("-np", "2", "--min-np", "1", "--max-np", "2"):
+    with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", "--max-np", "2"):
         growing.comes_to(2)
         growing.has(f"{TWO}:2")
-        until(lambda: growing.worlds[-1] == [2, 3], 90, lambda: f"{growing.worlds}")
+        growing.comes_to_be(2, 3)
         err, ended = growing.ends()
     assert "worker:0 has left in order" in err
     first = ended[2]["seen"][0]
@@ -120,7 +73,7 @@ def test_a_job_moves_to_other_hosts_with_its_state(growing):
 @pytest.mark.elastic
 def test_without_a_largest_world_a_job_takes_all_slots(growing):
     growing.has(f"{ONE}:2", f"{TWO}:2")
-    with growing.runs("-np", "1"):
+    with growing.runs(*growing.discovers, "-np", "1"):
         growing.comes_to(4)
         growing.ends()
     assert growing.worlds == [[0, 1, 2, 3]]  # from the start
@@ -129,7 +82,7 @@ def test_without_a_largest_world_a_job_takes_all_slots(growing):
 @pytest.mark.elastic
 def test_the_change_beyond_the_limit_ends_the_job(growing):
     growing.has(f"{ONE}:1")
-    with growing.runs("-np", "1", "--reset-limit", "1") as job:
+    with growing.runs(*growing.discovers, "-np", "1", "--reset-limit", "1") as job:
         growing.comes_to(1)
         growing.has(f"{ONE}:2")
         growing.comes_to(2)
@@ -143,7 +96,7 @@ def test_the_change_beyond_the_limit_ends_the_job(growing):
 @pytest.mark.elastic
 def test_when_all_hosts_are_gone_the_job_has_not_ended_well(growing):
     growing.has(f"{ONE}:1")
-    with growing.runs("-np", "1") as job:
+    with growing.runs(*growing.discovers, "-np", "1") as job:
         growing.comes_to(1)
         growing.has()
         code, _, err = job.finish(90)
@@ -154,7 +107,7 @@ def test_when_all_hosts_are_gone_the_job_has_not_ended_well(growing):
 
 def test_a_script_that_does_not_run_ends_the_job_at_once(growing):
     growing.script.write_text("#!/bin/sh\necho no cloud >&2; exit 3\n")
-    with growing.runs("-np", "1") as job:
+    with growing.runs(*growing.discovers, "-np", "1") as job:
         code, _, err = job.finish(60)
     assert code == 70
     assert "failed with exit code 3\n  no cloud" in err
@@ -164,11 +117,10 @@ def test_a_script_that_does_not_run_ends_the_job_at_once(growing):
 @pytest.mark.kill
 def test_a_lost_host_is_replaced_by_a_spare_one(growing):
     growing.has(f"{ONE}:1", f"{TWO}:1", f"{socket.gethostname()}:1")
-    with growing.runs("-np", "2", "--min-np", "1", "--max-np", "2") as job:
+    with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", "--max-np", "2"):
         growing.comes_to(2)
-        (rank,) = (one for one in job.processes() if environment_of(one).get("TFCOLLECTIVE_TASK") == "worker:1")
-        psutil.Process(rank.pid).parent().send_signal(signal.SIGKILL)
-        until(lambda: growing.worlds[-1] == [0, 2], 90, lambda: f"{growing.worlds}")
+        growing.agent_of(1).send_signal(signal.SIGKILL)
+        growing.comes_to_be(0, 2)
         err, ended = growing.ends()
     assert "127.0.0.1 has lost its agent: nothing is started there for 30 s" in err
     assert sorted(ended) == [0, 2]
@@ -178,10 +130,9 @@ def test_a_lost_host_is_replaced_by_a_spare_one(growing):
 @pytest.mark.kill
 def test_an_agent_that_a_platform_ends_costs_its_ranks_alone(growing):
     growing.has(f"{ONE}:1", f"{TWO}:1")
-    with growing.runs("-np", "2", "--min-np", "1", "--max-np", "2") as job:
+    with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", "--max-np", "2"):
         growing.comes_to(2)
-        (rank,) = (one for one in job.processes() if environment_of(one).get("TFCOLLECTIVE_TASK") == "worker:1")
-        psutil.Process(rank.pid).parent().send_signal(signal.SIGTERM)
+        growing.agent_of(1).send_signal(signal.SIGTERM)
         growing.comes_to(1)
         growing.has(f"{ONE}:2", f"{TWO}:1")  # replacing goes on elsewhere
         growing.comes_to(2)
@@ -194,9 +145,9 @@ def test_an_agent_that_a_platform_ends_costs_its_ranks_alone(growing):
 def test_a_job_that_has_lost_its_state_does_not_begin_anew_in_silence(growing):
     """The only rank with the state ends while the first one that was to take it connects to it."""
     growing.has(f"{ONE}:1")
-    script, began = ("--host-discovery-script", str(growing.script)), growing.directory / "began"
+    began = growing.directory / "began"
     program = [sys.executable, str(FAULTY), str(growing.directory), "100000", "connect:0:2"]
-    with Run(("-np", "1", *script, "--", *program)) as job:
+    with Run(("-np", "1", *growing.discovers, "--", *program)) as job:
         until(began.exists, 60)
         growing.has(f"{ONE}:2")
         code, _, err = job.finish(90)
