@@ -74,6 +74,9 @@ class Timing:
     Platforms:
 
     Attributes:
+        discovery: from the end of one call of a discovery script to the next one; and discovery_call: how long one may
+            take.
+        world_looks: between two looks of a launcher at the world while it waits for others to take over from a rank.
         mpirun_kills: when mpirun may kill an agent that it has asked to end, beyond the grace.
         mpirun_end: how long mpirun may take to end after the job; and mpirun_abort: after one that has failed, when it
             goes on looking for processes to kill.
@@ -157,6 +160,9 @@ class Timing:
     last_output: float = 3.0
     platform_knows: float = 30.0
 
+    discovery: float = 1.0
+    discovery_call: float = 30.0
+    world_looks: float = 0.5
     mpirun_kills: float = 25.0
     mpirun_end: float = 20.0
     mpirun_abort: float = 2.0

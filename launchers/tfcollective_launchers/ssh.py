@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError, LaunchError
+from tfcollective.launch.discovery import HostDiscovery
 from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
@@ -114,6 +115,13 @@ def ask_all(hosts: Mapping[str, SshOptions], directory: str) -> tuple[Visitor, .
     return tuple(Visitor(host, _our_address(answer)) for host, answer in zip(hosts, answers, strict=True))
 
 
+def ask_one(host: str, options: SshOptions, directory: str) -> None:
+    """The same for one host more, of a job that runs. Raises LaunchError."""
+    problem = diagnose(host, _ask(host, options, directory), options)
+    if problem is not None:
+        raise LaunchError(problem)
+
+
 def _ask(host: str, options: SshOptions, directory: str) -> Answer:
     command = ssh_command(host, options, [options.python, "-", directory])
     try:
@@ -203,6 +211,8 @@ class SshLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
+        if not spec.hosts and spec.discovery:
+            spec = spec.on(discovery_of(spec).ask())
         if not spec.hosts:
             raise ConfigError("the launcher 'ssh' needs hosts, for example host1:4,host2:4")
         return plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
@@ -211,21 +221,42 @@ class SshLauncher(Launcher):
         """See :class:`Launcher`."""
         options = platform_options(SshOptions, spec.platform, "ssh")
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
+        discovery = discovery_of(spec) if spec.discovery else None
+        if discovery is not None:
+            spec = spec.on(discovery.wait_for(spec.num_proc, spec.elastic_timeout))
         plan = self.plan(spec)
         here = [host for host in plan.hosts if is_own_host(host)]
         remote = accepting_new_keys(options, [host for host in plan.hosts if host not in here])
         commands = {host: own_agent() for host in here}
-        commands.update({host: ssh_command(host, one, [one.python, *AGENT]) for host, one in remote.items()})
+        commands.update({host: _remote_agent(host, one) for host, one in remote.items()})
         visitors = ask_all(remote, str(spec.cwd))
+
+        def find(host: str) -> tuple[Sequence[str], bool]:
+            if is_own_host(host):
+                return own_agent(), True
+            one = accepting_new_keys(options, [host])[host]
+            ask_one(host, one, str(spec.cwd))
+            return _remote_agent(host, one), False
+
         return run_job_on(
-            lambda job: CommandProvider(commands, here),
+            lambda job: CommandProvider(commands, here, find=None if spec.bounds is None else find),
             spec,
             plan,
             bind_host=meeting_address(visitors, interface_addresses(), spec.network_interfaces),
             enrolment=Enrolment(assign=_with_ports(plan) if spec.emit_tf_config else None),
             observer=self.observer,
             stop_signals=stop_signals,
+            discovery=discovery,
         )
+
+
+def discovery_of(spec: JobSpec) -> HostDiscovery:
+    """What tells the hosts of a job that has a discovery script."""
+    return HostDiscovery(spec.discovery, spec.slots, spec.blacklist)
+
+
+def _remote_agent(host: str, options: SshOptions) -> tuple[str, ...]:
+    return ssh_command(host, options, [options.python, *AGENT])
 
 
 def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from tfcollective import log
-from tfcollective.agent.node import enroll, node_client, own_address, placed
+from tfcollective.agent.node import enroll, node_client, own_address, placed, placed_later
 from tfcollective.agent.orders import COORDINATOR_LOST, STOP_SIGNALS, Interrupts, Orders, follow_orders
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import (
@@ -29,11 +29,13 @@ from tfcollective.agent.protocol import (
     End,
     FinishCommand,
     FirstOrder,
+    LeaveCommand,
     NodeSettings,
     Order,
     PrepareCommand,
     StartCommand,
     StopCommand,
+    WorkerPlan,
     end_key,
     node_name,
 )
@@ -119,7 +121,7 @@ def _serve(settings: NodeSettings, orders: Orders, follow: _Follow | None, key_f
                 config = _accepted(_first_order(orders, interrupts, settings.timeout))
                 heartbeat.limit = math.inf if config.lost_after is None else config.lost_after
                 heartbeat.interval = config.beat_every
-                end = _run(placed(config, settings, address), settings, number, orders, interrupts, relay)
+                end = _run(placed(config, settings, address), settings, address, number, orders, interrupts, relay)
             except _Stopped as stopped:
                 end = stopped.end
             except Exception as error:
@@ -186,6 +188,7 @@ def _accepted(order: bytes) -> AgentConfig:
 def _run(
     config: AgentConfig,
     settings: NodeSettings,
+    address: str,
     number: int,
     orders: Orders,
     interrupts: Interrupts,
@@ -203,7 +206,8 @@ def _run(
         supervisor = Supervisor(config, environ, current_node_id(), reporter)
         supervisor.start()
         reporter.start()
-        end = Supervision(supervisor, orders, interrupts, relay.add).run()
+        place = partial(placed_later, config=config, address=address)
+        end = Supervision(supervisor, orders, interrupts, relay.add, place).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report)
@@ -242,6 +246,7 @@ class Supervision:
         orders: the launcher's.
         interrupts: signals, and the loss of the coordinator.
         serve: called with each task that is started later, before it is.
+        place: gives a process that is started later what only this node knows.
     """
 
     def __init__(
@@ -250,8 +255,10 @@ class Supervision:
         orders: Orders,
         interrupts: Interrupts,
         serve: Callable[[TaskKey], None] = lambda task: None,
+        place: Callable[[StartCommand], WorkerPlan] = lambda command: command.worker,
     ) -> None:
         self._serve = serve
+        self._place = place
         self._supervisor = supervisor
         self._orders = orders
         self._interrupts = interrupts
@@ -294,14 +301,29 @@ class Supervision:
                 self._asked = True
                 self._supervisor.stop(command.cause, command.signal)
             elif isinstance(command, StartCommand):
-                self._serve(command.task)
-                self._supervisor.start_like(command)
+                self._start(command)
+            elif isinstance(command, LeaveCommand):
+                self._supervisor.ask_to_leave(command.task)
             elif isinstance(command, PrepareCommand):
-                self._supervisor.prepare(command)
+                self._prepare(command)
             elif isinstance(command, FinishCommand):
                 self._supervisor.finish()
             else:
                 self._supervisor.kill(command)
+
+    def _start(self, command: StartCommand) -> None:
+        try:
+            worker = self._place(command)
+        except ConfigError as error:
+            self._supervisor.cannot_start(command.worker, str(error))
+            return
+        self._serve(worker.task)
+        self._supervisor.start_later(worker)
+
+    def _prepare(self, command: PrepareCommand) -> None:
+        with contextlib.suppress(ConfigError):  # who starts a process here is told
+            worker = self._place(StartCommand(command.worker, command.slots))
+            self._supervisor.prepare(worker, command.modules)
 
     def _react(self) -> None:
         for number in self._interrupts.read():

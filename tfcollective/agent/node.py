@@ -14,7 +14,14 @@ from pathlib import Path
 
 from tfcollective import log
 from tfcollective._version import __version__
-from tfcollective.agent.protocol import HOROVOD_PACKAGES, AgentConfig, NodeFacts, NodeSettings, WorkerPlan
+from tfcollective.agent.protocol import (
+    HOROVOD_PACKAGES,
+    AgentConfig,
+    NodeFacts,
+    NodeSettings,
+    StartCommand,
+    WorkerPlan,
+)
 from tfcollective.clock import poll
 from tfcollective.codec import to_document
 from tfcollective.control.channel import Retry, persist
@@ -118,17 +125,30 @@ def placed(config: AgentConfig, settings: NodeSettings, address: str) -> AgentCo
     """The same processes with what only their node knows: threads, GPUs, the address to listen on."""
     if config.placed:
         return config
-    workers = (_placed(worker, config, address, settings.mpi) for worker in config.workers)
-    return replace(config, workers=tuple(workers))
-
-
-def _placed(worker: WorkerPlan, config: AgentConfig, address: str, mpi: tuple[int, int, int] | None) -> WorkerPlan:
     ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
-    slots = len(ranks) if mpi is None else mpi[2]
+
+    def place(worker: WorkerPlan) -> WorkerPlan:
+        if settings.mpi is not None:
+            return _placed(worker, settings.mpi[1], settings.mpi[2], address)
+        if config.elastic:
+            return _placed(worker, worker.local_rank, config.slots, address)
+        return _placed(worker, ranks.index(worker.rank) if worker.rank in ranks else 0, len(ranks), address)
+
+    return replace(config, workers=tuple(map(place, config.workers)))
+
+
+def placed_later(command: StartCommand, config: AgentConfig, address: str) -> WorkerPlan:
+    """The same for a process that is started later. Raises ConfigError when the node has too few GPUs for it."""
+    if config.placed:
+        return command.worker
+    return _placed(command.worker, command.worker.local_rank, command.slots, address)
+
+
+def _placed(worker: WorkerPlan, slot: int, slots: int, address: str) -> WorkerPlan:
+    """The process with what it has as the one in this slot of so many on its node."""
     share = max(1, available_cores() // max(1, slots))
     environ = {**environ_snapshot(), **worker.env}
     env = {**thread_variables(share, environ), variable("bind_host"): address, **worker.env}
-    if worker.rank in ranks:
-        slot = ranks.index(worker.rank) if mpi is None else mpi[1]
+    if not worker.is_auxiliary_task:
         env.update(gpu_variables(slot, slots, environ, visible_gpus(environ)))
     return replace(worker, env=with_interface(env, address, interface_addresses()))

@@ -201,6 +201,7 @@ class AgentConfig(ProcessOptions):
             the end of the launcher ends the agent's stdin, too.
         placed: whether the processes have all that follows from their node already: threads, GPUs, address.
         elastic: whether the job outlasts the loss of a process.
+        slots: of an elastic job: how many ranks this node may have.
     """
 
     job_id: str
@@ -211,6 +212,7 @@ class AgentConfig(ProcessOptions):
     lost_after: float | None = None
     placed: bool = False
     elastic: bool = False
+    slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -235,22 +237,27 @@ class KillCommand:
 
 @dataclass(frozen=True)
 class StartCommand:
-    """A later line on the stdin of an elastic job's agent: start a process like that of the task ``like``, which the
-    agent has started, as ``task``. ``rank`` is what its output is labelled with, ``env`` what differs in its
-    environment."""
+    """A later line on the stdin of an elastic job's agent: start one more process. Its rank is what its output is
+    labelled with. ``slots``: how many ranks the node may have now."""
+
+    worker: WorkerPlan
+    slots: int
+
+
+@dataclass(frozen=True)
+class LeaveCommand:
+    """A later line on the stdin of an elastic job's agent: ask this task's process to leave in order."""
 
     task: TaskKey
-    rank: int
-    like: TaskKey
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PrepareCommand:
     """A later line on the stdin of an elastic job's agent: have a spare ready that has imported these modules, for a
-    process like that of the task ``like``."""
+    process like this one."""
 
-    like: TaskKey
+    worker: WorkerPlan
+    slots: int
     modules: tuple[str, ...]
 
 
@@ -259,7 +266,7 @@ class FinishCommand:
     """A later line on the stdin of an elastic job's agent: no more processes will be started. It ends with the last."""
 
 
-Command = StopCommand | KillCommand | StartCommand | PrepareCommand | FinishCommand
+Command = StopCommand | KillCommand | StartCommand | PrepareCommand | LeaveCommand | FinishCommand
 
 
 @dataclass(frozen=True)
@@ -270,11 +277,12 @@ class Order:
     kill: KillCommand | None = None
     start: StartCommand | None = None
     prepare: PrepareCommand | None = None
+    leave: LeaveCommand | None = None
     finish: FinishCommand | None = None
 
     def __post_init__(self) -> None:
         if len(self._given) != 1:
-            raise ValueError("an order is to stop, to kill, to start, to prepare or to finish")
+            raise ValueError("an order is one of to stop, to kill, to start, to prepare, to leave and to finish")
 
     @classmethod
     def of(cls, command: Command) -> Order:
@@ -284,7 +292,7 @@ class Order:
 
     @property
     def _given(self) -> list[Command]:
-        given = (self.stop, self.kill, self.start, self.prepare, self.finish)
+        given = (self.stop, self.kill, self.start, self.prepare, self.leave, self.finish)
         return [one for one in given if one is not None]
 
     @property
@@ -298,5 +306,6 @@ _ORDERS: Mapping[type, Any] = {
     KillCommand: "kill",
     StartCommand: "start",
     PrepareCommand: "prepare",
+    LeaveCommand: "leave",
     FinishCommand: "finish",
 }

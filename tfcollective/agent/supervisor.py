@@ -6,14 +6,14 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
-from tfcollective.agent.protocol import AgentConfig, KillCommand, PrepareCommand, StartCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.spare import Spare
 from tfcollective.clock import SYSTEM_CLOCK, Clock
@@ -21,7 +21,7 @@ from tfcollective.failures import ExitRecord, is_in_call, read_exception
 from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn, state_of
 from tfcollective.settings import variable
-from tfcollective.tasks import NO_RANK
+from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING, Timing
 
 _LOG = get_logger(__name__)
@@ -38,6 +38,7 @@ class _Worker:
     tail: Tail
     pumps: list[OutputPump] = field(default_factory=list)
     kill_reason: str = ""
+    asked_to_leave: bool = False
 
     @property
     def stderr_pump(self) -> OutputPump | None:
@@ -66,7 +67,7 @@ class Supervisor:
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._running: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
-        self._plans = {worker.task: worker for worker in config.workers}
+        self._known = {worker.task for worker in config.workers}
         self._finishes = not config.elastic
         self._spare: Spare | None = None
         self._stop: Stop | None = None
@@ -91,30 +92,38 @@ class Supervisor:
             for pump in running.pumps:
                 pump.start()
 
-    def start_like(self, command: StartCommand) -> None:
+    def start_later(self, worker: WorkerPlan) -> None:
         """Starts one more process, unless they are being ended."""
-        like = self._plans.get(command.like)
-        if like is None or command.task in self._plans or self._stop is not None:
-            _LOG.warning("agent: %s is not started: there is nothing like it here any more", command.task)
+        if worker.task in self._known or self._stop is not None:
+            _LOG.warning("agent: %s is not started: the processes here are being ended", worker.task)
             return
-        own = {variable("task"): str(command.task), variable("newcomer"): str(like.local_rank)}
-        env = {**like.env, **command.env, **own}
-        plan = self._plans[command.task] = replace(like, task=command.task, rank=command.rank, env=env)
+        self._known.add(worker.task)
         before = set(self._running)
-        self._start(plan)
+        self._start(worker)
         for pid in set(self._running) - before:
             for pump in self._running[pid].pumps:
                 pump.start()
 
-    def prepare(self, command: PrepareCommand) -> None:
+    def prepare(self, worker: WorkerPlan, modules: Sequence[str]) -> None:
         """Has a spare ready for the next process that is started, unless there is one or no more are started."""
-        like = self._plans.get(command.like)
-        if like is None or self._spare is not None or self._finishes or self._stop is not None:
+        if self._spare is not None or self._finishes or self._stop is not None:
             return
         try:
-            self._spare = Spare.start(like.argv, command.modules, self._env_of(like), self._config.cwd)
+            self._spare = Spare.start(worker.argv, modules, self._env_of(worker), self._config.cwd)
         except OSError as error:
             _LOG.warning("agent: a spare process cannot be started: %s", error)
+
+    def cannot_start(self, worker: WorkerPlan, reason: str) -> None:
+        """Reports that one more process cannot be started here, and why."""
+        self._known.add(worker.task)
+        self._record_start_failure(worker, reason, _CANNOT_RUN)
+
+    def ask_to_leave(self, task: TaskKey) -> None:
+        """Sends a task's process SIGTERM; where it then ends, it was stopped. Nothing if it does not run."""
+        for pid, worker in self._running.items():
+            if worker.config.task == task:
+                worker.asked_to_leave = True
+                signal_group(pid, signal.SIGTERM)
 
     def finish(self) -> None:
         """No more processes will be started."""
@@ -201,7 +210,11 @@ class Supervisor:
         except OSError as error:
             for copy in copies.values():
                 copy.close()
-            self._record_start_failure(config, error)
+            at = "" if error.filename in (None, config.argv[0]) else f" ({error.filename})"
+            text = f"cannot run {config.argv[0]!r}: {error.strerror}{at}"
+            self._record_start_failure(
+                config, text, _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
+            )
             return
         worker = _Worker(config, process, self._failure_file(config), Tail())
         self._running[process.pid] = worker
@@ -253,18 +266,16 @@ class Supervisor:
                 exit_code=code,
                 signal=number,
                 time=time,
-                stopped=self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason,
+                stopped=(self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason)
+                or worker.asked_to_leave,
                 note=note,
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
             )
         )
 
-    def _record_start_failure(self, config: WorkerPlan, error: OSError) -> None:
-        at = "" if error.filename in (None, config.argv[0]) else f" ({error.filename})"
-        text = f"cannot run {config.argv[0]!r}: {error.strerror}{at}"
+    def _record_start_failure(self, config: WorkerPlan, text: str, code: int) -> None:
         self._consoles["stderr"].write(f"[{config.label}]<stderr>: {text}\n".encode())
-        code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
         now = self._clock.wall()
         self._report(ExitRecord(str(config.task), config.rank, self._node, 0, code, None, now, stderr_tail=(text,)))
 

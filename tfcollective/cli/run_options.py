@@ -15,9 +15,9 @@ from tfcollective.cli.groups import GroupedOption, group, option
 from tfcollective.cli.task_spec import parse_task_specs
 from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
+from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
-from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, from_settings
+from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, first_size, from_settings, usable_hosts
 from tfcollective.log import HOROVOD_LEVELS, LEVELS
 from tfcollective.machine.network import is_own_host
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings, environ_snapshot, without_outer_job
@@ -36,15 +36,6 @@ _IGNORED_VALUES = (
     *("--cycle-time-ms", "--cache-capacity", "--num-nccl-streams", "--thread-affinity"),
     *("--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample"),
     *("--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise", "--stall-check-shutdown-time-seconds"),
-)
-_NO_LARGER = "a job has -np ranks at most: leave it out; with --min-np N a rank that is lost is replaced"
-_NO_DISCOVERY = (
-    "a job stays on the hosts that it was started on: give them with -H, and --min-np N to go on without one"
-)
-_NO_SLOTS = "it is for --host-discovery-script: give each host its slots, as in -H host1:4"
-_NO_LIMIT = "ranks are replaced as often as they are lost: leave it out"
-_NO_RANGE = (
-    "leave it out: on a host that has lost two ranks nothing is started for 30 s, twice as long after each further loss"
 )
 _LSF = "there is no launcher for LSF: let jsrun start `tfcollective agent` for a job of --wait-for-agents N"
 
@@ -121,6 +112,23 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             help="Go on without ranks that are lost, down to N. [a lost rank ends the job]",
         ),
         option(
+            *("--max-np", "--max-num-proc", "max_proc"),
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Let a job with --min-np grow to N. [-np; all slots of --host-discovery-script]",
+        ),
+        option(
+            "--host-discovery-script",
+            metavar="COMMAND",
+            help="Command that prints the hosts, one a line, each second: the job follows them.",
+        ),
+        option(
+            *("--slots", "--slots-per-host", "slots"),
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Slots of hosts that the script prints without a number.",
+        ),
+        option(
             "--elastic-timeout",
             **_SECONDS,
             help=f"Time that too few ranks wait for others. [{Settings.elastic_timeout:g}]",
@@ -130,6 +138,20 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             is_flag=True,
             help="With --min-np, keep no process ready on each host to take the place of a lost rank.",
         ),
+        option(
+            "--reset-limit",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="End the job at the change of its world after the N-th. [none]",
+        ),
+        option(
+            "--blacklist-cooldown-range",
+            type=click.IntRange(1, 3600),
+            nargs=2,
+            metavar="MIN MAX",
+            help="Seconds without new ranks on a host that lost one, doubled each time. [30 from the second on, 3600]",
+        ),
+        option("--blacklist", multiple=True, metavar="HOST,...", help="Hosts never to use; may be repeated."),
         option(
             *("--max-restarts", "--nb-retries"),
             type=click.IntRange(min=0),
@@ -253,11 +275,6 @@ def _refused(advice: str, *flags: str, **kind: Any) -> click.Option:
 
 #: horovodrun's options whose meaning is not there: an error that says what to do, and not in the help.
 REFUSED_OPTIONS = (
-    _refused(_NO_LARGER, "--max-np", "--max-num-proc"),
-    _refused(_NO_DISCOVERY, "--host-discovery-script"),
-    _refused(_NO_SLOTS, "--slots-per-host", "--slots"),
-    _refused(_NO_LIMIT, "--reset-limit"),
-    _refused(_NO_RANGE, "--blacklist-cooldown-range", nargs=2),
     _refused(_LSF, "--jsrun", is_flag=True),
     _refused(_LSF, "--binding-args"),
 )
@@ -286,6 +303,13 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
         raise ConfigError("--launcher local runs on this machine only: leave out -H and --hostfile")
     if asked == "agents" and options["wait_for_agents"] is None:
         raise ConfigError("--launcher agents needs --wait-for-agents N")
+    if options["host_discovery_script"] is not None:
+        if asked not in (None, "ssh") or hosts or options["wait_for_agents"] is not None:
+            raise ConfigError(
+                "--host-discovery-script says which hosts ssh starts agents on: leave out --launcher, -H, --hostfile "
+                "and --wait-for-agents"
+            )
+        return "ssh"
     if asked is not None:
         return str(asked)
     if options["wait_for_agents"] is not None:
@@ -308,14 +332,22 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
     engine = _engine(options, settings)
     launcher = choose_launcher(options, hosts, engine)
     specs = _specs(options, options["ps_policy"] or settings.ps_policy)
-    tasks = _world(options, hosts, specs)
+    blacklist, discovery = _split(options["blacklist"]), _words_of(options, "host_discovery_script")
+    hosts = usable_hosts(hosts, blacklist)
+    tasks, min_proc = _world(options, hosts, specs, discovery)
     spec = JobSpec(
         command=command,
         num_proc=len(tasks),
         tasks=tasks,
         task_specs=specs,
         max_restarts=options["max_restarts"],
-        min_proc=options["min_proc"],
+        min_proc=min_proc,
+        max_proc=options["max_proc"],
+        discovery=discovery,
+        slots=options["slots"],
+        reset_limit=options["reset_limit"],
+        cooldown_range=options["blacklist_cooldown_range"],
+        blacklist=blacklist,
         warm_spares=not options["no_warm_spares"],
         env={
             **bucket_variables(options["bucket_mb"]),
@@ -370,17 +402,28 @@ def _specs(options: Mapping[str, Any], ps_policy: str) -> dict[str, TaskSpec]:
     return parse_task_specs(options["task_spec"], ps_policy) if options["task_spec"] else {}
 
 
-def _world(options: Mapping[str, Any], hosts: Sequence[Host], specs: Mapping[str, TaskSpec]) -> tuple[TaskKey, ...]:
-    """The tasks that have a rank, in rank order."""
+def _world(
+    options: Mapping[str, Any], hosts: Sequence[Host], specs: Mapping[str, TaskSpec], discovery: Sequence[str]
+) -> tuple[tuple[TaskKey, ...], int | None]:
+    """The tasks that have a rank at first, in rank order, and how few ranks are enough."""
     tasks = trainers_of(specs)
-    num_proc = len(tasks) if tasks else options["num_proc"]
-    if hosts:
-        num_proc = sum(share.count for share in share_out(hosts, num_proc))
+    num_proc, min_proc = first_size(
+        options["num_proc"],
+        min_proc=options["min_proc"],
+        max_proc=options["max_proc"],
+        hosts=hosts,
+        discovery=discovery,
+        tasks=len(tasks),
+    )
     if num_proc is None:
         raise ConfigError(
             "the number of ranks is missing: give -np N, --task-spec ROLE:instances=N, or hosts with slots: -H host1:4"
         )
-    return tasks or workers(num_proc)
+    return tasks or workers(num_proc), min_proc
+
+
+def _words_of(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return _words(f"--{name.replace('_', '-')}", options[name] or "")
 
 
 def _platform(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Bounds:
         shortage: how long (s) those that are too few wait for others; 0: nothing replaces a task that has ended.
         slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
             first one.
+        changes: how often the world may change; None: for ever.
     """
 
     smallest: int
@@ -40,6 +41,7 @@ class Bounds:
     largest: int
     shortage: float = 0.0
     slow: float = 0.0
+    changes: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.smallest <= self.first <= self.largest or min(self.shortage, self.slow) < 0:
@@ -74,6 +76,7 @@ class Failure(Enum):
     LATE = "late"  # tasks have not joined in time
     PROGRAM = "program"  # a task has ended by an error of the program: another one in its place would, too
     OVER = "over"  # no member is left, and one has ended well: there is nothing left to do
+    LIMIT = "limit"  # the world has changed as often as it may
     NO_SURVIVOR = "no survivor"  # of the last world no member is left that could give the others its state
 
 
@@ -125,6 +128,8 @@ class Rounds:
         self._seen = 0.0  # the time of the last call
         self._stopped = 0.0  # how much of the time until then does not count
         self._generation = first_generation - 1
+        self._last_generation = math.inf if bounds.changes is None else first_generation + bounds.changes
+        self._admits = True  # further tasks
         self._numbers = {task: number for number, task in enumerate(tasks)}  # by admission
         # What the next world waits for. Each join looks at counts alone: n joins may not look at n tasks each.
         self._required: dict[TaskKey, None] = dict.fromkeys(tasks)
@@ -226,6 +231,12 @@ class Rounds:
         self._numbers[task] = len(self._numbers)
         if self._world is None:
             self._required[task] = None
+
+    def admit_no_more(self, now: float) -> None:
+        """Nothing more is started: too few wait for those alone that have been admitted and have yet to join."""
+        self._admits = False
+        if self._short_since is not None:
+            self._settle(now)
 
     def join(self, request: JoinRequest, now: float) -> None:
         """A task that takes part joins the round; it must not have been given up, or be leaving. A member that is in a
@@ -372,6 +383,9 @@ class Rounds:
         if not stands_still:
             self._fail(Failure.OVER if self.trained else Failure.NO_SURVIVOR)
             return
+        if self._generation >= self._last_generation:
+            self._fail(Failure.LIMIT)
+            return
         self._form()
 
     def _break_off(self) -> None:
@@ -390,8 +404,13 @@ class Rounds:
     def _fall_short(self, now: float) -> None:
         if self._short_since is None:
             self._short_since = now
-        if now >= self._short_since + self._bounds.shortage:
+        if now >= self._short_since + self._bounds.shortage or not self.others_may_come:
             self._fail(Failure.ENDED)
+
+    @property
+    def others_may_come(self) -> bool:
+        """Whether the tasks that have been admitted, with those that may be, can be enough for a world."""
+        return self._admits or len(self._numbers) - len(self._absent) >= self._bounds.smallest
 
     def _fail(self, why: Failure) -> None:
         self._failed = Failed(why, self.missing)

@@ -149,6 +149,10 @@ class CoordinatorServer:
         """A task takes part in the job from now on."""
         self._on_thread(_call(self._service.admit, task))
 
+    def admit_no_more(self) -> None:
+        """No further task will take part: ranks that are too few need not wait for one."""
+        self._on_thread(_call(self._service.admit_no_more))
+
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
         for key, value in blobs.encode(name, data):  # one by one: the tasks' requests are served in between

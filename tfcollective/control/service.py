@@ -183,6 +183,11 @@ class JobService:
         """See :meth:`Membership.admit`."""
         self._membership.admit(task)
 
+    def admit_no_more(self) -> None:
+        """See :meth:`Membership.admit_no_more`."""
+        self._membership.admit_no_more(self._clock.monotonic())
+        self._wakeups.wake(_ROUND, _TIME)
+
     def put(self, key: str, value: object) -> int:
         """Stores a value for the tasks; returns its version."""
         version = self._store.put(key, value)

@@ -239,6 +239,11 @@ class Membership:
         self._rounds.admit(task)
         self._views[task] = TaskView(task, len(self._views))
 
+    def admit_no_more(self, now: float) -> None:
+        """See :meth:`Rounds.admit_no_more`."""
+        self._rounds.admit_no_more(now)
+        self._note_round(now)
+
     def join(self, request: JoinRequest, now: float, lost: int | None = None) -> None:
         """Adds a task to the round; repeating the same request changes nothing. ``lost`` is the rank of the world whose
         connection it has seen end, if it has. Raises Refusal."""
@@ -524,5 +529,8 @@ class Membership:
             return f"the job cannot go on without a task that failed by itself{how}"
         if why is Failure.NO_SURVIVOR:
             return f"of the world of generation {self._generation} no rank is left whose state others could take{how}"
+        if why is Failure.LIMIT:
+            return f"the world has changed {self._bounds.changes} times and may not change again (--reset-limit){how}"
+        came = f"came within {self._bounds.shortage:g} s" if self._rounds.others_may_come else "will come"
         left = f"{self._rounds.waiting} ranks are left, at least {self._bounds.smallest} are needed"
-        return f"{left}, and no others came within {self._bounds.shortage:g} s{how}"
+        return f"{left}, and no others {came}{how}"

@@ -9,6 +9,9 @@ from typing import Any
 
 from tfcollective import payload, runtime
 from tfcollective.communicator import Max
+from tfcollective.errors import StateError
+
+_NO_STATE = -2  # instead of the number of a commit
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
@@ -74,12 +77,23 @@ class State:
 
     def sync(self) -> None:
         """All ranks take the newest commit that one of them has: a rank may have completed a step in which another one
-        has failed. Where no rank has any, or several have the newest, the lowest rank's counts."""
+        has failed. Where no rank has any, or several have the newest, the lowest rank's counts.
+
+        Raises:
+            StateError: the job had trained, and no rank is left that has its state.
+        """
         import numpy as np
 
-        commits = runtime.get_communicator().allgather(np.array([self._commits], np.int64), name="elastic/commits")
+        mine = _NO_STATE if self._commits < 0 and runtime.is_without_state() else self._commits
+        commits = runtime.get_communicator().allgather(np.array([mine], np.int64), name="elastic/commits")
         newest = int(np.argmax(commits))
+        if commits[newest] == _NO_STATE:  # and not the beginning: it would be done again as if nothing had been
+            raise StateError(
+                "all ranks of this world have just joined the job, and those that had its state ended before these had "
+                "taken it: start the job again from a checkpoint, for example with --max-restarts"
+            )
         self.take(newest)
+        runtime.take_state()
         self._commits = max(int(commits[newest]), 0)
 
     def save(self) -> None:

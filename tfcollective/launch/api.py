@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -18,9 +19,9 @@ from tfcollective.launch.horovod_run import translate
 from tfcollective.launch.launcher import JobOutcome, find_launcher
 from tfcollective.launch.outcome.report import render
 from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.launch.plan.hosts import parse_hosts, share_out
+from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
-from tfcollective.launch.plan.spec import JobSpec, from_settings
+from tfcollective.launch.plan.spec import JobSpec, first_size, from_settings, usable_hosts
 from tfcollective.launch.running.function import make_call
 from tfcollective.machine.network import is_own_host
 from tfcollective.processes import program_of
@@ -89,12 +90,15 @@ def run(
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
             (seconds), ``max_restarts``, ``min_proc``, ``elastic_timeout`` (seconds) and ``warm_spares``: the job goes
             on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
+            ``max_proc``, ``discovery`` (the command of a script that prints the hosts), ``slots``, ``reset_limit``,
+            ``cooldown_range`` and ``blacklist``: how such a job grows and shrinks;
             ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
             ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
             from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
-            ``func``, ``num_proc``, ``min_num_proc``, ``hostfile``, ``output_filename``, ``ssh_port``,
-            ``ssh_identity_file``, ``network_interface``, ``executable``, ``verbose``.
+            ``func``, ``num_proc``, ``min_num_proc``, ``max_num_proc``, ``host_discovery_script``, ``hostfile``,
+            ``output_filename``, ``ssh_port``, ``ssh_identity_file``, ``network_interface``, ``executable``,
+            ``verbose``.
 
     Raises:
         WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
@@ -102,7 +106,7 @@ def run(
         RendezvousError: the platform did not give all that the job needs in time.
         ConfigError: an option that is unknown, or an option or variable that cannot be used.
         InvalidArgumentError: the function cannot be pickled.
-        UnsupportedError: one of Horovod's options for what is not there, such as ``max_num_proc``.
+        UnsupportedError: an elastic job on a launcher that cannot run it.
     """
     function = _function(fn, options.pop("func", None))
     spec = function_job(function, args, kwargs, np, task_specs=task_specs, nb_retries=nb_retries, **options)
@@ -154,11 +158,20 @@ def function_job(
         options[name] = _as_path(name, options[name])
     hosts = options.pop("hosts", ())
     hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    if hosts:
-        np = sum(share.count for share in share_out(hosts, len(tasks) or np))
+    for name in ("discovery", "blacklist"):
+        options[name] = _words(name, options.get(name))
+    hosts = usable_hosts(hosts, options["blacklist"])
+    number, options["min_proc"] = first_size(
+        np,
+        min_proc=options.get("min_proc"),
+        max_proc=options.get("max_proc"),
+        hosts=hosts,
+        discovery=options["discovery"],
+        tasks=len(tasks),
+    )
     return JobSpec(
         command=(python, *program_of("tfcollective.launch.running.function")),
-        num_proc=len(tasks) if tasks else 1 if np is None else np,
+        num_proc=1 if number is None else number,
         call=make_call(fn, args, kwargs or {}, sys.path),
         tasks=tasks,
         task_specs=specs,
@@ -176,7 +189,7 @@ def _for_ranks(options: dict[str, Any]) -> dict[str, str]:
 def _launcher_for(spec: JobSpec) -> str:
     if spec.engine == "mpi":
         return "mpi"
-    return "ssh" if any(not is_own_host(host.name) for host in spec.hosts) else "local"
+    return "ssh" if spec.discovery or any(not is_own_host(host.name) for host in spec.hosts) else "local"
 
 
 def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:
@@ -186,6 +199,20 @@ def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy
     if np is not None:
         raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
     return check_task_specs(task_specs, ps_policy)
+
+
+def _words(name: str, value: object) -> tuple[str, ...]:
+    """A command, or names: a text, or several."""
+    if isinstance(value, str):
+        try:
+            return tuple(shlex.split(value) if name == "discovery" else filter(None, value.split(",")))
+        except ValueError as error:
+            raise ConfigError(f"{name} {value!r}: {error}") from error
+    if value is None or isinstance(value, Iterable):
+        return tuple(map(str, value or ()))
+    if isinstance(value, os.PathLike):
+        return (os.fspath(value),)
+    raise ConfigError(f"{name}: expected a text or a list of words, got {value!r}")
 
 
 def _as_path(name: str, value: object) -> str | None:

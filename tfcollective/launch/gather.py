@@ -17,7 +17,7 @@ from tfcollective.control.channel import FOREVER, Channel, OrderQueue
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import NODES
 from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
-from tfcollective.launch.provider import NodeProvider
+from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.timing import TIMING
 
 _POLL_S = 0.5
@@ -69,6 +69,8 @@ def gather(
     timeout: float,
     host_timeout: float,
     stopped: Callable[[], bool] = lambda: False,
+    after: int | None = None,
+    events: Callable[[], Sequence[Went]] | None = None,
 ) -> tuple[NodeFacts, ...]:
     """The nodes of a job, in the order in which they came, once all are there, can take part and still live.
 
@@ -81,12 +83,15 @@ def gather(
         timeout: how long (s) they may take to come.
         host_timeout: how long (s) one may be silent meanwhile.
         stopped: whether to give up.
+        after: while a job runs: how many nodes had enrolled before these were asked for. Nodes with other names are
+            none of this call's business: another one waits for them.
+        events: what the provider says of these nodes, where another thread asks it; None: the provider is asked.
 
     Raises:
         RendezvousError: they have not come in time.
         LaunchError: one will never come, or cannot take part.
     """
-    gathering = _Gathering(client, provider, tuple(names), host_timeout)
+    gathering = _Gathering(client, provider, tuple(names), host_timeout, events or provider.events, after)
     try:
         here = gathering.wait(timeout, stopped)
     except (LaunchError, RendezvousError) as error:
@@ -105,10 +110,15 @@ class _Gathering:
     provider: NodeProvider
     names: tuple[str, ...]
     host_timeout: float
+    events: Callable[[], Sequence[Went]]
+    after: int | None = None
     arrivals: list[NodeFacts] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     seen: int = 0
+
+    def __post_init__(self) -> None:
+        self.seen = self.after or 0
 
     def wait(self, timeout: float, stopped: Callable[[], bool]) -> tuple[NodeFacts, ...]:
         began = looked = time.monotonic()
@@ -133,6 +143,8 @@ class _Gathering:
     def _take_in(self, found: Sequence[NodeFacts]) -> None:
         for arrival in found[self.seen :]:
             self.seen += 1
+            if self.after is not None and arrival.name not in self.names:
+                continue
             problem = self._unwanted(arrival) or version_problem(arrival)
             if problem is None:
                 self.arrivals.append(arrival)
@@ -140,6 +152,10 @@ class _Gathering:
                 self.refused.add(arrival.number)
                 refuse(arrival, self.client, self.provider, problem)
                 sys.stderr.write(f"tfcollective: refused an agent on {arrival.host}: {problem}\n")
+            elif self.after is not None:
+                self.refused.add(arrival.number)
+                refuse(arrival, self.client, self.provider, problem)
+                raise LaunchError(problem)
             else:
                 raise LaunchError(f"nothing was started, because not all hosts can take part:\n  {problem}")
 
@@ -157,8 +173,9 @@ class _Gathering:
         return self.client.has_gone(end_key(number), node_name(number), self.host_timeout)
 
     def _check_events(self) -> None:
-        for event in self.provider.events():
-            head = f"{self.provider.subject(NodeFacts(name=event.name))} {event.how} before the job had begun"
+        for event in self.events():
+            when = "before the job had begun" if self.after is None else "before it had enrolled"
+            head = f"{self.provider.subject(NodeFacts(name=event.name))} {event.how} {when}"
             raise LaunchError("; ".join(part for part in (head, event.detail) if part) + self.provider.advice)
 
     def _describe(self, here: Sequence[NodeFacts], what: str, advice: str = "") -> str:

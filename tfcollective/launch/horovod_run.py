@@ -6,24 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import parse_hostfile
 
-_NO_LARGER = "a job has num_proc ranks at most: leave it out; with min_num_proc a rank that is lost is replaced"
-_NO_DISCOVERY = (
-    "a job stays on the hosts that it was started on: give them as hosts, and min_num_proc to go on without one"
-)
-_UNSUPPORTED = {
-    **dict.fromkeys(("max_np", "max_num_proc"), _NO_LARGER),
-    **dict.fromkeys(("slots", "host_discovery_script"), _NO_DISCOVERY),
-    "reset_limit": "ranks are replaced as often as they are lost: leave it out",
-    "cooldown_range": (
-        "leave it out: on a host that has lost two ranks nothing is started for 30 s, twice as long after each further "
-        "loss"
-    ),
-}
 _WITHOUT_EFFECT = ("use_gloo", "disable_cache")
-_RENAMED = {"num_proc": "np", "min_num_proc": "min_proc", "min_np": "min_proc", "output_filename": "log_dir"}
+_RENAMED = {
+    "num_proc": "np",
+    **dict.fromkeys(("min_num_proc", "min_np"), "min_proc"),
+    **dict.fromkeys(("max_num_proc", "max_np"), "max_proc"),
+    "host_discovery_script": "discovery",
+    "output_filename": "log_dir",
+}
 _PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file", "mpi_args": "args"}
 
 
@@ -31,13 +24,9 @@ def translate(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with Horovod's names replaced by ours.
 
     Raises:
-        UnsupportedError: an option whose meaning is not there, unless its value asks for nothing.
         ConfigError: both names of one thing, or a hostfile that cannot be read.
     """
     left = dict(options)
-    for name, advice in _UNSUPPORTED.items():
-        if left.pop(name, None):
-            raise UnsupportedError(f"{name}: {advice}")
     for name in _WITHOUT_EFFECT:
         left.pop(name, None)
     for name, ours in _RENAMED.items():

@@ -16,6 +16,8 @@ from tfcollective.agent.protocol import (
     End,
     NodeFacts,
     Order,
+    PrepareCommand,
+    StartCommand,
     StopCommand,
     WorkerPlan,
     end_key,
@@ -66,6 +68,7 @@ class Node:
         self._finished: Callable[[], bool] = lambda: False
         self._went: Went | None = None
         self._woken = False
+        self._launcher_python = ""
         self.began = time.monotonic()
         """When it was given its part."""
         self.ended: float | None = None
@@ -73,26 +76,37 @@ class Node:
         self.lost = False
         """Whether its host or container is gone, or does not answer."""
 
-    def begin(self, job: Job, workers: Sequence[WorkerPlan], launcher_python: str) -> None:
-        """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here."""
+    def begin(self, job: Job, workers: Sequence[WorkerPlan], launcher_python: str, slots: int = 0) -> None:
+        """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here. ``slots``:
+        how many ranks it may have, where that changes."""
+        self._launcher_python = launcher_python
         tasks = tuple(worker.task for worker in workers)
         self._finished = lambda: job.has_finished(tasks)
         self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
         local = self._provider.local
         config = replace(
-            job.agent_config([self._localised(worker, launcher_python) for worker in workers]),
+            job.agent_config([self._localised(worker) for worker in workers]),
             scratch_dir=job.scratch_dir if local else "",
             beat_every=TIMING.beat_within(job.spec.host_timeout),
             lost_after=None if local else job.spec.host_timeout,
             placed=local,
+            slots=slots,
         )
         self.began = time.monotonic()
         self._write(encode_line(config))
         job.watch(workers, self.send)
 
-    def _localised(self, worker: WorkerPlan, launcher_python: str) -> WorkerPlan:
+    def start(self, worker: WorkerPlan, slots: int) -> None:
+        """Has its agent start one more process; ``slots``: how many ranks it may have now."""
+        self.send(StartCommand(self._localised(worker), slots))
+
+    def prepare(self, worker: WorkerPlan, slots: int, modules: tuple[str, ...]) -> None:
+        """Has its agent keep a spare ready for a process like this one, which has imported these modules."""
+        self.send(PrepareCommand(self._localised(worker), slots, modules))
+
+    def _localised(self, worker: WorkerPlan) -> WorkerPlan:
         argv = worker.argv
-        if argv[0] == launcher_python:
+        if argv[0] == self._launcher_python:
             argv = (self.facts.executable, *argv[1:])
         path = worker.env.get(PYTHONPATH, "").replace(str(HOROVOD_PACKAGES), self.facts.packages)
         return replace(worker, argv=argv, env={**worker.env, PYTHONPATH: path} if path else worker.env)
@@ -206,6 +220,7 @@ class Agents:
         agents: those that have ranks.
         side: those that have auxiliary tasks only: what happens to them is none of the others' business.
         outlasts: whether the job goes on when this has happened to this one of ``agents``.
+        gone: called with each one that has ended, and what happened when that was not in order.
 
     Attributes:
         side_failures: what happened to those of ``side`` that did not end in order.
@@ -216,23 +231,30 @@ class Agents:
         agents: Sequence[Node],
         side: Sequence[Node] = (),
         outlasts: Callable[[Node, AgentFailure], bool] = lambda node, failure: False,
+        gone: Callable[[Node, AgentFailure | None], None] = lambda node, failure: None,
     ) -> None:
         self._outlasts = outlasts
-        self._agents = (*agents, *side)
+        self._gone = gone
+        self._agents: tuple[Node, ...] = (*agents, *side)
         self._side = tuple(side)
         self._failures: list[AgentFailure] = []
         self._lock = threading.Lock()  # not for :meth:`stop`, which may run in a signal handler
+        self._changed = threading.Condition(self._lock)
+        self._watched: set[Node] = set()  # by a thread of its own
         self._ended: set[Node] = set()
-        self._requested = False
+        self._done: set[Node] = set()  # all that follows from its end has been done
+        self._requested: int | None = None
         self._aborted = False
+        self._over = False
+        self._failed: Callable[[], bool] = lambda: False
         self.side_failures: dict[Node, str] = {}
 
     def stop(self, number: int) -> None:
         """A person or a platform asks for the end, with this signal: each agent is asked once, and again only when
         Ctrl-C says that it is to be at once. For signal handlers, too."""
-        if self._requested and number != signal.SIGINT:
+        if self._requested is not None and number != signal.SIGINT:
             return
-        self._requested = True
+        self._requested = number
         for agent in self._agents:
             agent.stop(StopCommand(number))
 
@@ -242,33 +264,81 @@ class Agents:
         An agent looks after its own node. When the first has ended and ``failed()``, the others are asked, once, to
         stop: their ranks may never have met the one that failed.
         """
-        threads = [threading.Thread(target=self._watch, args=(agent, failed), daemon=True) for agent in self._agents]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with self._changed:
+            self._failed = failed
+            for agent in self._agents:
+                self._begin_to_watch(agent)
+            while self._watched != self._done:
+                self._changed.wait()
+            self._over = True
         return min(self._failures, key=lambda failure: failure.at, default=None)
 
-    def _watch(self, agent: Node, failed: Callable[[], bool]) -> None:
+    def add(self, agent: Node) -> bool:
+        """One more, with ranks, to wait for; False if all have ended, and nothing is waited for any longer."""
+        with self._lock:
+            if self._over:
+                return False
+            self._agents = (*self._agents, agent)
+            self._begin_to_watch(agent)
+            requested, aborted = self._requested, self._aborted
+        if requested is not None:
+            agent.stop(StopCommand(requested))
+        elif aborted:
+            agent.stop(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))
+        return True
+
+    @property
+    def all(self) -> tuple[Node, ...]:
+        """Those that there are and have been."""
+        return self._agents
+
+    @property
+    def stopping(self) -> bool:
+        """Whether they have been asked to end."""
+        return self._requested is not None or self._aborted
+
+    @property
+    def host_lost(self) -> bool:
+        """Whether the host of one that has ranks is gone, or does not answer."""
+        return any(agent.lost for agent in self._agents if agent not in self._side)
+
+    def _begin_to_watch(self, agent: Node) -> None:
+        if agent not in self._watched:
+            self._watched.add(agent)
+            threading.Thread(target=self._watch, args=(agent,), daemon=True).start()
+
+    def _watch(self, agent: Node) -> None:
+        try:
+            self._follow(agent)
+        finally:
+            with self._changed:
+                self._done.add(agent)
+                self._changed.notify_all()
+
+    def _follow(self, agent: Node) -> None:
         failure = agent.wait()
         with self._lock:
             self._ended.add(agent)
+        self._decide(agent, failure)
+        self._gone(agent, failure)
+
+    def _decide(self, agent: Node, failure: AgentFailure | None) -> None:
         if agent in self._side:
             if failure is not None:
                 self.side_failures[agent] = failure.message
                 _LOG.warning("%s: training goes on without it", failure.message)
             return
-        if failure is not None and not self._requested and self._outlasts(agent, failure):
+        if failure is not None and self._requested is None and self._outlasts(agent, failure):
             return
         if failure is not None:
             self._failures.append(failure)
-        if failure is not None or failed():
+        if failure is not None or self._failed():
             self._abort()
 
     def _abort(self) -> None:
         """Asks those that still run to stop, unless all have been asked already."""
         with self._lock:
-            if self._aborted or self._requested:
+            if self._aborted or self._requested is not None:
                 return
             self._aborted = True
             left = [agent for agent in self._agents if agent not in self._ended]

@@ -44,6 +44,8 @@ class NodeProvider(ABC):
         local: whether agents are children of this process, on this machine, for a plan that leaves nothing to them.
         takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
             may replace, and so is one whose agent gets a signal that the launcher has not asked for.
+        adds_nodes: whether :meth:`request` may be called again while the job runs, for other nodes or for some that
+            have gone; it may wait then.
         advice: what a person may do about nodes that do not come.
     """
 
@@ -52,6 +54,7 @@ class NodeProvider(ABC):
     others_may_come: bool = False
     local: bool = False
     takes_nodes: bool = False
+    adds_nodes: bool = False
     advice: str = (
         ". If they cannot reach the coordinator, open the firewall for them, or choose another network with "
         "--network-interface"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +16,17 @@ from tfcollective.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.service import JobView
+from tfcollective.launch.discovery import HostDiscovery
 from tfcollective.launch.gather import gather, refuse
+from tfcollective.launch.late_nodes import LateNodes
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes import Agents, Node
+from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.placement import Slot
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeProvider
-from tfcollective.launch.replacements import Replacements
+from tfcollective.launch.provider import NodeProvider, Went
+from tfcollective.launch.reconciler import Reconciler
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
 from tfcollective.settings import variable
@@ -101,6 +105,7 @@ def run_job_on(
     enrolment: Enrolment = Enrolment(),
     observer: Callable[[JobView], None] | None = None,
     stop_signals: Sequence[int] = (),
+    discovery: HostDiscovery | None = None,
 ) -> JobOutcome:
     """Runs a job whose coordinator is in this process, to its end.
 
@@ -112,6 +117,7 @@ def run_job_on(
         enrolment: how its nodes come, where that does not follow from the plan.
         observer: see :class:`Launcher`.
         stop_signals: see :meth:`Launcher.run`.
+        discovery: says which hosts an elastic job has while it runs; None: those of the spec.
     """
     names = plan.hosts if enrolment.names is None else enrolment.names
     timeout = max(_START_S, spec.start_timeout) if enrolment.timeout is None else enrolment.timeout
@@ -132,7 +138,9 @@ def run_job_on(
             for name in names
         ]
         assign = enrolment.assign or by_name(plan)
-        return run_on_nodes(job, client, provider, requests, assign, stop_signals=stop_signals).outcome
+        return run_on_nodes(
+            job, client, provider, requests, assign, stop_signals=stop_signals, discovery=discovery
+        ).outcome
 
 
 def run_on_nodes(
@@ -145,11 +153,13 @@ def run_on_nodes(
     python: str = sys.executable,
     stop_signals: Sequence[int] = (),
     earlier: Sequence[int] = (),
+    discovery: HostDiscovery | None = None,
 ) -> NodesRun:
     """Asks for the nodes, waits for them, gives each its part, waits for all of them, and says how the job ended.
 
     ``python`` is the launcher's interpreter, for which each node takes its own; ``earlier`` are signals that came
-    before. Raises LaunchError and RendezvousError when the nodes do not come.
+    before; ``discovery`` says which hosts an elastic job has. Raises LaunchError and RendezvousError when the nodes do
+    not come.
     """
     stop = DeferredCall()
     for number in earlier:
@@ -175,11 +185,15 @@ def run_on_nodes(
         job.replace_plan(assignment.plan)
         parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
         side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
+        elastic: _Elastic | None = None
         agents = Agents(
             [node for node in parts if node not in side],
             side,
-            lambda node, failure: job.outlasts([one.task for one in parts[node]], failure.message),
+            lambda node, failure: elastic is not None and elastic.outlasts(node, failure.message),
+            lambda node, failure: None if elastic is None else elastic.reconciler.gone(node),
         )
+        if job.spec.bounds is not None:
+            elastic = _Elastic.of(job, client, provider, agents, parts, requests[0], python, discovery)
         _dismiss(
             [facts for facts in found if facts.number not in {node.facts.number for node in parts}],
             client,
@@ -187,18 +201,71 @@ def run_on_nodes(
             "there are fewer ranks than agents: this one is not needed",
         )
         for node, workers in parts.items():
-            node.begin(job, workers, python)
-        replaced: AbstractContextManager[object] = contextlib.nullcontext()
-        if job.spec.bounds is not None:
-            replaced = Replacements(job, {one.task: node for node, workers in parts.items() for one in workers})
-        with every(_LOOK_S, partial(_look, provider, tuple(parts)), "tfc-events"), replaced:
+            node.begin(job, workers, python, _slots_of(job.spec, node.facts.name, len(workers)))
+        hears = (lambda event: None) if elastic is None else elastic.late.hears
+        following: AbstractContextManager[object] = contextlib.nullcontext() if elastic is None else elastic
+        with following, every(_LOOK_S, partial(_look, provider, agents, hears), "tfc-events"):
             stop.open(agents.stop)
             failure = agents.wait(lambda: job.failed)
     if failure is not None:
         end_processes_of(job.job_id)
-    lost = any(node.lost for node in parts if node not in side)
     side_failures = {str(one.task): why for node, why in agents.side_failures.items() for one in parts[node]}
-    return NodesRun(job.outcome(signals(), failure, host_lost=lost, side_failures=side_failures), tuple(parts))
+    outcome = job.outcome(signals(), failure, host_lost=agents.host_lost, side_failures=side_failures)
+    return NodesRun(outcome, agents.all)
+
+
+def _slots_of(spec: JobSpec, host: str, at_least: int) -> int:
+    """How many ranks this host may have."""
+    return max([at_least, *(one.slots for one in spec.hosts if one.name == host)])
+
+
+@dataclass(frozen=True)
+class _Elastic:
+    """What follows the hosts and processes of an elastic job. A context manager: while it is open, it does."""
+
+    job: Job
+    reconciler: Reconciler
+    late: LateNodes
+    discovery: HostDiscovery | None
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        client: CoordinatorClient,
+        provider: NodeProvider,
+        agents: Agents,
+        parts: Mapping[Node, Sequence[WorkerPlan]],
+        settings: NodeSettings,
+        python: str,
+        discovery: HostDiscovery | None,
+    ) -> _Elastic:
+        """For the job on its first nodes."""
+        late = LateNodes(job, client, provider, agents, settings, python)
+        nodes = {
+            one.task: (node, None if one.is_auxiliary_task else Slot(node.facts.name, one.local_rank))
+            for node, workers in parts.items()
+            for one in workers
+        }
+        # Without hosts all ranks are on this machine.
+        hosts = job.spec.hosts or (Host("", job.spec.num_proc),)
+        return cls(job, Reconciler(job, nodes, hosts, late, lambda: agents.stopping), late, discovery)
+
+    def outlasts(self, node: Node, failure: str) -> bool:
+        """Whether the job goes on when this has happened to this node."""
+        return self.job.outlasts(self.reconciler.tasks_on(node), failure)
+
+    def __enter__(self) -> _Elastic:
+        self.reconciler.__enter__()
+        if self.discovery is not None:
+            self.discovery.follow(self.reconciler.found)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self.discovery is not None:
+            self.discovery.close()
+        self.reconciler.__exit__(None, None, None)
+        self.late.close()
 
 
 def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
@@ -208,13 +275,14 @@ def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: No
             refuse(facts, client, provider, why)
 
 
-def _look(provider: NodeProvider, nodes: Sequence[Node]) -> None:
-    """Gives the nodes what the provider knows of them."""
+def _look(provider: NodeProvider, agents: Agents, hears: Callable[[Went], None]) -> None:
+    """Gives the nodes, and what waits for further ones, what the provider knows of them."""
     for event in provider.events():
-        for node in nodes:
+        hears(event)
+        for node in agents.all:
             if event.name in ("", node.facts.name):
                 node.went(event)
-    for node in nodes:
+    for node in agents.all:
         node.look()
 
 

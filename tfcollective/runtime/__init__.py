@@ -41,6 +41,7 @@ __all__ = [
     "is_homogeneous",
     "is_between_worlds",
     "is_initialized",
+    "is_without_state",
     "local_rank",
     "leaves",
     "local_size",
@@ -60,6 +61,7 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "take_state",
     "task",
     "tensorflow_ops",
     "training",
@@ -204,6 +206,16 @@ def apart() -> Iterator[None]:
         yield
     for callback in (*_shutdown_callbacks, *_new_world_callbacks):
         callback()
+
+
+def is_without_state() -> bool:
+    """Whether this rank has come to a job that trains already, and has yet to take the state of the others."""
+    return _current().without_state
+
+
+def take_state() -> None:
+    """This rank has what the others have."""
+    _current().without_state = False
 
 
 def is_between_worlds() -> bool:

@@ -82,6 +82,8 @@ class Session:
         """Whether it waits outside the world until it is ready to go on with the others."""
         self._trainings = 0  # that are open, one within another
         self._done = False  # whether the coordinator knows that this rank has completed one
+        self.without_state = self.newcomer and joined.placement is not None and joined.placement.rank > 0
+        """Whether it has come to a job that trains already, and has yet to take the state of the others."""
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler that calls shutdown() may interrupt what holds it
@@ -462,7 +464,9 @@ class Session:
         if info is None:
             return "running", published
         state = "broken" if info.broken else "running"
-        return state, {**published, "completed": info.completed, "pending": info.pending}
+        # In an elastic job the launcher waits for ranks that have come to their world.
+        world = {"generation": self.generation} if self.settings.elastic and not self.between_worlds else {}
+        return state, {**published, **world, "completed": info.completed, "pending": info.pending}
 
     def _beat(self, beat: TaskBeat) -> None:
         published = self._published

@@ -9,7 +9,7 @@ import pytest
 from launching import until
 from manual_clock import ManualClock
 
-from tfcollective.agent.protocol import AgentConfig, PrepareCommand, StartCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective.agent.spare import PythonCall, Spare
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.tasks import TaskKey
@@ -146,8 +146,7 @@ class Reports:
 
 @pytest.fixture
 def job(tmp_path):
-    wait = (sys.executable, "-c", "import sys, time; print(sys.argv[1:], flush=True); time.sleep(600)")
-    config = AgentConfig("job", (WorkerPlan(TaskKey("worker", 0), 0, wait, {}),), str(tmp_path), elastic=True)
+    config = AgentConfig("job", (worker(0),), str(tmp_path), elastic=True)
     reports = Reports()
     supervisor = Supervisor(config, dict(os.environ), "node", reports, Timing(settle=0, terminate=0), ManualClock(1.0))
     supervisor.start()
@@ -157,42 +156,44 @@ def job(tmp_path):
     until(lambda: supervisor.reap() or supervisor.done)
 
 
-PREPARE = PrepareCommand(TaskKey("worker", 0), ("xml.dom",))
+def worker(number):
+    wait = (sys.executable, "-c", "import sys, time; print(sys.argv[1:], flush=True); time.sleep(600)")
+    return WorkerPlan(TaskKey("worker", number), number, wait, {})
 
 
-def start(supervisor, number):
-    supervisor.start_like(StartCommand(TaskKey("worker", number), number, TaskKey("worker", 0)))
+def prepare(supervisor):
+    supervisor.prepare(worker(0), ("xml.dom",))
 
 
 def test_a_spare_becomes_the_next_process_that_is_started(job):
     supervisor, reports = job
-    supervisor.prepare(PREPARE)
+    prepare(supervisor)
     spare = supervisor._spare.pid
-    supervisor.prepare(PREPARE)
+    prepare(supervisor)
     assert supervisor._spare.pid == spare
-    start(supervisor, 1)
-    start(supervisor, 2)
+    supervisor.start_later(worker(1))
+    supervisor.start_later(worker(2))
     assert reports.begun["worker:1"] == spare
     assert reports.begun["worker:2"] != spare
 
 
 def test_one_that_has_ended_is_none(job):
     supervisor, reports = job
-    supervisor.prepare(PREPARE)
+    prepare(supervisor)
     spare = supervisor._spare.pid
     os.kill(spare, 9)
     until(lambda: supervisor.reap() or supervisor._spare is None)
-    start(supervisor, 1)
+    supervisor.start_later(worker(1))
     assert reports.begun["worker:1"] != spare
     assert not reports.ended
 
 
 def test_one_that_has_just_ended_is_none(job):
     supervisor, reports = job
-    supervisor.prepare(PREPARE)
+    prepare(supervisor)
     os.kill(supervisor._spare.pid, 9)
     until(lambda: os.waitid(os.P_PID, supervisor._spare.pid, os.WEXITED | os.WNOWAIT) is not None)
-    start(supervisor, 1)
+    supervisor.start_later(worker(1))
     assert reports.begun.keys() == {"worker:0", "worker:1"}
     until(lambda: supervisor.reap() or len(supervisor._running) == 2)
     assert not reports.ended
@@ -201,9 +202,9 @@ def test_one_that_has_just_ended_is_none(job):
 @pytest.mark.parametrize("end", [lambda one: one.finish(), lambda one: one.stop("elsewhere")])
 def test_no_spare_is_left_at_the_end(job, end):
     supervisor, _ = job
-    supervisor.prepare(PREPARE)
+    prepare(supervisor)
     pid = supervisor._spare.pid
     end(supervisor)
     until(lambda: supervisor.reap() or not os.path.exists(f"/proc/{pid}"))
-    supervisor.prepare(PREPARE)
+    prepare(supervisor)
     assert supervisor._spare is None

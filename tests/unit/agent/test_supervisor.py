@@ -209,3 +209,43 @@ def test_an_auxiliary_task_that_fails_stops_no_rank(tmp_path, clock):
     assert (tmp_path / "logs" / "evaluator" / "stdout").exists()
     supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
     reap_until(supervisor, lambda: supervisor.done)
+
+
+def elastic(tmp_path, clock):
+    config = AgentConfig("job", (), str(tmp_path), elastic=True, slots=2)
+    reports = Reports()
+    return Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock), reports
+
+
+def later(index, program):
+    return WorkerPlan(TaskKey("worker", index), index, (sys.executable, "-c", program), {})
+
+
+def test_the_agent_of_an_elastic_job_may_have_no_process_for_a_while(tmp_path, clock):
+    supervisor, reports = elastic(tmp_path, clock)
+    supervisor.start()
+    assert not supervisor.done
+    supervisor.start_later(later(0, ""))
+    supervisor.start_later(later(0, ""))  # it runs already
+    reap_until(supervisor, lambda: reports.ended)
+    assert (len(reports.begun), reports.ended[0].exit_code, supervisor.done) == (1, 0, False)
+    supervisor.finish()
+    assert supervisor.done
+
+
+def test_a_process_that_is_asked_to_leave_alone_was_stopped(tmp_path, clock):
+    supervisor, reports = elastic(tmp_path, clock)
+    for index in range(2):
+        supervisor.start_later(later(index, "import time; time.sleep(1000)"))
+    supervisor.ask_to_leave(TaskKey("worker", 1))
+    reap_until(supervisor, lambda: reports.ended)
+    (record,) = reports.ended
+    assert (record.task, record.signal, record.stopped) == ("worker:1", signal.SIGTERM, True)
+    supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
+    reap_until(supervisor, lambda: supervisor.done)
+
+
+def test_a_process_that_its_node_has_nothing_for_is_reported(tmp_path, clock):
+    supervisor, reports = elastic(tmp_path, clock)
+    supervisor.cannot_start(later(0, ""), "too few GPUs")
+    assert (reports.ended[0].exit_code, reports.ended[0].stderr_tail) == (126, ("too few GPUs",))

@@ -105,6 +105,33 @@ def test_an_elastic_job_has_horovodruns_options(monkeypatch):
     assert parsed("-np", "4")[1].bounds is None
 
 
+def test_a_job_that_grows_has_horovodruns_options():
+    script = ("--host-discovery-script", "./hosts.sh 'a b'", "--slots-per-host", "4")
+    more = ("--max-num-proc", "8", "--reset-limit", "3", "--blacklist-cooldown-range", "5", "90")
+    launcher, spec = parsed("-np", "2", *script, *more, "--blacklist", "h1,h2")
+    assert (launcher, spec.discovery, spec.slots) == ("ssh", ("./hosts.sh", "a b"), 4)
+    assert (spec.bounds.smallest, spec.bounds.first, spec.bounds.largest, spec.bounds.changes) == (2, 2, 8, 3)
+    assert (spec.cooldown_range, spec.blacklist) == ((5, 90), ("h1", "h2"))
+    launcher, spec = parsed("--min-np", "1", "--max-np", "3", "-H", "h1:2,h2:2,h3:2", "--blacklist", "h2")
+    assert (launcher, spec.num_proc, [host.name for host in spec.hosts]) == ("ssh", 3, ["h1", "h3"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-np", "2", "--max-np", "4"), "max_proc: it is for an elastic job"),
+        (("-np", "2", "-H", "h1:2", "--host-discovery-script", "x"), "leave out --launcher, -H, --hostfile"),
+        (("-np", "2", "--launcher", "local", "--host-discovery-script", "x"), "leave out --launcher"),
+        (("-np", "2", "--wait-for-agents", "2", "--host-discovery-script", "x"), "leave out .*--wait-for-agents"),
+        (("--host-discovery-script", "x"), "the number of ranks is missing"),
+        (("-np", "2", "--host-discovery-script", "'x"), '--host-discovery-script "\'x": No closing quotation'),
+    ],
+)
+def test_what_a_job_that_grows_cannot_be(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(*arguments)
+
+
 def test_flags_without_effect_are_named(capsys):
     arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune", "--autotune-steps-per-sample", "3")
     assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 0
@@ -116,11 +143,7 @@ def test_flags_without_effect_are_named(capsys):
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (("--max-num-proc", "4"), "--max-np: .* -np ranks at most.* --min-np N"),
-        (("--host-discovery-script", "./hosts.sh"), "--host-discovery-script: .* -H, and --min-np N"),
-        (("--slots", "4"), "--slots-per-host: .* -H host1:4"),
-        (("--reset-limit", "3"), "--reset-limit: .* leave it out"),
-        (("--blacklist-cooldown-range", "1", "9"), "--blacklist-cooldown-range: .* for 30 s"),
+        (("--binding-args", "x"), "--binding-args: .* --wait-for-agents N"),
         (("--jsrun",), "--jsrun: .* --wait-for-agents N"),
     ],
 )

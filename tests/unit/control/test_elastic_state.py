@@ -65,6 +65,31 @@ def test_every_change_of_the_world_is_noted_with_its_duration():
     )
 
 
+def failure_of(state, index):
+    outcome = state.outcome(request(index, world=2))
+    assert isinstance(outcome, RendezvousFailure)
+    return outcome.message
+
+
+def test_too_few_ranks_hear_that_no_others_will_come():
+    state = begun(smallest=3)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.5)
+    assert state.outcome(request(0, world=2)) is None
+    state.admit_no_more(2.0)
+    expected = "1 ranks are left, at least 3 are needed, and no others will come; first, rank 1 (worker:1, pid 101)"
+    assert failure_of(state, 0).startswith(expected)
+
+
+def test_the_limit_of_changes_is_named():
+    state = Membership(workers(2), 10.0, longest_gap=math.inf, bounds=Bounds(1, 2, 2, 5.0, changes=0))
+    for index in range(2):
+        state.join(request(index), 0.0)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.5)
+    assert failure_of(state, 0).startswith("the world has changed 0 times and may not change again (--reset-limit); f")
+
+
 def test_a_rank_that_ends_well_has_ended_the_training():
     state = begun()
     state.exited(ended(0), 1.0)

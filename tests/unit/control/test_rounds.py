@@ -370,6 +370,42 @@ def test_waits_end_though_this_process_was_stopped_meanwhile():
     assert order(made) == [0, 2]
 
 
+def test_the_change_beyond_the_limit_ends_the_job():
+    made = Rounds(workers(2), Bounds(1, 2, 4, SHORTAGE, changes=1), TIMEOUT, first_generation=5)
+    for index in range(2):
+        made.join(request(index), 0.0)
+    made.admit(task(2))
+    made.join(request(2), 1.0)
+    for index in range(2):
+        made.join(request(index, 1), 2.0)
+    assert (made.world.generation, made.failed) == (6, None)
+    made.ended(task(2), 3.0)
+    assert made.failed is None
+    for index in range(2):
+        made.join(request(index, 2), 3.0)
+    assert (made.world.generation, made.failed.why) == (6, Failure.LIMIT)
+
+
+def test_too_few_do_not_wait_when_nothing_more_is_started():
+    made = begun(3, smallest=3)
+    made.ended(task(1), 10.0)
+    made.join(request(0, 1), 10.0)
+    assert made.failed is None
+    made.admit_no_more(11.0)
+    assert made.failed.why is Failure.ENDED
+
+
+def test_too_few_wait_for_one_that_has_been_admitted_and_starts():
+    made = begun(3, smallest=3)
+    made.ended(task(1), 10.0)
+    made.admit(task(3))
+    made.admit_no_more(10.5)
+    made.join(request(0, 1), 11.0)
+    assert made.failed is None
+    made.ended(task(3), 12.0)
+    assert made.failed.why is Failure.ENDED
+
+
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (2, 1, 3), (1, 3, 2)])
 def test_bounds_stand_in_their_order(numbers):
     with pytest.raises(ValueError, match="smallest <= first <= largest"):

@@ -1,13 +1,18 @@
 """Elastic jobs before they start: what is refused, and how long a host that loses ranks is left alone."""
 
+from dataclasses import replace
+
 import pytest
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 
 from tfcollective.control.rounds import Bounds
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.plan.hosts import parse_hosts
+from tfcollective.launch.plan.placement import blocked_for
+from tfcollective.launch.plan.spec import JobSpec, first_size, usable_hosts
 from tfcollective.launch.providers.join import JoinedLauncher
-from tfcollective.launch.replacements import blocked_for
+from tfcollective.launch.providers.local import LocalLauncher
+from tfcollective.tasks import TaskKey, workers
 
 
 @pytest.mark.parametrize(
@@ -19,6 +24,14 @@ from tfcollective.launch.replacements import blocked_for
         ({"min_proc": 1, "engine": "horovod"}, "engine: an elastic job needs the native engine, not horovod"),
         ({"min_proc": 1, "timeline": "t.json"}, "timeline: an elastic job has none"),
         ({"min_proc": 1, "emit_tf_config": True}, "emit_tf_config: a TF_CONFIG lists the ranks"),
+        ({"max_proc": 3}, "max_proc: it is for an elastic job: say with min_proc how few ranks are enough"),
+        ({"reset_limit": 3}, "reset_limit: it is for an elastic job"),
+        ({"min_proc": 1, "max_proc": 1}, "max_proc: the job starts with 2 ranks, more than the 1"),
+        ({"min_proc": 1, "slots": 1}, "slots: it is for a discovery script: give each host its slots"),
+        ({"min_proc": 1, "reset_limit": -1}, "reset_limit: expected 0 or more, got -1"),
+        ({"min_proc": 1, "cooldown_range": (0, 9)}, "cooldown_range: expected 1 <= MIN <= MAX <= 3600 seconds, got 0"),
+        ({"min_proc": 1, "cooldown_range": (9, 8)}, "cooldown_range: expected .* got 9 and 8"),
+        ({"min_proc": 1, "cooldown_range": (9,)}, "cooldown_range: expected two numbers of seconds"),
         ({"min_proc": 1, "elastic_timeout": 0}, "elastic timeout: expected a number of seconds, above 0"),
     ],
 )
@@ -40,6 +53,51 @@ def test_a_job_of_agents_that_others_start_is_not_elastic():
 def test_a_job_is_elastic_if_it_says_how_few_ranks_are_enough():
     assert JobSpec(("x",), 4).bounds is None
     assert JobSpec(("x",), 4, min_proc=2, elastic_timeout=7.0, op_timeout=9.0).bounds == Bounds(2, 4, 4, 7.0, 9.0)
+
+
+def test_a_job_grows_to_what_the_user_says_else_to_the_slots_that_a_script_names():
+    assert JobSpec(("x",), 2, min_proc=1, max_proc=5, reset_limit=7).bounds == Bounds(1, 2, 5, 600.0, 300.0, 7)
+    assert JobSpec(("x",), 2, min_proc=1, discovery=("x",)).bounds.largest > 1 << 20
+
+
+def test_a_job_takes_the_slots_of_the_hosts_that_are_found_up_to_the_largest_world():
+    spec = JobSpec(("x",), 2, min_proc=1, max_proc=4, discovery=("x",), tasks=(TaskKey("chief", 0), *workers(1)))
+    found = spec.on(parse_hosts("a:3,b:3"))
+    assert found.num_proc == 4
+    assert [str(task) for task in found.world] == ["chief:0", "worker:0", "worker:1", "worker:2"]
+    assert replace(spec, max_proc=None).on(parse_hosts("a:3,b:3")).num_proc == 6
+    assert spec.on(parse_hosts("a:1")).num_proc == 2  # which does not fit, and is refused where hosts are shared out
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "size"),
+    [
+        ("", {"num_proc": 2}, (2, None)),
+        ("", {"num_proc": 2, "min_proc": 1, "max_proc": 4}, (2, 1)),
+        ("", {"min_proc": 1, "max_proc": 4}, (4, 1)),
+        ("a:2,b:2", {"num_proc": 2, "min_proc": 1}, (2, 1)),
+        ("a:2,b:2", {"num_proc": 2, "min_proc": 1, "max_proc": 3}, (3, 1)),
+        ("a:2,b:2", {"min_proc": 1, "max_proc": 9}, (4, 1)),
+        ("a:2,b:2", {"min_proc": 1}, (4, 1)),
+        ("", {"num_proc": 3, "discovery": ("x",)}, (3, 3)),
+        ("", {"num_proc": 3, "min_proc": 2, "discovery": ("x",)}, (3, 2)),
+        ("", {"min_proc": 2, "discovery": ("x",)}, (2, 2)),
+    ],
+)
+def test_with_how_many_ranks_a_job_starts(hosts, options, size):
+    given = {"num_proc": None, "min_proc": None, "max_proc": None, "discovery": (), **options}
+    assert first_size(given.pop("num_proc"), hosts=parse_hosts(hosts) if hosts else (), **given) == size
+
+
+def test_hosts_of_the_blacklist_are_not_used():
+    assert usable_hosts(parse_hosts("a:2,b:2"), ["a"]) == parse_hosts("b:2")
+    with pytest.raises(ConfigError, match="blacklist: all hosts of the job are on it"):
+        usable_hosts(parse_hosts("a:2"), ["a"])
+
+
+def test_a_script_may_name_other_hosts_than_this_one():
+    with pytest.raises(ConfigError, match="use the launcher 'ssh'"):
+        LocalLauncher().plan(JobSpec(("x",), 1, min_proc=1, discovery=("x",)))
 
 
 def test_a_host_is_left_alone_for_longer_after_each_loss():

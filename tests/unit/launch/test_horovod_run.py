@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import tfcollective
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.errors import ConfigError
 from tfcollective.launch.api import function_job
 from tfcollective.launch.horovod_run import translate
 from tfcollective.launch.plan.hosts import parse_hosts
@@ -57,20 +57,18 @@ def test_mpi_is_an_engine():
         translate({"np": 2, "use_mpi": True, "engine": "horovod"})
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("max_num_proc", "num_proc ranks at most.* min_num_proc"),
-        ("max_np", "num_proc ranks at most.* min_num_proc"),
-        ("host_discovery_script", "give them as hosts"),
-        ("slots", "give them as hosts"),
-        ("reset_limit", "leave it out"),
-        ("cooldown_range", "for 30 s"),
-    ],
-)
-def test_what_an_elastic_job_has_not_says_what_to_do(name, advice):
-    with pytest.raises(UnsupportedError, match=f"{name}: .*{advice}"):
-        tfcollective.run(print, num_proc=1, **{name: 1})
+def test_a_job_that_grows_by_horovods_names():
+    for name in ("max_num_proc", "max_np", "max_proc"):
+        assert function_job(print, num_proc=2, min_num_proc=1, **{name: 5}).bounds.largest == 5
+    options = {"host_discovery_script": "./hosts.sh x", "slots": 2, "reset_limit": 3, "cooldown_range": (2, 9)}
+    spec = function_job(print, num_proc=2, blacklist="h1,h2", **options)
+    assert (spec.discovery, spec.slots, spec.reset_limit, spec.cooldown_range) == (("./hosts.sh", "x"), 2, 3, (2, 9))
+    assert (spec.bounds.smallest, spec.blacklist) == (2, ("h1", "h2"))
+    assert function_job(print, num_proc=2, discovery=["./my hosts.sh"]).discovery == ("./my hosts.sh",)
+    with pytest.raises(ConfigError, match="discovery: it is for an elastic job: say with min_proc"):
+        function_job(print, host_discovery_script="x")
+    with pytest.raises(ConfigError, match="discovery: expected a text or a list of words, got 3"):
+        function_job(print, num_proc=2, discovery=3)
 
 
 def test_an_elastic_job_by_horovods_names():

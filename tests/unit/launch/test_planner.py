@@ -5,11 +5,13 @@ import pytest
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
-from tfcollective.launch.plan.rank_variables import replacement_variables
+from tfcollective.launch.plan.placement import Slot
+from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local, plan_newcomer
+from tfcollective.launch.plan.rank_variables import newcomer_variables
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
+from tfcollective.topology import Placement
 
 
 def plan(num_proc=2, cores=8, environ=None, **fields):
@@ -83,13 +85,35 @@ def test_what_a_script_written_for_horovod_finds():
     assert {worker.env["HOROVOD_ELASTIC"] for worker in found} == {"1"}
 
 
-def test_what_a_replacement_finds():
-    assert replacement_variables(2, 3, {"WORLD_SIZE": "9"}, compat=False) == {"RANK": "2"}
-    assert replacement_variables(2, 3, {"HOROVOD_RANK": "9"}, compat=True) == {
-        "RANK": "2",
-        "WORLD_SIZE": "3",
-        "HOROVOD_SIZE": "3",
+PLACE = Placement(4, 5, 1, 2, 2, 3)
+
+
+def test_what_a_process_finds_that_joins_later():
+    own = {"RANK": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert newcomer_variables(PLACE, "h2", {"WORLD_SIZE": "9"}, compat=False) == own
+    assert newcomer_variables(PLACE, "h2", {"HOROVOD_RANK": "9"}, compat=True) == {
+        **own,
+        "WORLD_SIZE": "5",
+        "HOROVOD_SIZE": "5",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "2",
+        "HOROVOD_CROSS_SIZE": "3",
+        "HOROVOD_HOSTNAME": "h2",
     }
+
+
+def test_a_process_that_joins_later_is_like_the_one_of_its_slot_else_like_the_first():
+    spec = JobSpec(("python", "x.py"), 2, min_proc=1, hosts=parse_hosts("h1:2"))
+    began = plan_hosts(spec, share_out(spec.hosts, 2), {})
+    began.workers[1].env["OF_THE_SLOT"] = "yes"
+    again = plan_newcomer(spec, began, TaskKey("worker", 2), 2, Slot("h1", 1), PLACE)
+    assert (again.task.index, again.rank, again.host, again.local_rank) == (2, 2, "h1", 1)
+    assert again.argv == began.workers[0].argv
+    assert (again.env["OF_THE_SLOT"], again.env["TFCOLLECTIVE_TASK"]) == ("yes", "worker:2")
+    other = plan_newcomer(spec, began, TaskKey("worker", 3), 3, Slot("h2", 1), PLACE)
+    assert (other.host, other.local_rank, other.env["TFCOLLECTIVE_NEWCOMER"]) == ("h2", 1, "1")
+    assert "OF_THE_SLOT" not in other.env
 
 
 def test_the_description_shows_commands_but_no_secrets():

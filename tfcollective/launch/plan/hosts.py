@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfcollective.errors import ConfigError
 from tfcollective.host_names import expand_hosts, split_hosts
 
-__all__ = ["Host", "Share", "parse_hostfile", "parse_hosts", "share_out"]
+__all__ = ["Host", "Share", "parse_discovered", "parse_hostfile", "parse_hosts", "share_out", "without"]
 
 # A name that begins with a dash would be an option to ssh.
 _NAME = re.compile(r"^(?:[\w.][\w.-]*@)?[\w.][\w.-]*$")
@@ -66,6 +66,33 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
     if not hosts:
         raise ConfigError(f"{name} names no host")
     return _checked(hosts, name)
+
+
+def parse_discovered(text: str, slots: int | None, where: str) -> tuple[Host, ...]:
+    """Reads what a discovery script prints, one host a line: ``host:4``, or ``host`` with ``slots``. Empty lines and
+    hosts with 0 slots are left out; of a host that stands there twice, the last line counts. Two names of one machine
+    are two hosts. ``where`` names the script, for messages. Raises ConfigError."""
+    hosts: dict[str, Host] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        word, place = line.strip(), f"{where}, line {number}"
+        if not word:
+            continue
+        name, colon, count = word.rpartition(":")
+        given = bool(colon) and not word.endswith("]")
+        if not given and slots is None:
+            raise ConfigError(f"{place}: {word!r} has no number of slots: print HOST:SLOTS, or give --slots N")
+        if given and count == "0":
+            hosts.pop(name, None)
+            continue
+        for host in _parse_word(word, place):
+            hosts.pop(host.name, None)
+            hosts[host.name] = host if given else Host(host.name, slots or 1)
+    return tuple(hosts.values())
+
+
+def without(hosts: Iterable[Host], names: Collection[str]) -> tuple[Host, ...]:
+    """The hosts that have none of these names."""
+    return tuple(host for host in hosts if host.name not in names)
 
 
 def share_out(hosts: Sequence[Host], num_proc: int | None) -> tuple[Share, ...]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 from tfcollective.agent.protocol import WorkerPlan
 from tfcollective.launch.plan.hosts import Share
+from tfcollective.launch.plan.placement import Slot
 from tfcollective.launch.plan.rank_variables import (
     PYTHONPATH,
     compat_variables,
     engine_variables,
+    newcomer_variables,
     rank_variables,
     tf_config,
 )
@@ -23,7 +25,7 @@ from tfcollective.settings import PREFIX, TF_CONFIG, VARIABLES, variable, withou
 from tfcollective.tasks import EVALUATOR, NO_RANK, TaskKey
 from tfcollective.topology import Endpoint, Placement
 
-__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "with_tf_config"]
+__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "plan_newcomer", "with_tf_config"]
 
 # What ranks on other hosts get of the launcher's environment.
 _PASSED = (
@@ -118,6 +120,28 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
             plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
     return Plan(tuple(plans), _side_plans(spec, common, None, first))
+
+
+def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
+    """A process that joins an elastic job while it runs: like the one that the plan has for its slot, else like the
+    first one, to which its agent adds what only its host knows.
+
+    Args:
+        spec: the job.
+        plan: what it began with.
+        task: the process's role.
+        rank: what its output is labelled with.
+        slot: where it runs.
+        place: the place that it will have in the world, as far as one knows.
+    """
+    workers = {(one.host, one.local_rank): one for one in plan.workers}
+    like = workers.get((slot.host, slot.number), plan.workers[0])
+    own = {
+        **newcomer_variables(place, slot.host or _THIS_HOST, spec.env, compat=spec.horovod_compat),
+        variable("task"): str(task),
+        variable("newcomer"): str(slot.number),
+    }
+    return replace(like, task=task, rank=rank, env={**like.env, **own}, local_rank=slot.number, host=slot.host)
 
 
 def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:

@@ -69,12 +69,11 @@ def compat_variables(place: Placement, host: str, environ: Mapping[str, str], *,
     return {PYTHONPATH: path, **_horovod_place(place), **named}
 
 
-def replacement_variables(rank: int, size: int, given: Mapping[str, str], *, compat: bool) -> dict[str, str]:
-    """What a process that takes the place of another has not in common with it: it keeps the local rank, and will be
-    this rank of a world of this size, as far as one knows when it starts. Those of ``given`` are left out."""
-    words = {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    horovod = {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size)} if compat else {}
-    return {word: value for word, value in {**words, **horovod}.items() if word not in given}
+def newcomer_variables(place: Placement, host: str, given: Mapping[str, str], *, compat: bool) -> dict[str, str]:
+    """What a process that joins a running job has not in common with the others: its place, as far as one knows when it
+    starts, and with ``compat`` Horovod's names for it. Those of ``given`` are left out."""
+    horovod = {**_horovod_place(place), "HOROVOD_HOSTNAME": host} if compat else {}
+    return {**rank_variables(place, given), **{word: value for word, value in horovod.items() if word not in given}}
 
 
 def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str, str]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfcollective.agent.protocol import ProcessOptions
 from tfcollective.control.rounds import Bounds
 from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.hosts import Host, share_out, without
 from tfcollective.processes import program_of
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
-from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey, trainers, workers
+from tfcollective.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
+_NO_LIMIT = 1 << 30
+_LONGEST_COOLDOWN_S = 3600.0
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 
 
@@ -31,6 +33,40 @@ FROM_SETTINGS = (
 def from_settings(settings: Settings) -> dict[str, Any]:
     """What the environment says about fields that are not given."""
     return {name: getattr(settings, name) for name in FROM_SETTINGS}
+
+
+def first_size(
+    num_proc: int | None,
+    *,
+    min_proc: int | None,
+    max_proc: int | None,
+    hosts: Sequence[Host],
+    discovery: Sequence[str],
+    tasks: int = 0,
+) -> tuple[int | None, int | None]:
+    """With how many ranks a job starts, and how few an elastic one needs; None: that is not said, or not elastic.
+
+    An elastic job on given hosts takes all of their slots up to ``max_proc``, as Horovod's does. ``hosts`` are those
+    that may be used, ``tasks`` how many task specs ask for. Raises ConfigError when they do not fit.
+    """
+    given = tasks if tasks else num_proc
+    if discovery:
+        first = min_proc if given is None else given
+        return first, first if min_proc is None else min_proc
+    if not hosts:
+        return max_proc if given is None else given, min_proc
+    slots = sum(host.slots for host in hosts)
+    if min_proc is not None and max_proc is not None and not tasks:
+        given = max(given or 0, min(slots, max_proc))
+    return sum(share.count for share in share_out(hosts, given)), min_proc
+
+
+def usable_hosts(hosts: Sequence[Host], blacklist: Collection[str]) -> tuple[Host, ...]:
+    """The given hosts without those of the blacklist; ConfigError if none is left."""
+    left = without(hosts, blacklist)
+    if hosts and not left:
+        raise ConfigError("blacklist: all hosts of the job are on it")
+    return left
 
 
 @dataclass(frozen=True)
@@ -72,6 +108,14 @@ class JobSpec(ProcessOptions):
         evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
         host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
         min_proc: an elastic job goes on while it has so many ranks; None: it ends when one is lost.
+        max_proc: an elastic job has so many ranks at most; None: ``num_proc``, with ``discovery`` as many as there are
+            slots.
+        discovery: the words of a command that prints the hosts of an elastic job, one a line; empty: it has ``hosts``.
+        slots: of a host whose line says none.
+        reset_limit: how often the world of an elastic job may change: the next change ends it; None: for ever.
+        cooldown_range: for how long (s) nothing is started on a host where a rank was lost, which doubles with each
+            further one, and for how long at most; None: 30 s after the second one, an hour at most.
+        blacklist: names of hosts that are not used though ``discovery`` prints them.
         elastic_timeout: how long (s) an elastic job with too few ranks waits for others.
         warm_spares: whether each node of an elastic job keeps a process ready that has imported what the ranks import,
             to take the place of one that is lost.
@@ -102,6 +146,12 @@ class JobSpec(ProcessOptions):
     evaluator_grace: float = 3600.0
     host_timeout: float = Settings.host_timeout
     min_proc: int | None = None
+    max_proc: int | None = None
+    discovery: tuple[str, ...] = ()
+    slots: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: tuple[float, float] | None = None
+    blacklist: tuple[str, ...] = ()
     elastic_timeout: float = Settings.elastic_timeout
     warm_spares: bool = True
     max_restarts: int = 0
@@ -119,7 +169,19 @@ class JobSpec(ProcessOptions):
         """How many ranks the worlds of an elastic job have; None: the job is not elastic."""
         if self.min_proc is None:
             return None
-        return Bounds(self.min_proc, self.num_proc, self.num_proc, self.elastic_timeout, self.op_timeout)
+        # A world grows to all slots that a script names, unless the user says how far.
+        most = self.max_proc or (_NO_LIMIT if self.discovery else self.num_proc)
+        return Bounds(
+            self.min_proc, self.num_proc, most, self.elastic_timeout, self.op_timeout, changes=self.reset_limit
+        )
+
+    def on(self, hosts: Sequence[Host]) -> JobSpec:
+        """The job on these hosts, with as many ranks as they have slots for: at least as many as it has now."""
+        slots = sum(host.slots for host in hosts)
+        count = max(self.num_proc, min(slots, self.max_proc or slots))
+        first = 1 + max((task.index for task in self.world if task.type == WORKER), default=-1)
+        added = tuple(TaskKey(WORKER, first + number) for number in range(count - self.num_proc))
+        return replace(self, hosts=tuple(hosts), num_proc=count, tasks=(*self.world, *added))
 
     @property
     def auxiliary_tasks(self) -> tuple[TaskKey, ...]:
@@ -173,9 +235,16 @@ class JobSpec(ProcessOptions):
 
     def _check_bounds(self) -> None:
         _check_seconds("elastic_timeout", self.elastic_timeout, above_zero=True)
+        for name, lowest in (("min_proc", 1), ("max_proc", 1), ("slots", 1), ("reset_limit", 0)):
+            _check_count(name, getattr(self, name), lowest)
         least = self.min_proc
-        if least is not None and (not isinstance(least, int) or isinstance(least, bool) or least < 1):
-            raise ConfigError(f"min_proc: expected 1 or more, got {least!r}")
+        if least is None:
+            self._refuse_elastic_options()
+        if self.max_proc is not None and self.max_proc < self.num_proc:
+            raise ConfigError(f"max_proc: the job starts with {self.num_proc} ranks, more than the {self.max_proc}")
+        if self.slots is not None and not self.discovery:
+            raise ConfigError("slots: it is for a discovery script: give each host its slots, as in host1:4")
+        self._check_cooldown()
         if least is not None and least > self.num_proc:
             raise ConfigError(f"min_proc: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
         if self.bounds is not None and self.engine != "native":
@@ -184,6 +253,28 @@ class JobSpec(ProcessOptions):
             raise ConfigError("emit_tf_config: a TF_CONFIG lists the ranks, and those of an elastic job change")
         if self.bounds is not None and self.timeline is not None:
             raise ConfigError("timeline: an elastic job has none: its ranks and their numbers change")
+
+    def _refuse_elastic_options(self) -> None:
+        for name in ("max_proc", "discovery", "reset_limit", "cooldown_range"):
+            if getattr(self, name):
+                raise ConfigError(f"{name}: it is for an elastic job: say with min_proc how few ranks are enough")
+
+    def _check_cooldown(self) -> None:
+        if self.cooldown_range is None:
+            return
+        numbers = tuple(self.cooldown_range)
+        if len(numbers) != 2 or not all(isinstance(one, (int, float)) for one in numbers):
+            raise ConfigError(f"cooldown_range: expected two numbers of seconds, got {self.cooldown_range!r}")
+        if not 1 <= numbers[0] <= numbers[1] <= _LONGEST_COOLDOWN_S:
+            raise ConfigError(
+                f"cooldown_range: expected 1 <= MIN <= MAX <= {_LONGEST_COOLDOWN_S:g} seconds, got "
+                f"{numbers[0]:g} and {numbers[1]:g}"
+            )
+
+
+def _check_count(name: str, value: int | None, lowest: int) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < lowest):
+        raise ConfigError(f"{name}: expected {lowest} or more, got {value!r}")
 
 
 def _check_engine(engine: str, horovod_compat: bool) -> None:

@@ -136,6 +136,8 @@ class CommandProvider(NodeProvider):
         whole_lines: see :class:`AgentCommand`.
         local: see :class:`NodeProvider`.
         abandoned: see :class:`Timing`.
+        find: the command of a node that is not among them, and whether it is on this machine; raises LaunchError when
+            there is none. None: no nodes are added.
     """
 
     def __init__(
@@ -146,10 +148,14 @@ class CommandProvider(NodeProvider):
         whole_lines: bool = True,
         local: bool = False,
         abandoned: float = TIMING.abandoned,
+        find: Callable[[str], tuple[Sequence[str], bool]] | None = None,
     ) -> None:
         self._abandoned = abandoned
         self._commands = dict(commands)
-        self._here = frozenset(here)
+        self._here = set(here)
+        self._find = find
+        self.adds_nodes = find is not None
+        self._earlier: list[AgentCommand] = []  # of nodes that have gone and come again
         self._whole_lines = whole_lines
         self._processes: dict[str, AgentCommand] = {}
         self._reported: set[str] = set()
@@ -160,25 +166,39 @@ class CommandProvider(NodeProvider):
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """See :class:`NodeProvider`."""
         for settings in nodes:
-            process = AgentCommand(self._commands[settings.name], whole_lines=self._whole_lines)
+            process = AgentCommand(self._command_of(settings.name), whole_lines=self._whole_lines)
+            earlier = self._processes.pop(settings.name, None)
+            if earlier is not None:
+                earlier.close()
+                self._earlier = [one for one in (*self._earlier, earlier) if one.exit_code is None]
+            self._reported.discard(settings.name)
             self._processes[settings.name] = process
             process.write(encode_line(settings))
 
+    def _command_of(self, name: str) -> Sequence[str]:
+        if name not in self._commands and self._find is not None:
+            self._commands[name], here = self._find(name)
+            self._here.update([name] if here else [])
+        return self._commands[name]
+
     def release(self, name: str) -> None:
         """See :class:`NodeProvider`."""
-        self._processes[name].kill()
+        process = self._processes.get(name)
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         """See :class:`NodeProvider`."""
-        for process in self._processes.values():
+        processes = [*self._processes.values(), *self._earlier]
+        for process in processes:
             process.close()
         deadline = Deadline.after(self._abandoned)  # one for all: a thousand that hang are killed as soon as one
-        for process in self._processes.values():
+        for process in processes:
             process.wait(deadline.remaining())
 
     def events(self) -> Sequence[Went]:
         """See :class:`NodeProvider`."""
-        ended = [name for name, one in self._processes.items() if one.exit_code is not None]
+        ended = [name for name, one in list(self._processes.items()) if one.exit_code is not None]
         gone = [name for name in ended if name not in self._reported]
         self._reported.update(gone)
         return [Went(name, self._how(name), "what it said stands above") for name in gone]

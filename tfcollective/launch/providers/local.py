@@ -28,6 +28,8 @@ class LocalLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
+        if spec.discovery:
+            raise ConfigError("discovery: a script may name other hosts than this one: use the launcher 'ssh'")
         elsewhere = [host.name for host in spec.hosts if not is_own_host(host.name)]
         if elsewhere:
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")

@@ -27,7 +27,8 @@ from tfcollective.errors import CoordinatorError
 from tfcollective.failures import ExitRecord
 from tfcollective.job_keys import new_key
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
-from tfcollective.launch.plan.planner import Plan
+from tfcollective.launch.plan.placement import Slot
+from tfcollective.launch.plan.planner import Plan, plan_newcomer
 from tfcollective.launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
@@ -36,11 +37,12 @@ from tfcollective.machine.network import interface_addresses, with_interface
 from tfcollective.settings import Settings, variable
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
+from tfcollective.topology import Placement
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
-_LOST = "was lost with its host"
+LOST = "was lost with its host"
 _DISMISSED = "was not needed any more"
 
 
@@ -112,6 +114,7 @@ class Job:
             {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._killer
         )
         self._store: GlooStoreServer | None = None
+        self._places: dict[str, str] = {}  # of processes that joined later
         self._open = ExitStack()
 
     def __enter__(self) -> Job:
@@ -178,12 +181,16 @@ class Job:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
         if self.spec.bounds is None:
             return False
-        for one in self._coordinator.view().tasks:
-            if one.task in tasks and one.exit is None:
-                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=_LOST)
-                self._coordinator.exited(gone)
+        self.note_lost(tasks)
         _LOG.warning("%s; the other ranks go on", failure)
         return not self.failed
+
+    def note_lost(self, tasks: Collection[TaskKey]) -> None:
+        """The node of these tasks has gone: those whose end no agent has reported have ended with it."""
+        for one in self._coordinator.view().tasks:
+            if one.task in tasks and one.exit is None:
+                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=LOST)
+                self._coordinator.exited(gone)
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
@@ -202,10 +209,19 @@ class Job:
         named = self._coordinator.get_blob(MODULES) or b""
         return tuple(filter(None, named.decode().split(",")))
 
-    def admit(self, task: TaskKey, send: Callable[[Command], None]) -> None:
-        """One more task takes part, whose agent gets orders by ``send``."""
-        self._coordinator.admit(task)
-        self._killer.add([task], send)
+    def admit(self, worker: WorkerPlan, send: Callable[[Command], None]) -> None:
+        """One more process takes part, whose agent gets orders by ``send``."""
+        self._coordinator.admit(worker.task)
+        self._places[str(worker.task)] = worker.place
+        self._killer.add([worker.task], send)
+
+    def admit_no_more(self) -> None:
+        """No further process will take part: ranks that are too few need not wait for one."""
+        self._coordinator.admit_no_more()
+
+    def newcomer(self, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
+        """A process that joins the job while it runs; see :func:`plan_newcomer`."""
+        return plan_newcomer(self.spec, self._plan, task, rank, slot, place)
 
     def dismiss(self, task: TaskKey) -> None:
         """Ends a process that waits to be taken into the world when training is over."""
@@ -265,7 +281,8 @@ class Job:
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
         agent_failure = agent_failure or _unreported(view)
-        exits = tuple(task.exit for task in view.tasks if task.exit is not None)
+        # Those that have left in order have not failed, and have no result.
+        exits = tuple(one.exit for one in view.tasks if one.exit is not None and one.task not in view.leavers)
         lost = _survived(exits, view) if self.spec.bounds is not None else ()
         return JobOutcome(
             exits=tuple(record for record in exits if record not in lost and record.note != _DISMISSED),
@@ -278,7 +295,7 @@ class Job:
             agent_failed_at=0.0 if agent_failure is None else agent_failure.at,
             results=results,
             host_lost=host_lost,
-            places={str(process.task): process.place for process in self._plan.processes},
+            places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
             auxiliary_tasks=tuple(_auxiliary_task_end(task, side_failures or {}) for task in view.auxiliary_tasks),
             published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
             durations={str(task): seconds for task, seconds in view.durations.items()},

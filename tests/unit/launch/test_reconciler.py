@@ -1,0 +1,324 @@
+"""What an elastic job starts and asks to leave, as its ranks end and its hosts come and go."""
+
+import contextlib
+import queue
+from types import SimpleNamespace
+
+import pytest
+from launching import until
+
+from tfcollective.agent.protocol import FinishCommand, LeaveCommand
+from tfcollective.failures import ExitRecord
+from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.placement import Slot
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.reconciler import Reconciler
+from tfcollective.launch.running.job import LOST
+from tfcollective.tasks import EVALUATOR, TaskKey, workers
+
+SIGTERM = 15
+
+
+class Node:
+    """One host's agent; keeps what it is ordered."""
+
+    def __init__(self, name):
+        self.facts = SimpleNamespace(name=name)
+        self.ended = None
+        self.orders = []
+        self.started = []
+        self.prepared = []
+
+    def send(self, command):
+        self.orders.append(command)
+
+    def start(self, worker, slots):
+        self.started.append((str(worker.task), worker.local_rank, slots))
+
+    def prepare(self, worker, slots, modules):
+        self.prepared.append((worker.local_rank, slots, modules))
+
+    @property
+    def finished(self):
+        return any(isinstance(one, FinishCommand) for one in self.orders)
+
+    @property
+    def asked(self):
+        return [str(one.task) for one in self.orders if isinstance(one, LeaveCommand)]
+
+
+class Opener:
+    """Has the agents come when a test says so."""
+
+    possible = True
+
+    def __init__(self):
+        self.wanted = {}
+
+    def open(self, host, slots, then):
+        self.wanted[host] = (slots, then)
+
+    def comes(self, host, answer=None):
+        until(lambda: host in self.wanted)
+        node = Node(host) if answer is None else answer
+        self.wanted.pop(host)[1](node)
+        return node
+
+
+class Job:
+    """An open elastic job of which nothing is reported but what it is given here."""
+
+    def __init__(self, size, **options):
+        self.exits = queue.SimpleQueue()
+        self.spec = JobSpec(("x",), size, **{"min_proc": 1, **options})
+        self.failed = False
+        self.slow_modules = ()
+        self.view = SimpleNamespace(
+            members=tuple(workers(size)), leavers=frozenset(), tasks=(), generation=1, trained=False
+        )
+        self.dismissed, self.admitted, self.lost, self.closed = [], [], [], False
+
+    def newcomer(self, task, rank, slot, place):
+        return SimpleNamespace(task=task, rank=rank, local_rank=slot.number, place=f"{slot.host}", world=place)
+
+    def admit(self, worker, send):
+        self.admitted.append(worker)
+
+    def admit_no_more(self):
+        self.closed = True
+
+    def dismiss(self, task):
+        self.dismissed.append(str(task))
+
+    def note_lost(self, tasks):
+        for task in tasks:
+            self.lost.append(str(task))
+            self.ends(str(task), None, note=LOST)
+
+    def leaves(self, task):
+        self.view.leavers |= {TaskKey.parse(task)}
+        self.ends(task, 0)
+
+    def ends(self, task, code, **more):
+        self.exits.put(ExitRecord(task, 0, "node", 1, code, None, 1.0, **more))
+
+
+@pytest.fixture
+def began():
+    """Begins a job on these hosts, whose agents are up and have a rank in each slot; ends all at the end."""
+    with contextlib.ExitStack() as open_ones:
+
+        def begin(*hosts, auxiliary=False, stopping=lambda: False, **options):
+            job = Job(sum(slots for _, slots in hosts), **options)
+            nodes, tasks = {}, iter(workers(job.spec.num_proc))
+            for host, slots in hosts:
+                node = Node(host)
+                nodes.update({next(tasks): (node, Slot(host, number)) for number in range(slots)})
+            if auxiliary:
+                nodes[TaskKey(EVALUATOR, 0)] = (next(iter(nodes.values()))[0], None)
+            wanted = [Host(*host) for host in hosts]
+            opener = Opener()
+            made = open_ones.enter_context(Reconciler(job, nodes, wanted, opener, stopping))
+            by_name = {node.facts.name: node for node, _ in nodes.values()}
+            return SimpleNamespace(job=job, nodes=by_name, opener=opener, it=made)
+
+        yield begin
+
+
+def started(node):
+    return [task for task, _, _ in node.started]
+
+
+def test_a_lost_rank_is_replaced_and_the_new_one_ended_with_training_though_its_start_is_not_reported(began):
+    one = began(("a", 2))
+    one.job.ends("worker:1", 3)
+    until(lambda: one.nodes["a"].started == [("worker:2", 1, 2)])
+    one.job.ends("worker:0", 0)
+    until(lambda: one.job.dismissed == ["worker:2"])
+    assert one.nodes["a"].finished
+    until(lambda: one.job.closed)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_end_of_an_auxiliary_task_is_neither_a_loss_nor_the_end_of_training(began, code):
+    one = began(("a", 2), auxiliary=True)
+    one.job.ends("evaluator:0", code)
+    one.job.ends("worker:1", 3)
+    until(lambda: started(one.nodes["a"]) == ["worker:2"])
+    assert not one.nodes["a"].finished
+
+
+def test_agents_end_also_if_no_rank_can_be_replaced_any_longer(began):
+    one = began(("a", 2))
+    del one.job.failed
+    one.job.ends("worker:1", 3)
+    until(lambda: one.nodes["a"].finished)
+
+
+def test_the_end_of_the_job_waits_for_no_news_of_ranks(began):
+    job = Job(2)
+    with Reconciler(job, {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}, [Host("a", 2)], Opener()):
+        pass
+    assert job.exits.empty()  # it was woken by what is put there at the end
+
+
+def test_new_slots_get_a_rank_each_and_new_hosts_an_agent_first(began):
+    one = began(("a", 1), max_proc=4)
+    one.it.found([Host("a", 2), Host("b", 3)])
+    until(lambda: one.nodes["a"].started == [("worker:1", 1, 2)])
+    assert one.opener.wanted["b"][0] == 3
+    b = one.opener.comes("b")
+    until(lambda: b.started == [("worker:2", 0, 3), ("worker:3", 1, 3)])  # 4 at most
+    assert [worker.rank for worker in one.job.admitted] == [1, 2, 3]
+    last = one.job.admitted[-1].world
+    assert (last.rank, last.size, last.local_rank, last.local_size, last.cross_rank, last.cross_size) == (
+        *(3, 4, 1, 2),
+        *(1, 2),
+    )
+
+
+def test_slots_that_are_gone_are_left_in_order_and_no_loss(began):
+    one = began(("a", 1), ("b", 3))
+    one.it.found([Host("a", 1), Host("b", 1)])
+    b = one.nodes["b"]
+    until(lambda: b.asked == ["worker:2", "worker:3"])
+    one.job.leaves("worker:3")
+    one.job.ends("worker:2", None, stopped=True)  # SIGTERM has ended it while it imported
+    one.it.found([Host("a", 1), Host("b", 3)])
+    until(lambda: started(b) == ["worker:4", "worker:5"])
+    assert not one.nodes["a"].finished
+
+
+def test_the_agent_of_a_host_that_is_gone_ends_and_another_one_is_started_when_the_host_is_back(began):
+    one = began(("a", 1), ("b", 1))
+    one.it.found([Host("a", 1)])
+    b = one.nodes["b"]
+    until(lambda: b.asked == ["worker:1"])
+    assert not b.finished
+    one.job.leaves("worker:1")
+    until(lambda: b.finished)
+    one.it.found([Host("a", 1), Host("b", 1)])
+    b.ended = 1.0
+    one.it.gone(b)
+    again = one.opener.comes("b")
+    until(lambda: started(again) == ["worker:2"])
+
+
+def test_the_last_member_stays_until_one_on_a_new_host_is_in_the_world(began):
+    one = began(("a", 2), max_proc=2)
+    one.it.found([Host("b", 2)])
+    a = one.nodes["a"]
+    until(lambda: a.asked == ["worker:1"])
+    one.job.leaves("worker:1")
+    b = one.opener.comes("b")
+    until(lambda: started(b) == ["worker:2", "worker:3"])
+    assert a.asked == ["worker:1"]
+    members = (TaskKey("worker", 0), TaskKey("worker", 2))
+    one.job.view = SimpleNamespace(members=members, leavers=frozenset(), tasks=(), generation=2)
+    one.job.exits.put(None)
+    until(one.job.exits.empty)
+    assert a.asked == ["worker:1"]  # worker:2 may have yet to take the state
+    one.job.view.tasks = (SimpleNamespace(task=members[0], info={"generation": 2}),)
+    until(lambda: a.asked == ["worker:1", "worker:0"])
+
+
+def test_what_a_lost_host_had_is_started_where_there_are_free_slots(began):
+    one = began(("a", 1), ("b", 1))
+    one.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])  # two at most are wanted: c is spare
+    b = one.nodes["b"]
+    b.ended = 1.0
+    one.it.gone(b)
+    c = one.opener.comes("c")
+    until(lambda: started(c) == ["worker:2"])
+    assert one.job.lost == ["worker:1"]
+    assert "b" not in one.opener.wanted  # for the time being
+
+
+def test_a_host_whose_agent_does_not_come_is_left_alone_for_a_while(began):
+    one = began(("a", 1), max_proc=2, cooldown_range=(1, 1))
+    one.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])
+    one.opener.comes("b", "ssh cannot connect")
+    c = one.opener.comes("c")
+    until(lambda: started(c) == ["worker:1"])
+    one.job.ends("worker:1", 3)
+    until(lambda: "b" in one.opener.wanted)  # later, when its time is over and that of c is not
+
+
+def test_ranks_that_their_agent_stops_end_the_replacing_nowhere_else(began):
+    one = began(("a", 1), ("b", 1))
+    a, b = one.nodes.values()
+    one.job.ends("worker:1", None, stopped=True)  # a platform has asked the agent on b to end
+    one.it.found([Host("a", 2), Host("b", 1)])
+    until(lambda: started(a) == ["worker:2"])
+    assert not started(b)
+    assert not a.finished
+
+
+def test_who_leaves_because_a_platform_says_so_is_replaced_only_once_its_slot_has_been_gone(began):
+    one = began(("a", 1), ("b", 1), max_proc=3)
+    one.job.leaves("worker:1")
+    one.it.found([Host("a", 2), Host("b", 1)])
+    until(lambda: started(one.nodes["a"]) == ["worker:2"])
+    assert not started(one.nodes["b"])
+    one.it.found([Host("a", 2)])
+    until(lambda: one.nodes["b"].finished)
+    one.it.found([Host("a", 2), Host("b", 1)])
+    one.nodes["b"].ended = 1.0
+    one.it.gone(one.nodes["b"])
+    again = one.opener.comes("b")
+    until(lambda: started(again) == ["worker:3"])
+
+
+def test_nothing_is_started_once_all_are_asked_to_end(began):
+    one = began(("a", 2), stopping=lambda: True)
+    one.job.ends("worker:1", None, stopped=True)
+    until(lambda: one.nodes["a"].finished)
+    assert not started(one.nodes["a"])
+
+
+def test_an_agent_that_comes_when_training_is_over_is_sent_away(began):
+    one = began(("a", 1), max_proc=2)
+    one.it.found([Host("a", 1), Host("b", 1)])
+    until(lambda: "b" in one.opener.wanted)
+    one.job.ends("worker:0", 0)
+    until(lambda: one.job.closed)
+    b = one.opener.comes("b")
+    until(lambda: b.finished)
+    assert not started(b)
+
+
+def test_a_spare_is_made_once_all_ranks_of_the_node_train(began):
+    made = began(("a", 2))
+    node = made.nodes["a"]
+    made.job.view.members = ()
+    made.job.slow_modules = ("tensorflow",)
+    made.job.ends("worker:1", 3)
+    until(lambda: node.started == [("worker:2", 1, 2)])
+    assert not node.prepared  # a spare would only hold up the process that has just been started
+    made.job.view.members = (TaskKey("worker", 0), TaskKey("worker", 2))
+    made.job.exits.put(None)
+    until(lambda: node.prepared == [(0, 2, ("tensorflow",))])
+
+
+@pytest.mark.parametrize("options", [{"modules": ()}, {"modules": ("tensorflow",), "warm_spares": False}])
+def test_there_is_no_spare_where_nothing_slow_is_imported_or_none_is_wanted(began, options):
+    modules = options.pop("modules")
+    made = began(("a", 2), **options)
+    node = made.nodes["a"]
+    made.job.slow_modules = modules
+    made.job.ends("worker:1", 3)
+    until(lambda: node.started)
+    made.job.view.members = (TaskKey("worker", 0), TaskKey("worker", 2))
+    made.job.ends("worker:0", 0)
+    until(lambda: node.finished)
+    assert not node.prepared
+
+
+def test_nothing_is_replaced_once_rank_0_has_completed_the_training(began):
+    made = began(("a", 2))
+    made.job.view.trained = True
+    made.job.ends("worker:1", 3)
+    until(lambda: TaskKey("worker", 1) not in made.it._running)
+    made.job.ends("worker:0", 0)
+    until(lambda: made.nodes["a"].finished)
+    assert not made.nodes["a"].started

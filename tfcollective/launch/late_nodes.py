@@ -1,0 +1,127 @@
+"""Starting agents on hosts while a job runs."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tfcollective.agent.protocol import NodeSettings
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.errors import TfCollectiveError
+from tfcollective.launch.gather import enrolled, gather, refuse
+from tfcollective.launch.nodes import Agents, Node
+from tfcollective.launch.provider import NodeProvider, Went
+from tfcollective.launch.running.job import Job
+from tfcollective.timing import TIMING
+
+
+class LateNodes:
+    """Agents that join an elastic job: each is asked for and waited for on a thread of its own, since a host that does
+    not answer must not hold up another one.
+
+    Args:
+        job: the open job.
+        client: for waiting.
+        provider: whose nodes they are.
+        agents: to which they are added.
+        settings: of one of the first nodes.
+        python: the launcher's interpreter, for which each node takes its own.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        client: CoordinatorClient,
+        provider: NodeProvider,
+        agents: Agents,
+        settings: NodeSettings,
+        python: str = sys.executable,
+    ) -> None:
+        self._job = job
+        self._client = client
+        self._provider = provider
+        self._agents = agents
+        self._settings = settings
+        self._python = python
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._news: dict[str, queue.SimpleQueue[Went]] = {}  # of the nodes that are waited for
+        self._threads: set[threading.Thread] = set()
+
+    @property
+    def possible(self) -> bool:
+        """Whether the platform can start any."""
+        return self._provider.adds_nodes
+
+    def open(self, host: str, slots: int, then: Callable[[Node | str], None]) -> None:
+        """Has an agent started on this host; ``then`` is called, on another thread, with the node that has come, or
+        with why none has. It is not called after :meth:`close`."""
+        thread = threading.Thread(target=self._open, args=(host, slots, then), name=f"tfc-open-{host}", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def hears(self, event: Went) -> None:
+        """The provider says that a node has gone; from any thread."""
+        with self._lock:
+            waiting = self._news.get(event.name)
+        if waiting is not None:
+            waiting.put(event)
+
+    def close(self) -> None:
+        """Waits for no node any longer."""
+        self._closed.set()
+        with self._lock:
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(TIMING.event_loop)
+
+    def _open(self, host: str, slots: int, then: Callable[[Node | str], None]) -> None:
+        news: queue.SimpleQueue[Went] = queue.SimpleQueue()
+        with self._lock:
+            self._news[host] = news
+        answer: Node | str | None
+        try:
+            answer = self._come(host, slots, news)
+        except TfCollectiveError as error:
+            self._provider.release(host)
+            answer = str(error)
+        finally:
+            with self._lock:
+                del self._news[host]
+                self._threads.discard(threading.current_thread())
+        if answer is not None and not self._closed.is_set():
+            then(answer)
+
+    def _come(self, host: str, slots: int, news: queue.SimpleQueue[Went]) -> Node | None:
+        """The node, with its part of the job and waited for; None when it is not needed any longer."""
+
+        def events() -> Sequence[Went]:
+            return [] if news.empty() else [news.get()]
+
+        after = len(enrolled(self._client, 0.0, 0))
+        self._provider.request([replace(self._settings, name=host)])
+        while not news.empty():
+            news.get()  # of an agent that was there before
+        found = gather(
+            self._client,
+            self._provider,
+            [host],
+            timeout=self._settings.timeout,
+            host_timeout=self._job.spec.host_timeout,
+            stopped=self._closed.is_set,
+            after=after,
+            events=events,
+        )
+        if not found:
+            self._provider.release(host)
+            return None
+        node = Node(found[0], self._client, self._provider)
+        if self._closed.is_set():
+            refuse(found[0], self._client, self._provider, "the job is over: this agent is not needed")
+            return None
+        node.begin(self._job, (), self._python, slots)
+        return node if self._agents.add(node) else None

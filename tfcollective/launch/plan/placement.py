@@ -1,0 +1,124 @@
+"""Which processes an elastic job starts next, which it asks to leave, and where it starts none for a while: pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfcollective.launch.plan.hosts import Host
+from tfcollective.tasks import TaskKey
+
+_FIRST_BLOCK_S = 30.0
+_LONGEST_BLOCK_S = 3600.0
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """A place for one process: the ``number``-th of ``host``, from 0 on."""
+
+    host: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be done: slots in which to start a process, and tasks to ask to leave."""
+
+    start: tuple[Slot, ...] = ()
+    leave: tuple[TaskKey, ...] = ()
+
+
+def next_changes(
+    hosts: Sequence[Host],
+    most: int,
+    running: Mapping[TaskKey, Slot],
+    *,
+    leaving: Collection[TaskKey] = (),
+    members: Sequence[TaskKey] = (),
+    blocked: Collection[str] = (),
+    given_up: Collection[Slot] = (),
+) -> Changes:
+    """What brings the processes that run to those that are wanted: one in each slot, host by host, ``most`` at most.
+
+    A process whose slot is gone is asked to leave, so of a host with fewer slots the highest go. While processes start
+    that are to take over, the first member stays for so long: without a member no rank would have the state.
+
+    Args:
+        hosts: those with slots, in the order in which they came.
+        most: how many processes there may be.
+        running: the processes, with those that start, and their slots.
+        leaving: those of them that have been asked to leave. They have their slots until they end.
+        members: the tasks of the world, in the order of their ranks.
+        blocked: hosts on which nothing is started now.
+        given_up: slots in which nothing is started: their processes left because they were to.
+    """
+    slots = {host.name: host.slots for host in hosts}
+    staying = [task for task in running if task not in leaving]
+    outside = [task for task in staying if running[task].number >= slots.get(running[task].host, 0)]
+    room = most - (len(staying) - len(outside))
+    taken = {*running.values(), *given_up}
+    free = (Slot(host.name, number) for host in hosts if host.name not in blocked for number in range(host.slots))
+    start = tuple(slot for slot in free if slot not in taken)[: max(0, room)]
+    keeper = _keeper(staying, outside, members) if start or len(staying) > len(outside) else None
+    # The largest world has no room for both if it is of one rank.
+    leave = [task for task in outside if task != keeper or most == 1]
+    return Changes(start, tuple(leave))
+
+
+def _keeper(staying: Sequence[TaskKey], outside: Sequence[TaskKey], members: Sequence[TaskKey]) -> TaskKey | None:
+    """The first member, if all that stay are to go."""
+    here = [task for task in members if task in staying]
+    return here[0] if here and set(here) <= set(outside) else None
+
+
+def in_order_of_arrival(known: Sequence[Host], found: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts that are there now: those that were there before in their order, then the new ones."""
+    now = {host.name: host for host in found}
+    before = [now.pop(host.name) for host in known if host.name in now]
+    return (*before, *now.values())
+
+
+def blocked_for(failures: int) -> float:
+    """How long (s) nothing is started on a host after so many failures there: not at all after the first."""
+    return 0.0 if failures < 2 else min(_LONGEST_BLOCK_S, _FIRST_BLOCK_S * 2.0 ** (failures - 2))
+
+
+class Blocks:
+    """On which hosts nothing is started for a while, because processes failed there. Not thread-safe.
+
+    Args:
+        cooldown: how long (s) after the first failure, which doubles with each further one, and how long at most; None:
+            see :func:`blocked_for`.
+    """
+
+    def __init__(self, cooldown: tuple[float, float] | None = None) -> None:
+        self._cooldown = cooldown
+        self._failures: Counter[str] = Counter()
+        self._until: dict[str, float] = {}
+
+    def failed(self, host: str, now: float, *, whole: bool = False) -> float:
+        """A process has failed there, or the ``whole`` host, which counts as a second failure at least; for how long
+        (s) nothing is started there."""
+        self._failures[host] = max(self._failures[host] + 1, 2 if whole else 1)
+        count = self._failures[host]
+        pause = blocked_for(count)
+        if self._cooldown is not None:
+            least, most = self._cooldown
+            pause = min(most, least * 2.0 ** min(count - 1, 20))
+        if pause:
+            self._until[host] = now + pause
+        return pause
+
+    def failures(self, host: str) -> int:
+        """How often."""
+        return self._failures[host]
+
+    def blocked(self, now: float) -> frozenset[str]:
+        """The hosts on which nothing is started at this time."""
+        self._until = {host: end for host, end in self._until.items() if end > now}
+        return frozenset(self._until)
+
+    def next_end(self) -> float | None:
+        """When the first of the blocks that :meth:`blocked` has found ends."""
+        return min(self._until.values(), default=None)

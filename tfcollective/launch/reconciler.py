@@ -1,0 +1,316 @@
+"""Keeps an elastic job's processes as they are wanted: what is lost is replaced, and the job follows its hosts."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Protocol
+
+from tfcollective.agent.protocol import FinishCommand, LeaveCommand
+from tfcollective.failures import ExitRecord
+from tfcollective.launch.nodes import Node
+from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.placement import Blocks, Slot, next_changes
+from tfcollective.launch.running.job import LOST, Job
+from tfcollective.log import get_logger
+from tfcollective.tasks import WORKER, TaskKey
+from tfcollective.timing import TIMING
+from tfcollective.topology import Placement
+
+_LOG = get_logger(__name__)
+
+
+class OpensNodes(Protocol):
+    """What starts agents on hosts that have none."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether it can."""
+
+    def open(self, host: str, slots: int, then: Callable[[Node | str], None]) -> None:
+        """Starts one; calls ``then`` with the node, or with why there is none."""
+
+
+class Reconciler:
+    """A context manager: while it is open, processes are started and asked to leave, so that those that run are those
+    that :func:`next_changes` wants, until one has ended well: then training is over.
+
+    One thread decides; exits of processes, ends of agents and new hosts come to it from others.
+
+    Args:
+        job: the open job, elastic.
+        nodes: which node runs which tasks now, and in which slot; auxiliary tasks have none.
+        hosts: on which its processes may run.
+        opener: starts agents on those that have none.
+        stopping: whether all agents have been asked to end.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        nodes: Mapping[TaskKey, tuple[Node, Slot | None]],
+        hosts: Sequence[Host],
+        opener: OpensNodes,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._job = job
+        self._opener = opener
+        self._stopping = stopping
+        self._hosts = tuple(hosts)
+        self._nodes = {node.facts.name: node for node, _ in nodes.values()}  # that are up
+        self._kept = {node.facts.name for node, slot in nodes.values() if slot is None}  # by auxiliary tasks
+        self._opening: set[str] = set()
+        self._closing: set[str] = set()  # their agents have been asked to end
+        self._ending: set[str] = set()  # their agents end, though not asked from here
+        self._running = {task: slot for task, (_, slot) in nodes.items() if slot is not None}
+        self._leaving: set[TaskKey] = set()
+        self._given_up: set[Slot] = set()  # a platform has taken them back
+        self._settled: Sequence[TaskKey] = ()
+        self._earlier = {slot: task for task, slot in self._running.items()}
+        self._prepared: set[Node] = set()  # have a warm spare
+        self._blocks = Blocks(job.spec.cooldown_range)
+        self._next = max((task.index for task in nodes if task.type == WORKER), default=-1) + 1
+        self._started = len(self._running)
+        self._over = False
+        self._stopped = threading.Event()
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tfc-elastic", daemon=True)
+
+    def __enter__(self) -> Reconciler:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._job.exits.put(None)  # it may wait for one
+        self._thread.join(TIMING.event_loop)
+
+    # ---- from other threads ----------------------------------------------------------------------------------------
+
+    def found(self, hosts: Sequence[Host]) -> None:
+        """These are the hosts now."""
+        self._post(lambda: self._take_hosts(tuple(hosts)))
+
+    def gone(self, node: Node) -> None:
+        """The agent of this node has ended, in whatever way."""
+        self._post(lambda: self._lose(node))
+
+    def tasks_on(self, node: Node) -> list[TaskKey]:
+        """The processes that run there, or are about to."""
+        return [task for task, slot in list(self._running.items()) if slot.host == node.facts.name]
+
+    def _post(self, news: Callable[[], None]) -> None:
+        self._news.put(news)
+        self._job.exits.put(None)
+
+    # ---- on its own ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                pause = self._reconcile()
+                with suppress(queue.Empty):
+                    record = self._job.exits.get(timeout=pause)
+                    if record is not None:
+                        self._ended(record)
+                while not self._news.empty():
+                    self._news.get()()
+        except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
+            _LOG.exception("no more lost ranks are replaced")
+            self._order_finish()
+
+    def _take_hosts(self, hosts: tuple[Host, ...]) -> None:
+        _LOG.warning("the hosts of the job are now %s", ", ".join(map(str, hosts)) or "none")
+        self._hosts = hosts
+        self._given_up = {slot for slot in self._given_up if slot.number < self._slots_of(slot.host)}
+
+    def _come(self, host: str, answer: Node | str) -> None:
+        self._opening.remove(host)
+        if isinstance(answer, str):
+            _LOG.warning("no rank can run on %s: %s", host, answer)
+            self._block(host, "its agent", whole=True)
+            return
+        self._nodes[host] = answer
+        if answer.ended is not None:
+            self._lose(answer)
+        elif self._over:
+            answer.send(FinishCommand())
+
+    def _lose(self, node: Node) -> None:
+        host = node.facts.name
+        if self._nodes.get(host) is not node:
+            return
+        del self._nodes[host]
+        asked = host in self._closing
+        self._closing.discard(host)
+        self._ending.discard(host)
+        if self._over or self._stopping():
+            return
+        self._job.note_lost(self.tasks_on(node))
+        if not asked:
+            self._block(host, "its agent", whole=True)
+
+    def _ended(self, record: ExitRecord) -> None:
+        task = TaskKey.parse(record.task)
+        slot = self._running.pop(task, None)
+        if slot is None:
+            return
+        asked = task in self._leaving
+        self._leaving.discard(task)
+        if record.stopped and not asked:
+            self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
+        if task in self._job.view.leavers:
+            self._given_up.update(() if asked else (slot,))
+            if not self._stopping():
+                _LOG.warning("%s has left in order, the other ranks go on", task)
+        elif not record.failed or self._job.failed:
+            self._finish()
+        elif asked:
+            _LOG.warning("%s has ended, as it was asked to", task)
+        elif record.note != LOST and not record.stopped and not self._over:
+            self._block(slot.host, "ranks")
+
+    def _block(self, host: str, what: str, *, whole: bool = False) -> None:
+        pause = self._blocks.failed(host, time.monotonic(), whole=whole)
+        if pause:
+            lost = what if whole else f"{self._blocks.failures(host)} {what}"
+            _LOG.warning("%s has lost %s: nothing is started there for %g s", host or "this host", lost, pause)
+
+    def _reconcile(self) -> float:
+        """Does what is to be done now; returns in how many seconds to look again at the latest."""
+        if self._over:
+            return TIMING.idle
+        if self._stopping() or self._job.failed:
+            self._finish()
+            return TIMING.idle
+        now = time.monotonic()
+        changes = next_changes(
+            self._hosts,
+            self._most,
+            self._running,
+            leaving=self._leaving,
+            members=self._members_with_state(),
+            blocked=self._blocks.blocked(now),
+            given_up=self._given_up,
+        )
+        for task in changes.leave:
+            self._ask_to_leave(task)
+        # Once rank 0 has completed the training, a new one would find nothing to do.
+        for slot in () if self._job.view.trained else changes.start:
+            self._fill(slot)
+        self._close_unused()
+        self._prepare()
+        ends = self._blocks.next_end()
+        if not self._running and not changes.start and ends is None:
+            self._finish()
+        waits = [TIMING.idle if ends is None else max(0.0, ends - now)]
+        return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
+
+    def _members_with_state(self) -> Sequence[TaskKey]:
+        """Those of the newest world that rank 0 is known to have come to: others may have yet to take the state from
+        it, and it would leave at once, not at its next commit, before that."""
+        view = self._job.view
+        infos = {one.task: one.info for one in view.tasks}
+        come = view.members and infos.get(view.members[0], {}).get("generation") == view.generation
+        if come or not self._settled:  # those of the first world have all that there is
+            self._settled = view.members
+        return self._settled
+
+    @property
+    def _most(self) -> int:
+        bounds = self._job.spec.bounds
+        return len(self._running) if bounds is None else bounds.largest
+
+    def _slots_of(self, host: str) -> int:
+        return next((one.slots for one in self._hosts if one.name == host), 0)
+
+    @property
+    def _one_stays_for_others(self) -> bool:
+        """Whether a rank that has no slot any longer has not been asked to leave yet."""
+        staying = (slot for task, slot in self._running.items() if task not in self._leaving)
+        return any(slot.number >= self._slots_of(slot.host) for slot in staying)
+
+    def _ask_to_leave(self, task: TaskKey) -> None:
+        slot = self._running[task]
+        self._leaving.add(task)
+        _LOG.warning("%s is asked to leave: slot %d of %s is gone", task, slot.number, slot.host or "this host")
+        node = self._nodes.get(slot.host)
+        if node is not None:
+            node.send(LeaveCommand(task))
+
+    def _fill(self, slot: Slot) -> None:
+        """Starts a process there, or the agent that will, if it is not about to come or to end."""
+        host = slot.host
+        if host in self._opening | self._closing | self._ending:
+            return
+        node = self._nodes.get(host)
+        if node is not None and node.ended is None:
+            self._start(slot, node)
+        elif node is None and self._opener.possible:
+            self._opening.add(host)
+            _LOG.warning("an agent is started on %s", host)
+            self._opener.open(host, self._slots_of(host), lambda answer: self._post(lambda: self._come(host, answer)))
+
+    def _start(self, slot: Slot, node: Node) -> None:
+        task, rank = TaskKey(WORKER, self._next), self._started
+        self._next, self._started = self._next + 1, self._started + 1
+        earlier = self._earlier.get(slot)
+        self._running[task], self._earlier[slot] = slot, task
+        worker = self._job.newcomer(task, rank, slot, self._place_of(slot))
+        self._job.admit(worker, node.send)
+        if earlier is None:
+            _LOG.warning("%s is started on %s", task, worker.place or "this host")
+        else:
+            _LOG.warning("%s takes the place of %s", task, earlier)
+        node.start(worker, self._slots_of(slot.host))
+        self._prepared.discard(node)
+
+    def _prepare(self) -> None:
+        """Has a warm spare made on each node all of whose processes train: not before, as these would start later."""
+        unprepared = [node for node in self._nodes.values() if node not in self._prepared]
+        modules = self._job.slow_modules if unprepared and self._job.spec.warm_spares else ()
+        members = set(self._job.view.members)
+        for node in unprepared if modules else ():
+            here = self.tasks_on(node)
+            if here and members.issuperset(here):
+                self._prepared.add(node)
+                slot = self._running[here[0]]
+                worker = self._job.newcomer(here[0], self._started, slot, self._place_of(slot))
+                node.prepare(worker, self._slots_of(slot.host), modules)
+
+    def _place_of(self, slot: Slot) -> Placement:
+        """The place of the newest process, if the world has all that run and do not leave."""
+        staying = [one for task, one in self._running.items() if task not in self._leaving]
+        hosts = list(dict.fromkeys(one.host for one in staying))
+        size, local_size = len(staying), sum(one.host == slot.host for one in staying)
+        return Placement(size - 1, size, slot.number, local_size, hosts.index(slot.host), len(hosts))
+
+    def _close_unused(self) -> None:
+        """Lets the agents go of hosts that the job has no longer."""
+        used = {slot.host for slot in self._running.values()} | self._kept | {host.name for host in self._hosts}
+        for host, node in self._nodes.items():
+            if host not in used | self._closing:
+                self._closing.add(host)
+                node.send(FinishCommand())
+
+    def _finish(self) -> None:
+        """Nothing is started any more. What still waits to be taken into the world will not be."""
+        if self._over:
+            return
+        self._over = True
+        self._order_finish()
+        members = set(self._job.view.members)
+        # Also one whose start no agent has reported yet: agents carry out their orders one after another.
+        for task in sorted(self._running.keys() - members if members else (), key=str):
+            self._job.dismiss(task)
+        self._job.admit_no_more()
+
+    def _order_finish(self) -> None:
+        for node in self._nodes.values():
+            node.send(FinishCommand())
