@@ -214,7 +214,7 @@ def test_the_last_member_stays_until_one_on_a_new_host_is_in_the_world(began):
     until(lambda: started(b) == ["worker:2", "worker:3"])
     assert a.asked == ["worker:1"]
     members = (TaskKey("worker", 0), TaskKey("worker", 2))
-    one.job.view = SimpleNamespace(members=members, leavers=frozenset(), tasks=(), generation=2)
+    one.job.view = SimpleNamespace(members=members, leavers=frozenset(), tasks=(), generation=2, trained=False)
     one.job.exits.put(None)
     until(one.job.exits.empty)
     assert a.asked == ["worker:1"]  # worker:2 may have yet to take the state
