@@ -235,13 +235,20 @@ def test_what_a_lost_host_had_is_started_where_there_are_free_slots(began):
 
 
 def test_a_host_whose_agent_does_not_come_is_left_alone_for_a_while(began):
-    one = began(("a", 1), max_proc=2, cooldown_range=(1, 1))
+    one = began(("a", 1), max_proc=2, cooldown_range=(3600, 3600))
     one.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])
     one.opener.comes("b", "ssh cannot connect")
     c = one.opener.comes("c")
     until(lambda: started(c) == ["worker:1"])
-    one.job.ends("worker:1", 3)
-    until(lambda: "b" in one.opener.wanted)  # later, when its time is over and that of c is not
+    assert "b" not in one.opener.wanted
+
+
+def test_a_host_is_tried_again_when_its_time_is_over(began):
+    one = began(("a", 1), max_proc=2, cooldown_range=(1, 1))
+    one.it.found([Host("a", 1), Host("b", 1)])
+    one.opener.comes("b", "ssh cannot connect")
+    b = one.opener.comes("b")  # asked for again
+    until(lambda: started(b) == ["worker:1"])
 
 
 def test_ranks_that_their_agent_stops_end_the_replacing_nowhere_else(began):
