@@ -26,6 +26,8 @@ class Timing:
             itself stopped.
         cut_off: how long a member of the world may still come to the next one after a peer has seen the end of its
             connection.
+        proven: a rank of an elastic job that has trained for so long shows that its host can run ranks: its loss does
+            not keep others from being started there.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
@@ -115,6 +117,7 @@ class Timing:
     watch: float = 1.0
     longest_gap: float = 2.0
     cut_off: float = 2.0
+    proven: float = 10.0
     coordinator_lost: float = 30.0
     host_timeout: float = 15.0
     least_host_timeout: float = 5.0

@@ -6,7 +6,6 @@ import heapq
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -14,6 +13,7 @@ from types import TracebackType
 from tfcollective.agent.protocol import FinishCommand, StartCommand
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.nodes import Node
+from tfcollective.launch.plan.early_failures import EarlyFailures
 from tfcollective.launch.plan.rank_variables import replacement_variables
 from tfcollective.launch.running.job import Job
 from tfcollective.log import get_logger
@@ -26,7 +26,7 @@ _LONGEST_BLOCK_S = 3600.0
 
 
 def blocked_for(failures: int) -> float:
-    """How long (s) nothing is started on a host after so many failures there: not at all after the first."""
+    """How long (s) nothing is started on a host after so many early failures in a row: not at all after the first."""
     return 0.0 if failures < 2 else min(_LONGEST_BLOCK_S, _FIRST_BLOCK_S * 2.0 ** (failures - 2))
 
 
@@ -43,7 +43,9 @@ class Replacements:
         self._job = job
         self._nodes = dict(nodes)
         self._live = {task for task in nodes if task.is_trainer}  # an auxiliary task is not replaced
-        self._failures: Counter[int] = Counter()  # by the node's number
+        self._first = frozenset(nodes)
+        self._begun: dict[TaskKey, float] = {}  # when a replacement was started
+        self._failures = EarlyFailures()
         self._due: list[tuple[float, int, TaskKey]] = []  # when to start, in which order, like which task
         self._next = max((task.index for task in nodes if task.type == WORKER), default=-1) + 1
         self._over = False
@@ -95,16 +97,27 @@ class Replacements:
         if self._over:
             return
         node = self._nodes[task]
-        self._failures[node.facts.number] += 1
-        pause = blocked_for(self._failures[node.facts.number])
+        begun, now = self._begun.get(task, 0.0), time.monotonic()
+        failures = self._failures.ended(node.facts.number, started=begun, trained=self._trained_for(task), now=now)
+        pause = blocked_for(failures)
         if pause:
             _LOG.warning(
-                "%s has lost %d ranks: nothing is started there for %g s",
+                "on %s ranks have ended early %d times in a row, before they had trained for %g s: nothing is started "
+                "there for %g s",
                 node.facts.name or "this host",
-                self._failures[node.facts.number],
+                failures,
+                TIMING.proven,
                 pause,
             )
         heapq.heappush(self._due, (time.monotonic() + pause, self._next + len(self._due), task))
+
+    def _trained_for(self, task: TaskKey) -> float:
+        """How long (s) a task that has just ended was in the world."""
+        view = self._job.view
+        joined = next((change.at for change in view.changes if task in change.joined), None)
+        if joined is not None:
+            return time.monotonic() - joined  # the coordinator's clock is this process's
+        return view.durations.get(task, 0.0) if task in self._first else 0.0
 
     def _start(self, like: TaskKey) -> None:
         node = self._nodes[like]
@@ -112,6 +125,7 @@ class Replacements:
             return
         task = TaskKey(WORKER, self._next)
         self._next += 1
+        self._begun[task] = time.monotonic()
         self._job.admit(task, node.send)
         self._nodes[task] = node
         self._live.add(task)

@@ -1,12 +1,14 @@
 """What takes the place of a lost process, and what the end of training does to it."""
 
 import queue
+import time
 from types import SimpleNamespace
 
 import pytest
 from launching import until
 
 from tfcollective.agent.protocol import FinishCommand, StartCommand
+from tfcollective.control.state import WorldChange
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.replacements import Replacements
@@ -40,7 +42,7 @@ class Job:
         self.exits = queue.SimpleQueue()
         self.spec = JobSpec(("x",), 2, min_proc=1)
         self.failed = False
-        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset())
+        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset(), changes=(), durations={})
         self.dismissed = []
 
     def admit(self, task, send):
@@ -79,6 +81,32 @@ def test_the_end_of_an_auxiliary_task_is_neither_a_loss_nor_the_end_of_training(
     job.ends("worker:1", 3)
     until(lambda: node.started == ["worker:2"])
     assert not node.finished
+
+
+def joined(generation, task, seconds_ago):
+    """A world that this task came to so long ago."""
+    return WorldChange(generation, 2, (), (TaskKey.parse(task),), 0.0, time.monotonic() - seconds_ago)
+
+
+def test_ranks_that_have_trained_for_long_are_replaced_at_once_however_many_are_lost(job, node):
+    job.view.durations[TaskKey("worker", 1)] = 60.0
+    job.ends("worker:1", 3)
+    until(lambda: node.started == ["worker:2"])
+    for number in range(2, 6):
+        job.view.changes += (joined(number, f"worker:{number}", 60.0),)
+        job.ends(f"worker:{number}", 3)
+        until(lambda number=number: node.started[-1] == f"worker:{number + 1}")
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0])
+def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_blocked(job, node, caplog, seconds):
+    job.ends("worker:1", 3)
+    until(lambda: node.started == ["worker:2"])
+    if seconds is not None:
+        job.view.changes = (joined(2, "worker:2", seconds),)
+    job.ends("worker:2", 3)
+    until(lambda: "nothing is started there for 30 s" in caplog.text)
+    assert node.started == ["worker:2"]
 
 
 def test_agents_end_also_if_no_rank_can_be_replaced_any_longer(job, node):
