@@ -7,7 +7,7 @@ import sys
 import pytest
 from time_limits import within
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.elastic]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.elastic, pytest.mark.timeout(3600)]
 COMMAND = [sys.executable, "-m", "tfcollective", "bench"]
 HOLDS = {"the jobs", "left behind", "weights"}  # whatever the load: speed and the spread of losses are no test's
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfcollective_bench.chaos.faults import FaultKind
+from tfcollective_bench.chaos.model import LEAST_LOSS
 from tfcollective_bench.chaos.run import checks
 from tfcollective_bench.model import Report, select
 from tfcollective_bench.report import Plot, Section, Table, plots_available
@@ -19,9 +20,10 @@ __all__ = ["overview", "sections"]
 _EXPLANATION = (
     "An elastic job is disturbed at random times, which follow from the seed. Each step takes a given time at least, "
     "as if an accelerator computed. goodput: the steps that counted in a second, over those of the same job "
-    "undisturbed, before and after. still: the longest time without a completed step after a fault, until the next "
-    "one. whole: from the fault to the first step of a world of as many ranks as before; not given where another rank "
-    "was lost first.\n\n"
+    "undisturbed, before and after. stood still: the time between steps beyond the median, where it is five times the "
+    "median or more; this does not depend on how busy the machine was before and after. still: the longest time "
+    "without a completed step after a fault, until the next one. whole: from the fault to the first step of a world of "
+    "as many ranks as before; not given where another rank was lost first.\n\n"
     "weights: the rows of a step follow from the seed and the step, and the ranks divide them, so the weights after so "
     "many steps are the same whatever the sizes of the worlds. They are compared with those of the same steps in one "
     "process. A step that was lost, counted twice or taken over in part would show. loss: of the disturbed job, and of "
@@ -46,7 +48,9 @@ def _checks_table(report: Report) -> Table:
     )
     again = next((int(sample.values[0]) for sample in select(report.samples, metric="steps done again")), 0)
     ranks = next((sample.values[0] for sample in select(report.samples, metric="ranks on average")), 0.0)
-    note = f"{rates}; {ranks:.2f} ranks on average; {again} steps were done again; {', '.join(report.notes)}"
+    still = next((sample.values[0] for sample in select(report.samples, metric="stood still")), 0.0)
+    parts = [rates, f"it stood still for {still:.1%} of the time", f"{ranks:.2f} ranks on average"]
+    note = "; ".join([*parts, f"{again} steps were done again", *report.notes])
     return Table("Chaos", ("what", "found", "must", "verdict"), rows, note=note)
 
 
@@ -154,18 +158,19 @@ def _kinds_plot(report: Report) -> Plot:
 
 
 def _loss_plot(loss: dict[str, Any]) -> Plot:
-    """The disturbed job's loss over its steps, in the band of undisturbed ones."""
-    title = "Loss of the disturbed job, and of undisturbed ones on other data"
+    """What the disturbed job has still to learn, over its steps, in the band of undisturbed ones."""
+    title = "Loss above the least possible, of the disturbed job and of undisturbed ones on other data"
     figure, axes = new_figure(title)
-    low, high = zip(*loss["band"], strict=True)
+    low, high = ([value - LEAST_LOSS for value in values] for values in zip(*loss["band"], strict=True))
+    curve = [value - LEAST_LOSS for value in loss["curve"]]
     axes.fill_between(
         loss["steps"], low, high, color="#8A8A8A", alpha=0.35, linewidth=0, label="undisturbed, all seeds"
     )
-    axes.plot(loss["steps"], loss["curve"], color="#0072B2", linewidth=1.6, label="disturbed")
+    axes.plot(loss["steps"], curve, color="#0072B2", linewidth=1.4, label="disturbed")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("steps", fontsize=9)
-    axes.set_ylabel("mean squared error", fontsize=9)
+    axes.set_ylabel(f"mean squared error - {LEAST_LOSS:g}", fontsize=9)
     axes.tick_params(labelsize=8)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return finish_figure("loss", title, figure)

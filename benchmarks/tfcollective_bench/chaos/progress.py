@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from tfcollective_bench.journal import READY, STARTS, STEP, Line
 
-__all__ = ["Outcome", "Progress", "Strike", "goodput", "outcomes", "steps_per_second"]
+__all__ = ["Outcome", "Progress", "Strike", "goodput", "outcomes", "steps_per_second", "stood_still"]
 
 _LONGEST_WINDOW_S = 30.0
+_LONG = 5.0  # times the median: the job stood still
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,16 @@ def goodput(disturbed: Progress, calm: Sequence[Progress]) -> float:
     return steps_per_second(disturbed) / (sum(rates) / len(rates)) if rates else 0.0
 
 
+def stood_still(progress: Progress) -> float:
+    """The share of its time in which a job waited for its next step longer than five times the median."""
+    times = progress.completions
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    if not gaps:
+        return 0.0
+    usual = median(gaps)
+    return sum(gap - usual for gap in gaps if gap > _LONG * usual) / (times[-1] - times[0])
+
+
 def outcomes(strikes: Sequence[Strike], progress: Progress) -> list[Outcome]:
     """What became of the faults that were carried out."""
     times, worlds = progress.completions, sorted(progress.first_steps.items())
@@ -146,7 +158,7 @@ def outcomes(strikes: Sequence[Strike], progress: Progress) -> list[Outcome]:
         later = struck[number + 1 :]
         until = later[0].at if later else times[-1]
         next_loss = next((one.at for one in later if one.ends_ranks), times[-1])
-        still = _longest_gap(times, strike.at, min(max(until, strike.at), strike.at + _LONGEST_WINDOW_S))
+        still = _longest_gap(times, strike.at, min(until, strike.at + _LONGEST_WINDOW_S))
         whole = None
         if strike.ends_ranks:
             sizes = progress.sizes
@@ -158,12 +170,6 @@ def outcomes(strikes: Sequence[Strike], progress: Progress) -> list[Outcome]:
 
 
 def _longest_gap(times: Sequence[float], begin: float, end: float) -> float:
-    """The longest time between two steps that overlaps this one, as far as it is after `begin`."""
-    first = bisect_right(times, begin)
-    longest, earlier = 0.0, begin
-    for at in times[first:]:
-        longest = max(longest, at - earlier)
-        if at > end:
-            break
-        earlier = at
-    return longest
+    """The longest time between two steps, as far as it is after `begin` and before `end`."""
+    inside = [at for at in times if begin < at < end]
+    return max((later - earlier for earlier, later in pairwise([begin, *inside, max(begin, end)])), default=0.0)

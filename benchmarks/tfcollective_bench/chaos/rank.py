@@ -191,7 +191,8 @@ class TensorFlowTraining:
         rows = tf.TensorSpec([None, model.DIMENSION], tf.float64)
         wanted = tf.TensorSpec([None], tf.float64)
 
-        @tf.function(input_signature=[rows, wanted, scalar, scalar, scalar])  # type: ignore[untyped-decorator]
+        # AutoGraph, which a killed process leaves files of, has nothing to do here.
+        @tf.function(input_signature=[rows, wanted, scalar, scalar, scalar], autograph=False)  # type: ignore[untyped-decorator]
         def step(rows: Any, wanted: Any, rate: Any, added: Any, stops: Any) -> Any:
             self._traces += 1
             with tfc_tf.DistributedGradientTape(tf.GradientTape(), op=tfc.Sum) as tape:

@@ -16,7 +16,15 @@ from tfcollective_bench.chaos import model
 from tfcollective_bench.chaos.faults import schedule
 from tfcollective_bench.chaos.job import Usage, WatchedJob, WentWrong
 from tfcollective_bench.chaos.options import ChaosOptions
-from tfcollective_bench.chaos.progress import Outcome, Progress, Strike, goodput, outcomes, steps_per_second
+from tfcollective_bench.chaos.progress import (
+    Outcome,
+    Progress,
+    Strike,
+    goodput,
+    outcomes,
+    steps_per_second,
+    stood_still,
+)
 from tfcollective_bench.chaos.strikes import Striker
 from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.model import Cell, Report, RunnerState, RunnerStatus, Sample
@@ -262,6 +270,7 @@ def _samples(options: ChaosOptions, before: _Run, disturbed: _Run, after: _Run) 
         share = goodput(progress, [before.progress, after.progress])
         for metric, value in (
             ("goodput", share),
+            ("stood still", stood_still(progress)),
             ("ranks on average", mean(progress.counted)),
             ("steps done again", float(progress.again)),
         ):
