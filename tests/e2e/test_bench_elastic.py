@@ -30,7 +30,18 @@ def test_a_job_outlasts_some_faults_and_has_done_each_step_once(tmp_path, framew
 
 @pytest.mark.tensorflow
 def test_the_times_after_a_kill_are_measured(tmp_path):
-    options = ["-np", "2", "--rounds", "2", "--megabytes", "5", "--baselines", str(tmp_path / "none")]
+    options = [
+        "--runners",
+        "ours,restart,horovod",
+        "-np",
+        "2",
+        "--rounds",
+        "2",
+        "--megabytes",
+        "5",
+        "--baselines",
+        str(tmp_path / "none"),
+    ]
     done = subprocess.run(
         [*COMMAND, "elastic", *options, "--out", str(tmp_path)],
         capture_output=True,
@@ -44,8 +55,11 @@ def test_the_times_after_a_kill_are_measured(tmp_path):
     found = {(one["runner"], one["metric"], one["row"]["victim"]) for one in samples}
     assert found == {
         (runner, metric, victim)
-        for runner in ("ours", "restart")
-        for metric in ("survivors", "replacement")
+        for runner, metrics in (
+            ("ours", ("survivors", "replacement", "join")),
+            ("restart", ("survivors", "replacement")),
+        )
+        for metric in metrics
         for victim in (0, 1)
     }
     assert all(value > 0 for one in samples for value in one["values"])

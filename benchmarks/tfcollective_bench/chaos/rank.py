@@ -204,6 +204,9 @@ class TensorFlowTraining:
             return gradients[2]
 
         self._step: Callable[..., Any] = step
+        # Traced before it joins: the others would wait for that. With zeros it changes nothing.
+        nothing = np.float64(0)
+        step(np.zeros((1, model.DIMENSION)), np.zeros(1), nothing, nothing, nothing)
         self.state: Any = State(list(self._variables), step=0)
 
     def step(self, stop: bool) -> bool:

@@ -31,7 +31,7 @@ __all__ = ["elastic"]
             "Measurement",
             option("-np", "--np", "ranks", type=int, metavar="N", default=3, help="Ranks on this host. [3]"),
             option("--megabytes", type=int, metavar="MB", default=25, help="Size of the model. [25]"),
-            option("--runners", metavar="NAME,...", help="ours, restart, horovod. [all]"),
+            option("--runners", metavar="NAME,...", help="ours, ours-traced, restart, horovod. [all]"),
         ),
         *group(
             "Duration",

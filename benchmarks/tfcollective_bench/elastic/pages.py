@@ -15,7 +15,8 @@ __all__ = ["overview", "sections", "summary_of"]
 _EXPLANATION = (
     "A job of several ranks on this host trains a Keras model that takes little computing. One rank is killed by "
     "SIGKILL. survivors: from the SIGKILL until all other ranks have completed a step of a later world. replacement: "
-    "until a new process has completed its first step in a world of as many ranks as before. Where all processes are "
+    "until a new process has completed its first step in a world of as many ranks as before. no step while it joined: "
+    "from the last step before that one. Where all processes are "
     "started again, both are the first step of all new ones. Elastic runners commit after each step; the one that is "
     "started again keeps its weights every 20 steps. Runners take turns.\n\n"
     "Horovod blocks the host of a lost rank and ends the other ranks there. So each of its ranks runs under another "

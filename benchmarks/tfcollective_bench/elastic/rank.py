@@ -1,9 +1,10 @@
 """One rank of a job that loses one: tfcollective's or Horovod's elastic loop, or a program that is started again.
 
-    python -m tfcollective_bench.elastic.rank ours|restart|horovod DIRECTORY MEGABYTES
+    python -m tfcollective_bench.elastic.rank ours|ours-traced|restart|horovod DIRECTORY MEGABYTES
 
 Trains a Keras model of so many MB, which takes little computing, until the file ``stop`` is in DIRECTORY, and leaves
-its journal there. ``ours`` and ``horovod`` commit after each step. ``restart`` keeps the weights in a file after every
+its journal there. ``ours`` and ``horovod`` commit after each step; ``ours-traced`` does one step before it joins, so
+that the others do not wait while a new process traces it. ``restart`` keeps the weights in a file after every
 20 steps, from which it goes on when it is started again. Runs in every environment that has TensorFlow and the library.
 """
 
@@ -17,9 +18,9 @@ from typing import Any
 
 from tfcollective_bench.journal import ENDS, READY, STARTS, STEP, Journal
 
-__all__ = ["HOROVOD", "OURS", "RESTART", "STOP_FILE", "main"]
+__all__ = ["HOROVOD", "OURS", "RESTART", "STOP_FILE", "TRACED", "main"]
 
-OURS, RESTART, HOROVOD = "ours", "restart", "horovod"
+OURS, TRACED, RESTART, HOROVOD = "ours", "ours-traced", "restart", "horovod"
 STOP_FILE = "stop"
 _LAYER = 1024  # inputs and outputs of a layer: 4 MiB of float32
 _LAYER_BYTES = 4 * _LAYER * _LAYER
@@ -121,6 +122,8 @@ def main(arguments: Sequence[str]) -> None:
         backup = _Backup(library, training, directory / "backup.npz")
         _train(library, training, backup, stop, journal, backup.keep)
     else:
+        if kind == TRACED:
+            training.step(False)
         _elastic(library, training, stop, journal)
     journal.note(ENDS)
 

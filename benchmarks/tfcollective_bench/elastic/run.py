@@ -25,6 +25,7 @@ __all__ = ["METRICS", "host_names", "run_elastic", "samples_of"]
 METRICS: Mapping[str, str] = {
     "survivors": "SIGKILL to the survivors' next step",
     "replacement": "SIGKILL to the replacement's first step",
+    "join": "no step while it joined",
 }
 
 
@@ -72,7 +73,7 @@ def run_elastic(options: ElasticOptions, command: Sequence[str], watch: Watch) -
 def samples_of(runner: str, options: ElasticOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
     """The samples of one line: what trial.py prints."""
     row = {"ranks": options.ranks, "megabytes": options.megabytes, "victim": int(content["victim"])}
-    for metric in METRICS:
+    for metric in METRICS.keys() & content.keys():
         yield Sample(runner, row, metric, "s", (float(content[metric]),), number)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tfcollective.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.elastic.options import ElasticOptions
-from tfcollective_bench.elastic.rank import HOROVOD, OURS, RESTART
+from tfcollective_bench.elastic.rank import HOROVOD, OURS, RESTART, TRACED
 from tfcollective_bench.elastic.trial import TURN
 from tfcollective_bench.interleave import Variant
 from tfcollective_bench.ranks import EXTERNAL_VARIABLES, external_command, thread_variables, working_folder
@@ -25,6 +25,7 @@ _MARGIN_S = 90.0  # in which a trial ends its job
 #: name -> what it is, for people.
 RUNNERS: Mapping[str, str] = {
     OURS: "tfcollective, elastic (--min-np 1)",
+    TRACED: "the same, with a step before elastic.run, so that a new process has traced it when it joins",
     RESTART: "tfcollective, all processes started again (--max-restarts)",
     HOROVOD: "Horovod elastic with Gloo, each rank on a host name of its own (TensorFlow 2.15)",
 }

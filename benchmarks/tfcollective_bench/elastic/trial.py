@@ -5,8 +5,9 @@
 COMMAND starts :mod:`.rank` on so many ranks. They leave their journals in a directory of this turn, below DIRECTORY,
 for which the word @TURN@ stands. Once all have done some steps, one of them is killed: rank 0 in the first turn, rank 1
 in the next one, and so on. Prints one line of JSON: seconds from the SIGKILL until all survivors have
-completed a step of a later world, and until a new process has, in a world of as many ranks as before. When nothing
-survives (all processes are started again), both are the new processes' first step.
+completed a step of a later world, and until a new process has, in a world of as many ranks as before; and how long no
+step was completed when it joined. When nothing survives (all processes are started again), the first two are the new
+processes' first step, and the third is not there.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ def times_after(lines: Sequence[Line], at: float, victims: Sequence[int], ranks:
         return None
     if not survivors and len(new) < ranks:
         return None
-    return {"survivors": max(survivors or new) - at, "replacement": (min(new) if survivors else max(new)) - at}
+    if not survivors:
+        return {"survivors": max(new) - at, "replacement": max(new) - at}
+    smaller = [line.at for line in lines if line.event == STEP and line.size < ranks and at < line.at < min(new)]
+    return {"survivors": max(survivors) - at, "replacement": min(new) - at, "join": min(new) - max(smaller, default=at)}
 
 
 def _kill(observed: Observed, victim: int) -> tuple[float, list[int]]:

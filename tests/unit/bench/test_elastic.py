@@ -27,7 +27,7 @@ NAMES = ("localhost", "127.0.0.1", "10.0.0.5")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runners", "mpi"], "unknown runner 'mpi': expected one of ours, restart, horovod"),
+        (["--runners", "mpi"], "unknown runner 'mpi': expected one of ours, ours-traced, restart, horovod"),
         (["-np", "1"], "-np: one rank is lost and one has to stay: 2 or more"),
         (["--megabytes", "0"], "--megabytes: expected a number above 0, got 0"),
         (["--rounds", "0"], "--rounds: expected a number above 0, got 0"),
@@ -50,8 +50,8 @@ def test_what_is_missing_says_how_to_get_it():
 
 def test_every_runner_has_its_command():
     directory = Path("/turns")
-    ours, restart, horovod = (variant_of(runner, FOUND, OPTIONS, directory).argv for runner in RUNNERS)
-    for argv, runner in ((ours, "ours"), (restart, "restart"), (horovod, "horovod")):
+    ours, traced, restart, horovod = (variant_of(runner, FOUND, OPTIONS, directory).argv for runner in RUNNERS)
+    for argv, runner in ((ours, "ours"), (traced, "ours-traced"), (restart, "restart"), (horovod, "horovod")):
         assert argv[argv.index("tfcollective_bench.elastic.trial") + 1] == f"/turns/{runner}"
         assert argv[-3:] == (runner, TURN, "25")
     assert ours[ours.index("--min-np") + 1] == "1"
@@ -86,7 +86,7 @@ def test_survivors_and_their_replacement():
         *(line(4, READY, 13.0), line(4, STEP, 13.6)),
     ]
     found = times_after(lines, 10.0, [3], 3)
-    assert found == {"survivors": pytest.approx(0.3), "replacement": pytest.approx(3.6)}
+    assert found == {"survivors": pytest.approx(0.3), "replacement": pytest.approx(3.6), "join": pytest.approx(3.3)}
     assert times_after([one for one in lines if one.pid != 4], 10.0, [3], 3) is None
     assert times_after([one for one in lines if one.pid != 2], 10.0, [3], 3) is None
 
@@ -104,7 +104,10 @@ def report():
         sample
         for number, (survivors, replacement) in enumerate(((0.1, 3.0), (0.2, 4.0), (0.3, 5.0)))
         for sample in samples_of(
-            "ours", OPTIONS, number, {"survivors": survivors, "replacement": replacement, "victim": number}
+            "ours",
+            OPTIONS,
+            number,
+            {"survivors": survivors, "replacement": replacement, "join": 0.1, "victim": number},
         )
     ]
     states = (RunnerStatus("ours", RunnerState.RAN), RunnerStatus("horovod", RunnerState.MISSING, "build it"))
@@ -118,6 +121,8 @@ def test_the_table_has_what_was_measured_and_what_was_not():
         ("SIGKILL to the survivors' next step", "horovod", "0"),
         ("SIGKILL to the replacement's first step", "ours", "3"),
         ("SIGKILL to the replacement's first step", "horovod", "0"),
+        ("no step while it joined", "ours", "3"),
+        ("no step while it joined", "horovod", "0"),
     ]
     assert table.rows[0][3:] == ("200 ms", "280 ms", "100 ms", "300 ms")
     assert table.rows[1][3] == "not measured"
