@@ -29,7 +29,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test lint format wheel wheel-release develop test-native test-native-asan test-native-tsan test-python test-tf221 test-tf215 \
-  test-long test-late test-elastic test-second-device test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick bench-native googletest clean distclean
+  test-long test-late test-elastic test-second-device test-pythons test-hosts test-engines test-yarn test-soak bench bench-quick chaos bench-native googletest clean distclean
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -326,6 +326,13 @@ bench-quick: $(BENCH_ENVIRONMENTS)  ## the table of what must be reached, in und
 bench: $(BENCH_ENVIRONMENTS)  ## the same with all sizes and more rounds; on a quiet machine, an hour or so
 	@tools/baselines.sh programs
 	$(call bench_targets,)
+
+MINUTES ?= 60
+SEED ?= 1
+
+chaos: .venv/tf221.installed  ## an elastic job under a fault every 15 s for MINUTES (60), with SEED (1); CHAOS_ARGS="--framework tensorflow"
+	$(call say,an elastic job with faults for $(MINUTES) minutes)
+	@mkdir -p build && cd build && $(VENV)/tf221/bin/tfcollective bench chaos --minutes $(MINUTES) --seed $(SEED) --out $(BENCH_OUT) $(CHAOS_ARGS)
 
 # ---- clean ----------------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class Timing:
         newcomer_silent: a rank that waits to be taken into the world of an elastic job, or has just been, is not waited
             for when it is silent for so long: it is stopped, or its link is cut. A delayed sign of life may come within
             ``relay``.
+        proven: a rank of an elastic job that has trained for so long shows that its host can run ranks: its loss does
+            not keep others from being started there.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
@@ -122,6 +124,7 @@ class Timing:
     longest_gap: float = 2.0
     cut_off: float = 2.0
     newcomer_silent: float = 15.0
+    proven: float = 10.0
     coordinator_lost: float = 30.0
     host_timeout: float = 15.0
     least_host_timeout: float = 5.0

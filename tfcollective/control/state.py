@@ -100,6 +100,7 @@ class WorldChange:
         lost: the members of the old one that are not in it.
         joined: its members that were not in the old one.
         seconds: from the first news of the change until all its members had come.
+        at: when that was, in seconds on the coordinator's monotonic clock.
     """
 
     generation: int
@@ -107,6 +108,7 @@ class WorldChange:
     lost: tuple[TaskKey, ...]
     joined: tuple[TaskKey, ...]
     seconds: float
+    at: float = field(default=0.0, compare=False)
 
 
 class Membership:
@@ -504,7 +506,7 @@ class Membership:
         lost = tuple(task for task in self._members if task not in tasks)
         joined = tuple(task for task in tasks if task not in self._members)
         seconds = 0.0 if began is None else now - began
-        self._changes.append(WorldChange(world.generation, world.size, lost, joined, seconds))
+        self._changes.append(WorldChange(world.generation, world.size, lost, joined, seconds, now))
 
     def _describe(self, why: Failure) -> str:
         if why is Failure.LATE:

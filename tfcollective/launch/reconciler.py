@@ -75,6 +75,8 @@ class Reconciler:
         self._blocks = Blocks(job.spec.cooldown_range)
         self._next = max((task.index for task in nodes if task.type == WORKER), default=-1) + 1
         self._started = len(self._running)
+        self._first = frozenset(self._running)
+        self._begun: dict[TaskKey, float] = {}  # when one that is none of the first was started
         self._over = False
         self._stopped = threading.Event()
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -134,7 +136,7 @@ class Reconciler:
         self._opening.remove(host)
         if isinstance(answer, str):
             _LOG.warning("no rank can run on %s: %s", host, answer)
-            self._block(host, "its agent", whole=True)
+            self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
             return
         self._nodes[host] = answer
         if answer.ended is not None:
@@ -154,7 +156,7 @@ class Reconciler:
             return
         self._job.note_lost(self.tasks_on(node))
         if not asked:
-            self._block(host, "its agent", whole=True)
+            self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
 
     def _ended(self, record: ExitRecord) -> None:
         task = TaskKey.parse(record.task)
@@ -174,13 +176,24 @@ class Reconciler:
         elif asked:
             _LOG.warning("%s has ended, as it was asked to", task)
         elif record.note != LOST and not record.stopped and not self._over:
-            self._block(slot.host, "ranks")
+            self._blame(slot.host, task)
 
-    def _block(self, host: str, what: str, *, whole: bool = False) -> None:
-        pause = self._blocks.failed(host, time.monotonic(), whole=whole)
+    def _blame(self, host: str, task: TaskKey) -> None:
+        started, trained = self._begun.get(task, 0.0), self._trained_for(task)
+        pause = self._blocks.failed(host, time.monotonic(), started=started, trained=trained)
+        self._note_block(host, f"{self._blocks.failures(host)} ranks that had hardly trained", pause)
+
+    def _note_block(self, host: str, lost: str, pause: float) -> None:
         if pause:
-            lost = what if whole else f"{self._blocks.failures(host)} {what}"
             _LOG.warning("%s has lost %s: nothing is started there for %g s", host or "this host", lost, pause)
+
+    def _trained_for(self, task: TaskKey) -> float:
+        """How long (s) a task that has just ended was in the world."""
+        view = self._job.view
+        joined = next((change.at for change in view.changes if task in change.joined), None)
+        if joined is not None:
+            return time.monotonic() - joined  # the coordinator's clock is this process's
+        return view.durations.get(task, 0.0) if task in self._first else 0.0
 
     def _reconcile(self) -> float:
         """Does what is to be done now; returns in how many seconds to look again at the latest."""
@@ -260,6 +273,7 @@ class Reconciler:
     def _start(self, slot: Slot, node: Node) -> None:
         task, rank = TaskKey(WORKER, self._next), self._started
         self._next, self._started = self._next + 1, self._started + 1
+        self._begun[task] = time.monotonic()
         earlier = self._earlier.get(slot)
         self._running[task], self._earlier[slot] = slot, task
         worker = self._job.newcomer(task, rank, slot, self._place_of(slot))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from tfcollective_bench.cli.allreduce import allreduce
+from tfcollective_bench.cli.chaos import chaos
+from tfcollective_bench.cli.elastic import elastic
 from tfcollective_bench.cli.scaling import scaling
 from tfcollective_bench.cli.simulate import simulate
 from tfcollective_bench.cli.targets import targets
@@ -21,11 +23,13 @@ Examples:
   tfcollective bench training -np 2 --quick
   tfcollective bench scaling --quick
   tfcollective bench simulate --link 1gbit
+  tfcollective bench elastic --quick
+  tfcollective bench chaos --minutes 5
   tfcollective bench targets --quick"""
 )
 def bench() -> None:
     """Measures all-reduce and training against other libraries."""
 
 
-for command in (allreduce, training, scaling, simulate, targets):
+for command in (allreduce, training, scaling, simulate, elastic, chaos, targets):
     bench.add_command(command)

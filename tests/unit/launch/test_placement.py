@@ -101,20 +101,40 @@ def test_hosts_keep_the_order_in_which_they_came():
     assert in_order_of_arrival(in_order_of_arrival(known, [Host("a")]), known) == (Host("a", 3), Host("b"), Host("c"))
 
 
+def fails(blocks, host, now, trained=0.0):
+    """A process that was started a moment ago."""
+    return blocks.failed(host, now, started=now - 0.5, trained=trained)
+
+
 def test_a_host_is_blocked_for_longer_after_each_failure():
     blocks = Blocks()
-    assert (blocks.failed("a", 0.0), blocks.blocked(0.0), blocks.next_end()) == (0.0, frozenset(), None)
-    assert (blocks.failed("a", 1.0), blocks.failed("b", 2.0)) == (30.0, 0.0)
-    assert (blocks.blocked(30.9), blocks.next_end()) == ({"a"}, 31.0)
-    assert (blocks.blocked(31.0), blocks.next_end()) == (frozenset(), None)
-    assert (blocks.failed("a", 40.0), blocks.failures("a")) == (60.0, 3)
+    assert (fails(blocks, "a", 1.0), blocks.blocked(1.0), blocks.next_end()) == (0.0, frozenset(), None)
+    assert (fails(blocks, "a", 2.0), fails(blocks, "b", 3.0)) == (30.0, 0.0)
+    assert (blocks.blocked(31.9), blocks.next_end()) == ({"a"}, 32.0)
+    assert (blocks.blocked(32.0), blocks.next_end()) == (frozenset(), None)
+    assert (fails(blocks, "a", 40.0), blocks.failures("a"), blocks.failures("b")) == (60.0, 3, 1)
 
 
 def test_a_whole_host_that_fails_is_blocked_at_once():
     blocks = Blocks()
-    assert [blocks.failed("a", 0.0, whole=True) for _ in range(3)] == [30.0, 60.0, 120.0]
+    assert [blocks.lost("a", 0.0) for _ in range(3)] == [30.0, 60.0, 120.0]
 
 
-def test_the_user_may_say_how_long_hosts_are_blocked():
+def test_processes_that_were_started_before_the_first_of_them_failed_count_once():
+    blocks = Blocks(proven=10.0)
+    assert [blocks.failed("a", now, started=0.0, trained=3.0) for now in (1.0, 2.0, 60.0)] == [0.0] * 3
+    assert blocks.failures("a") == 1
+    # Their replacements: started at about the same time, too.
+    assert [blocks.failed("a", now, started=61.0, trained=0.0) for now in (62.0, 63.0)] == [30.0, 0.0]
+
+
+def test_one_that_has_trained_for_long_is_no_failure_of_its_host_and_ends_the_row():
+    blocks = Blocks(proven=10.0)
+    assert [fails(blocks, "a", number, trained=9.9) for number in (1.0, 2.0)] == [0.0, 30.0]
+    assert (fails(blocks, "a", 20.0, trained=10.0), blocks.failures("a")) == (0.0, 0)
+    assert fails(blocks, "a", 22.0) == 0.0
+
+
+def test_the_user_may_say_how_long_hosts_are_blocked_after_any_failure():
     blocks = Blocks((5.0, 18.0))
-    assert [blocks.failed("a", 0.0) for _ in range(4)] == [5.0, 10.0, 18.0, 18.0]
+    assert [fails(blocks, "a", now, trained=1000.0) for now in (1.0, 2.0, 3.0, 4.0)] == [5.0, 10.0, 18.0, 18.0]

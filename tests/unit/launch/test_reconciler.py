@@ -2,12 +2,14 @@
 
 import contextlib
 import queue
+import time
 from types import SimpleNamespace
 
 import pytest
 from launching import until
 
 from tfcollective.agent.protocol import FinishCommand, LeaveCommand
+from tfcollective.control.state import WorldChange
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.plan.placement import Slot
@@ -74,7 +76,13 @@ class Job:
         self.failed = False
         self.slow_modules = ()
         self.view = SimpleNamespace(
-            members=tuple(workers(size)), leavers=frozenset(), tasks=(), generation=1, trained=False
+            members=tuple(workers(size)),
+            leavers=frozenset(),
+            tasks=(),
+            generation=1,
+            trained=False,
+            changes=(),
+            durations={},
         )
         self.dismissed, self.admitted, self.lost, self.closed = [], [], [], False
 
@@ -329,3 +337,33 @@ def test_nothing_is_replaced_once_rank_0_has_completed_the_training(began):
     made.job.ends("worker:0", 0)
     until(lambda: made.nodes["a"].finished)
     assert not made.nodes["a"].started
+
+
+def joined(generation, task, seconds_ago):
+    """A world that this task came to so long ago."""
+    return WorldChange(generation, 2, (), (TaskKey.parse(task),), 0.0, time.monotonic() - seconds_ago)
+
+
+def test_ranks_that_have_trained_for_long_are_replaced_at_once_however_many_are_lost(began):
+    made = began(("a", 2))
+    made.job.view.durations[TaskKey("worker", 1)] = 60.0
+    made.job.ends("worker:1", 3)
+    node = made.nodes["a"]
+    until(lambda: started(node) == ["worker:2"])
+    for number in range(2, 6):
+        made.job.view.changes += (joined(number, f"worker:{number}", 60.0),)
+        made.job.ends(f"worker:{number}", 3)
+        until(lambda number=number: started(node)[-1] == f"worker:{number + 1}")
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0])
+def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_blocked(began, caplog, seconds):
+    made = began(("a", 2))
+    made.job.ends("worker:1", 3)
+    node = made.nodes["a"]
+    until(lambda: started(node) == ["worker:2"])
+    if seconds is not None:
+        made.job.view.changes = (joined(2, "worker:2", seconds),)
+    made.job.ends("worker:2", 3)
+    until(lambda: "nothing is started there for 30 s" in caplog.text)
+    assert started(node) == ["worker:2"]

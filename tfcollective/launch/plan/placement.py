@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.tasks import TaskKey
+from tfcollective.timing import TIMING
 
 _FIRST_BLOCK_S = 30.0
 _LONGEST_BLOCK_S = 3600.0
@@ -84,35 +84,63 @@ def blocked_for(failures: int) -> float:
     return 0.0 if failures < 2 else min(_LONGEST_BLOCK_S, _FIRST_BLOCK_S * 2.0 ** (failures - 2))
 
 
+@dataclass
+class _Row:
+    """Failures in a row on one host."""
+
+    count: int = 0
+    at: float = 0.0  # when the last one was counted
+
+
 class Blocks:
     """On which hosts nothing is started for a while, because processes failed there. Not thread-safe.
 
+    A process that has trained for a while shows that its host can run ranks: that it is lost is no reason not to start
+    another one there. One that never gets so far is such a reason. Those that were started before another one of them
+    failed say it only once: they had the same cause, or were the same try.
+
     Args:
-        cooldown: how long (s) after the first failure, which doubles with each further one, and how long at most; None:
-            see :func:`blocked_for`.
+        cooldown: how long (s) after the first failure, which doubles with each further one, and how long at most; all
+            failures count then. None: see :func:`blocked_for`.
+        proven: how long (s) a process has trained that shows that its host can run ranks.
     """
 
-    def __init__(self, cooldown: tuple[float, float] | None = None) -> None:
+    def __init__(self, cooldown: tuple[float, float] | None = None, proven: float = TIMING.proven) -> None:
         self._cooldown = cooldown
-        self._failures: Counter[str] = Counter()
+        self._proven = proven
+        self._rows: dict[str, _Row] = {}
         self._until: dict[str, float] = {}
 
-    def failed(self, host: str, now: float, *, whole: bool = False) -> float:
-        """A process has failed there, or the ``whole`` host, which counts as a second failure at least; for how long
-        (s) nothing is started there."""
-        self._failures[host] = max(self._failures[host] + 1, 2 if whole else 1)
-        count = self._failures[host]
-        pause = blocked_for(count)
+    def failed(self, host: str, now: float, *, started: float, trained: float) -> float:
+        """A process has failed there that was started at this time, on the clock of ``now``, and has trained for so
+        long (s); 0: not at all. For how long (s) nothing is started there because of it."""
+        row = self._rows.get(host)
+        if self._cooldown is None and trained >= self._proven:
+            self._rows.pop(host, None)
+            return 0.0
+        if row is not None and started <= row.at:
+            return 0.0
+        return self._count(host, now, 1)
+
+    def lost(self, host: str, now: float) -> float:
+        """The whole host has failed, or its agent: that counts as a second failure at least."""
+        return self._count(host, now, 2)
+
+    def _count(self, host: str, now: float, least: int) -> float:
+        row = self._rows.setdefault(host, _Row())
+        row.count, row.at = max(row.count + 1, least), now
+        pause = blocked_for(row.count)
         if self._cooldown is not None:
-            least, most = self._cooldown
-            pause = min(most, least * 2.0 ** min(count - 1, 20))
+            shortest, longest = self._cooldown
+            pause = min(longest, shortest * 2.0 ** min(row.count - 1, 20))
         if pause:
             self._until[host] = now + pause
         return pause
 
     def failures(self, host: str) -> int:
-        """How often."""
-        return self._failures[host]
+        """How often in a row."""
+        row = self._rows.get(host)
+        return 0 if row is None else row.count
 
     def blocked(self, now: float) -> frozenset[str]:
         """The hosts on which nothing is started at this time."""

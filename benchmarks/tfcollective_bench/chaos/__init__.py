@@ -1,0 +1,1 @@
+"""``tfcollective bench chaos``: an elastic job whose ranks are disturbed all the time."""

@@ -1,0 +1,88 @@
+"""``tfcollective bench elastic``: how soon training goes on when a rank is lost."""
+
+from __future__ import annotations
+
+import click
+
+from tfcollective.cli.groups import GroupedCommand, group, option
+from tfcollective_bench.cli.common import (
+    QUICK_ROUNDS,
+    as_typed,
+    baselines_option,
+    deadline_option,
+    horovod_option,
+    interruptible,
+    json_option,
+    names,
+    out_option,
+    prepare,
+    result,
+    show,
+    write,
+)
+
+__all__ = ["elastic"]
+
+
+@click.command(
+    cls=GroupedCommand,
+    params=[
+        *group(
+            "Measurement",
+            option("-np", "--np", "ranks", type=int, metavar="N", default=3, help="Ranks on this host. [3]"),
+            option("--megabytes", type=int, metavar="MB", default=25, help="Size of the model. [25]"),
+            option("--runners", metavar="NAME,...", help="ours, ours-traced, restart, horovod. [all]"),
+        ),
+        *group(
+            "Duration",
+            option("--rounds", type=int, metavar="N", help="Turns of every runner. [10; 3 with --quick]"),
+            deadline_option,
+            option("--quick", is_flag=True, help="Fewer rounds."),
+        ),
+        *group("Output", out_option("elastic"), json_option),
+        *group("Other libraries", baselines_option, horovod_option),
+    ],
+    short_help="How soon training goes on when a rank is lost.",
+    epilog="""\b
+Examples:
+  tfcollective bench elastic --quick
+  tfcollective bench elastic -np 3 --rounds 20 --out results
+  tfcollective bench elastic --runners ours --megabytes 100""",
+)
+def elastic(
+    ranks: int,
+    megabytes: int,
+    runners: str | None,
+    rounds: int | None,
+    deadline: float,
+    out: str | None,
+    as_json: bool,
+    quick: bool,
+    baselines: str | None,
+    horovod_python: str | None,
+) -> int:
+    """Measures the time from the SIGKILL of a rank to the next step of the others, and to its replacement's first one.
+
+    A library that is not installed is listed with the way to install it, one that crashes or hangs with the last line
+    of its output.
+    """
+    from tfcollective_bench.elastic.options import ElasticOptions
+    from tfcollective_bench.elastic.pages import overview, sections
+    from tfcollective_bench.elastic.run import run_elastic
+    from tfcollective_bench.progress import show_progress
+
+    options = ElasticOptions(
+        ranks=ranks,
+        megabytes=megabytes,
+        runners=names(runners),
+        rounds=rounds if rounds is not None else QUICK_ROUNDS if quick else 10,
+        deadline_s=deadline,
+        baselines=baselines or "",
+        horovod_python=horovod_python or "",
+    )
+    prepare(out)
+    with interruptible():
+        report = run_elastic(options, as_typed(), show_progress)
+    show(report, overview(report), as_json)
+    write(report, sections, out, "elastic")
+    return result(report)

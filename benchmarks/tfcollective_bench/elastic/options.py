@@ -1,0 +1,41 @@
+"""What ``bench elastic`` is asked to do: a value, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfcollective.errors import ConfigError
+from tfcollective_bench.options import check_above_zero
+
+__all__ = ["ElasticOptions"]
+
+
+@dataclass(frozen=True)
+class ElasticOptions:
+    """One run.
+
+    Attributes:
+        ranks: of each job; all on this host.
+        megabytes: of the model.
+        runners: names; empty: all.
+        rounds: turns of each runner; in each it loses one rank, another one from round to round.
+        deadline_s: a turn that takes longer is ended.
+        baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
+        horovod_python: the interpreter of Horovod's environment; empty: found in `baselines`.
+    """
+
+    ranks: int = 3
+    megabytes: int = 25
+    runners: tuple[str, ...] = ()
+    rounds: int = 10
+    deadline_s: float = 300.0
+    baselines: str = ""
+    horovod_python: str = ""
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2:
+            raise ConfigError("-np: one rank is lost and one has to stay: 2 or more")
+        check_above_zero(megabytes=self.megabytes, rounds=self.rounds, deadline=self.deadline_s)
+        if self.horovod_python and not Path(self.horovod_python).exists():
+            raise ConfigError(f"--horovod-python: {self.horovod_python} does not exist")

@@ -1,0 +1,65 @@
+"""The benchmarks of elastic jobs as a user runs them, for a short time."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from time_limits import within
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.elastic, pytest.mark.timeout(3600)]
+COMMAND = [sys.executable, "-m", "tfcollective", "bench"]
+HOLDS = {"the jobs", "left behind", "weights"}  # whatever the load: speed and the spread of losses are no test's
+
+
+@pytest.mark.parametrize("framework", ["numpy", pytest.param("tensorflow", marks=pytest.mark.tensorflow)])
+def test_a_job_outlasts_some_faults_and_has_done_each_step_once(tmp_path, framework):
+    options = ["--minutes", "0.5", "--every", "4", "--calm", "2", "-np", "3", "--hang", f"{within(60):g}"]
+    options += ["--references", "2", "--framework", framework, "--seed", "1", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [*COMMAND, "chaos", *options], capture_output=True, text=True, timeout=within(400), check=False
+    )
+    report = json.loads((tmp_path / "chaos.json").read_text())
+    checks = {check["what"]: check for check in report["attachments"]["checks"]}
+    assert checks.keys() > HOLDS
+    assert all(checks[what]["passed"] for what in HOLDS), done.stderr
+    assert report["attachments"]["faults"]
+    assert (tmp_path / "chaos-faults.png").exists()
+    assert done.returncode == (0 if all(check["passed"] for check in checks.values()) else 1)
+
+
+@pytest.mark.tensorflow
+def test_the_times_after_a_kill_are_measured(tmp_path):
+    options = [
+        "--runners",
+        "ours,restart,horovod",
+        "-np",
+        "2",
+        "--rounds",
+        "2",
+        "--megabytes",
+        "5",
+        "--baselines",
+        str(tmp_path / "none"),
+    ]
+    done = subprocess.run(
+        [*COMMAND, "elastic", *options, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=within(500),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "horovod: missing: run tools/baselines.sh horovod" in done.stdout
+    samples = json.loads((tmp_path / "elastic.json").read_text())["samples"]
+    found = {(one["runner"], one["metric"], one["row"]["victim"]) for one in samples}
+    assert found == {
+        (runner, metric, victim)
+        for runner, metrics in (
+            ("ours", ("survivors", "replacement", "join")),
+            ("restart", ("survivors", "replacement")),
+        )
+        for metric in metrics
+        for victim in (0, 1)
+    }
+    assert all(value > 0 for one in samples for value in one["values"])
