@@ -35,17 +35,20 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
+def spawn(
+    argv: Sequence[str], env: Mapping[str, str], cwd: str | None, output: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
     """Starts a process in a session of its own; the kernel kills it when the calling thread ends.
 
-    Its stdin is empty; its stdout and stderr are pipes. Raises OSError when it cannot be started. Must be called
-    from the main thread, while no other thread runs Python code that holds locks a child would need.
+    Its stdin is empty; its stdout and stderr are pipes, or what ``output`` says. Raises OSError when it cannot be
+    started. Must be called from the main thread, while no other thread runs Python code that holds locks a child would
+    need.
     """
     return subprocess.Popen(
         list(argv),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
         env=dict(env),
         cwd=cwd,
         bufsize=0,

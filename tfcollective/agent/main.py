@@ -202,7 +202,7 @@ def _run(
         supervisor = Supervisor(config, environ, current_node_id(), reporter)
         supervisor.start()
         reporter.start()
-        end = Supervision(supervisor, orders, interrupts, relay.add).run()
+        end = Supervision(supervisor, orders, interrupts, relay.add, config.elastic).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report)
@@ -241,6 +241,8 @@ class Supervision:
         orders: the launcher's.
         interrupts: signals, and the loss of the coordinator.
         serve: called with each task that is started later, before it is.
+        elastic: whether the job goes on without this node: then SIGTERM is the notice that the node is to be taken
+            away. The launcher, which ends the job, says so by an order.
     """
 
     def __init__(
@@ -249,6 +251,7 @@ class Supervision:
         orders: Orders,
         interrupts: Interrupts,
         serve: Callable[[TaskKey], None] = lambda task: None,
+        elastic: bool = False,
     ) -> None:
         self._serve = serve
         self._supervisor = supervisor
@@ -257,6 +260,7 @@ class Supervision:
         self._asked = False
         self._launcher_gone = False
         self._stopped_by: str | None = None
+        self._elastic = elastic
 
     def run(self) -> End:
         """Until all processes have ended; how that came."""
@@ -302,7 +306,9 @@ class Supervision:
 
     def _react(self) -> None:
         for number in self._interrupts.read():
-            if number in STOP_SIGNALS:
+            if number == signal.SIGTERM and self._elastic and not self._asked:
+                self._supervisor.leave("its agent got SIGTERM")
+            elif number in STOP_SIGNALS:
                 if not self._asked and self._stopped_by is None:
                     self._stopped_by = signal.Signals(number).name
                 self._supervisor.stop(StopCause.REQUEST, number)

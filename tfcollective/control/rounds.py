@@ -121,6 +121,7 @@ class Rounds:
         self._required: dict[TaskKey, None] = dict.fromkeys(tasks)
         self._waiting: dict[TaskKey, JoinRequest] = {}  # has joined, by the order of joining
         self._absent: dict[TaskKey, Absence] = {}
+        self._asked: set[TaskKey] = set()  # to leave when they come next
         self._suspected: dict[TaskKey, float] = {}  # required, and a peer has seen its connection end: since when
         self._began: float | None = None  # the round
         self._short_since: float | None = None
@@ -176,7 +177,7 @@ class Rounds:
         """
         if self._world is None or self._failed is not None:
             return 0
-        gone = self._staying < len(self._members)
+        gone = self._staying < len(self._members) or any(task in self._members for task in self._asked)
         room = self._staying < self._bounds.largest
         return self._generation + 1 if gone or (room and self._joiners) else 0
 
@@ -235,6 +236,14 @@ class Rounds:
             self._break_off()
             self._give_up_without_state()
 
+    def ask_to_leave(self, task: TaskKey, now: float) -> None:
+        """It is to leave the next time that the members come together: it completes what it does until then. One that
+        waits in a round has nothing to complete."""
+        if task in self._waiting:
+            self.leaves(task, now)
+        elif task not in self._absent:
+            self._asked.add(task)
+
     def suspect(self, task: TaskKey, now: float) -> None:
         """A peer has seen the end of its connection. Its host may be cut off, or its process be gone already."""
         if task in self._required and self._bounds.replaces:
@@ -265,6 +274,7 @@ class Rounds:
         if task in self._members and task not in self._absent:
             self._staying -= 1
         self._absent[task] = why
+        self._asked.discard(task)
         self._required.pop(task, None)
         if self._waiting.pop(task, None) is not None and task not in self._members:
             self._joiners -= 1

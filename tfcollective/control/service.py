@@ -16,7 +16,7 @@ from tfcollective.control import blobs, messages
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
 from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
-from tfcollective.control.state import Membership, RendezvousFailure, TaskView, WorldChange
+from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
 from tfcollective.failures import ExitRecord
@@ -44,8 +44,8 @@ class JobView:
     """How long (s) the processes of those that have ended ran."""
     members: tuple[TaskKey, ...] = ()
     """The tasks of the world of this generation, in rank order."""
-    leavers: frozenset[TaskKey] = frozenset()
-    """Those that have left an elastic job in order, while the others train on."""
+    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
+    """Those that have left an elastic job in order, while the others train on, and why."""
     changes: tuple[WorldChange, ...] = ()
     """How the worlds of an elastic job after its first one came about."""
 
@@ -107,6 +107,7 @@ class JobService:
             messages.Beat: self._beat,
             messages.Alive: self._alive,
             messages.Leave: self._leave,
+            messages.NodeLeaves: self._node_leaves,
             messages.FindLost: self._find_lost,
             messages.CountMembers: self._count_members,
             messages.Started: self._started,
@@ -254,9 +255,11 @@ class JobService:
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
             # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
             self._wakeups.wake(_ROUND, _TIME)
-        outcome: World | RendezvousFailure | None = await self._until(
+        outcome: World | RendezvousFailure | LeaveRequest | None = await self._until(
             lambda: self._membership.outcome(request), message.timeout, _ROUND
         )
+        if isinstance(outcome, LeaveRequest):
+            return messages.Joined(leave=outcome.why)
         if outcome is not None:
             return self._reply_to_all(outcome)
         if self._closing:
@@ -285,8 +288,14 @@ class JobService:
         return messages.Nothing()
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
-        self._membership.leave(message.task, self._clock.monotonic(), message.for_good)
+        self._membership.leave(message.task, self._clock.monotonic(), message.for_good, message.why)
         self._wakeups.wake(_ROUND)
+        self._announce_change()
+        return messages.Nothing()
+
+    async def _node_leaves(self, message: messages.NodeLeaves) -> messages.Nothing:
+        self._membership.ask_to_leave(message.tasks, message.why, self._clock.monotonic())
+        self._wakeups.wake(_ROUND, _TIME)
         self._announce_change()
         return messages.Nothing()
 

@@ -59,6 +59,13 @@ class RendezvousFailure:
 
 
 @dataclass(frozen=True)
+class LeaveRequest:
+    """What a task receives in place of a world when its node is to be taken away: why it is to leave."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class TaskView:
     """What is known of one task; ``info`` is what its newest heartbeat says, and ``said`` when that was given on the
     monotonic clock of its host.
@@ -128,7 +135,8 @@ class Membership:
         self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation)
         self._members: dict[TaskKey, Member] = {}  # of the world
         self._members_left = 0  # how many of them have not ended
-        self._leavers: set[TaskKey] = set()  # went in order, and the others train on
+        self._leavers: dict[TaskKey, str] = {}  # went in order, and the others train on -> why
+        self._asked: dict[TaskKey, str] = {}  # to leave: their node is to be taken away -> why
         self._over = False  # training
         self._changes: list[WorldChange] = []
         self._disturbed: float | None = None  # since when a change of the world is under way
@@ -168,9 +176,14 @@ class Membership:
         return tuple(self._changes)
 
     @property
-    def leavers(self) -> frozenset[TaskKey]:
-        """Those that have left for good, in order."""
-        return frozenset(self._leavers)
+    def leavers(self) -> Mapping[TaskKey, str]:
+        """Those that have left for good, in order, and why."""
+        return dict(self._leavers)
+
+    @property
+    def leaving(self) -> Mapping[TaskKey, str]:
+        """Those that have been asked to leave and have not ended, and why."""
+        return {task: why for task, why in self._asked.items() if not self._views[task].ended}
 
     @property
     def pending(self) -> int:
@@ -186,6 +199,8 @@ class Membership:
     def training_ended(self) -> bool:
         """Whether rank 0's process has ended, and none takes its place: no checkpoint will follow."""
         first = self._views[next(iter(self._members or self._views))]
+        if first.task in self._asked and self._members_left:
+            return False  # its program may have ended well because it was to leave: the others show it
         return self._ended_well(first.task) or (first.ended and not self._bounds.replaces)
 
     @property
@@ -222,6 +237,9 @@ class Membership:
         if request.task in self._side_views:
             raise Refusal(f"{request.task} is outside the world: it cannot join")
         self._check_size(request)
+        if request.task in self._asked and not self._is_member(request):
+            self.leave(request.task, now, for_good=True)
+            return
         if self._failure is not None or self._is_member(request):
             return
         earlier = self._rounds.request_of(request.task)
@@ -251,10 +269,12 @@ class Membership:
         """Whether there is a world, and the task is not in it."""
         return self.world is not None and task not in self._members
 
-    def outcome(self, request: JoinRequest) -> World | RendezvousFailure | None:
+    def outcome(self, request: JoinRequest) -> World | RendezvousFailure | LeaveRequest | None:
         """What a join has come to; None while it waits."""
         if self._is_member(request):
             return self.world
+        if request.task in self._asked:
+            return LeaveRequest(self._asked[request.task])
         return RendezvousFailure("training has ended", (), False) if self._over else self._failure
 
     def heartbeat(
@@ -284,15 +304,29 @@ class Membership:
             self._liveness.heard(task, now)
         return {task: now - heard for task in silent if (heard := self._views[task].last_heartbeat) is not None}
 
-    def leave(self, task: TaskKey, now: float, for_good: bool = False) -> None:
+    def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float) -> None:
+        """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
+        together next, and the others train on."""
+        for task in tasks:
+            view = self._known(task)
+            if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
+                continue
+            self._asked[task] = why
+            if self._rounds.is_waiting(task):
+                self.leave(task, now, for_good=True)
+            else:
+                self._rounds.ask_to_leave(task, now)
+        self._note_round(now)
+
+    def leave(self, task: TaskKey, now: float, for_good: bool = False, why: str = "") -> None:
         """The task leaves the world in order; it may join the next round, unless it goes ``for_good``: then the others
-        train on without it."""
+        train on without it, and ``why`` says the reason."""
         view = self._known(task)
         if for_good and self._bounds.replaces:
-            self._leavers.add(task)
+            self._leavers.setdefault(task, self._asked.get(task) or why)
             self._rounds.leaves(task, now)
             self._note_round(now)
-        if view.state is TaskState.RUNNING:
+        if view.state is TaskState.RUNNING or (task in self._leavers and view.state is TaskState.WAITING):
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
             self._liveness.forget(task)
 

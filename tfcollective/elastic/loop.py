@@ -43,7 +43,9 @@ def run(func: _Function) -> _Function:
             while True:
                 try:
                     state.sync()
-                    return func(state, *args, **kwargs)
+                    result = func(state, *args, **kwargs)
+                    runtime.announce_leave("")  # training is complete: there is nothing left to leave
+                    return result
                 except HostsUpdatedInterrupt:
                     lost = None
                 except Exception as error:

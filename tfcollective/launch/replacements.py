@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from tfcollective.agent.protocol import FinishCommand, StartCommand
+from tfcollective.control.state import TaskState
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.nodes import Node
 from tfcollective.launch.plan.rank_variables import replacement_variables
@@ -60,6 +61,8 @@ class Replacements:
         self._stopped.set()
         self._job.exits.put(None)  # it may wait for one
         self._thread.join(TIMING.event_loop)
+        if kind is None:
+            self._forget_unstarted()
 
     def _run(self) -> None:
         try:
@@ -77,6 +80,7 @@ class Replacements:
                     self._ended(record)
             while self._due and self._due[0][0] <= time.monotonic():
                 self._start(heapq.heappop(self._due)[2])
+            self._forget_unstarted()
             if not self._live and not self._due and not self._over:
                 self._finish()
 
@@ -85,14 +89,15 @@ class Replacements:
         if task not in self._live:
             return
         self._live.remove(task)
-        if task in self._job.view.leavers:
+        left = task in self._job.view.leavers
+        if left:
             _LOG.warning("%s has left in order, the other ranks go on", task)
-            return
-        if not record.failed or record.stopped or self._job.failed:
+        goes_on = left or record.leaving or (record.failed and not record.stopped)
+        if self._job.failed or not goes_on:
             self._due.clear()
             self._finish()
             return
-        if self._over:
+        if self._over or left or record.leaving:  # nothing is started on a node that is to be taken away
             return
         node = self._nodes[task]
         self._failures[node.facts.number] += 1
@@ -119,6 +124,15 @@ class Replacements:
         spec, size = self._job.spec, len(self._live)
         env = replacement_variables(size - 1, size, spec.env, compat=spec.horovod_compat)
         node.send(StartCommand(task, task.index, like, env))
+
+    def _forget_unstarted(self) -> None:
+        """An order to start may reach an agent that is about to end, because its node is to be taken away."""
+        if not any(self._nodes[task].ended is not None for task in self._live):
+            return
+        for one in self._job.view.tasks:
+            if one.task in self._live and self._nodes[one.task].ended is not None and one.state is TaskState.EXPECTED:
+                self._live.remove(one.task)
+                self._job.not_started(one.task)
 
     def _finish(self) -> None:
         """Nothing is started any more. What still waits to be taken into the world will not be."""

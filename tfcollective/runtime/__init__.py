@@ -95,7 +95,8 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         ConfigError: a setting or the environment cannot be used, the native library does not load, or the engine is
             unknown or not installed.
         CoordinatorError: rank 0 cannot listen, or who answers in its place does not hold the job key.
-        SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it.
+        SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it; or the node of this rank
+            of an elastic job is to be taken away.
         InvalidArgumentError: a process set is wrong, or ranks gave different ones.
         UnsupportedError: `comm` was given.
     """

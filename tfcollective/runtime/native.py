@@ -119,7 +119,7 @@ class NativeEngine:
             raise
 
     def _join_world(self) -> JoinResult:
-        from tfcollective.control.client import WorldBegunError
+        from tfcollective.control.client import AskedToLeaveError, WorldBegunError
 
         raise_limit()  # a rank may hold several connections to every other one
         self._client = client = connect(self._settings, self._identity)
@@ -127,6 +127,9 @@ class NativeEngine:
             if self._settings.newcomer is None:
                 try:
                     return self._enter(client, None, first=self._settings.elastic)
+                except AskedToLeaveError as error:
+                    _LOG.warning("%s leaves the job in order before it has begun: %s", self._identity.task, error)
+                    raise SystemExit(0) from None
                 except WorldBegunError as error:
                     _LOG.warning("%s: it waits to be taken in", error)
                     # Its launcher has given it its place on its host by this variable.

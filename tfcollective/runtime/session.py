@@ -158,7 +158,10 @@ class Session:
         Raises:
             RendezvousError: there is no next world; says why.
             UnsupportedError: the job is not elastic.
+            SystemExit: this rank's node is to be taken away: it leaves in order.
         """
+        from tfcollective.control.client import AskedToLeaveError
+
         registered = self.process_sets.registered()
         sets = {number: (one, self._tasks_of(one)) for number, one in registered.items()}
         self.between_worlds = True
@@ -169,6 +172,10 @@ class Session:
                 self._enter(self.engine.rejoin(lost))
                 self._form_again(sets)
                 break
+            except AskedToLeaveError as error:
+                _LOG.warning("%s leaves the job in order: %s", self.identity.task, error)
+                self.leaving = str(error)
+                raise SystemExit(0) from None
             except (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError) as error:
                 _LOG.warning("the world changes again: %s", error)
                 lost = lost_rank(error)
@@ -368,7 +375,7 @@ class Session:
 
     def _leave(self, client: CoordinatorClient) -> None:
         try:
-            client.leave(self.identity.task, for_good=bool(self.leaving))
+            client.leave(self.identity.task, for_good=bool(self.leaving), why=self.leaving)
         except TfCollectiveError as error:
             _LOG.debug("the coordinator did not hear us leave: %s", error)
         client.close()

@@ -261,6 +261,7 @@ class AllOrders(RuleBasedStateMachine):
         self.known = [task(index) for index in range(3)]
         self.gone: set[TaskKey] = set()
         self.dismissed: set[TaskKey] = set()
+        self.asked: set[TaskKey] = set()
         self.worlds = []
 
     def _living(self):
@@ -287,7 +288,10 @@ class AllOrders(RuleBasedStateMachine):
     @precondition(lambda self: self._living())
     def join(self, data):
         one = data.draw(st.sampled_from(self._living()))
-        if self.rounds.absence(one) is None:
+        if one in self.asked:
+            self.dismissed.add(one)
+            self.rounds.leaves(one, self.now)
+        elif self.rounds.absence(one) is None:
             self.rounds.join(request(one.index, len(self.worlds)), self.now)
         self._note()
 
@@ -305,6 +309,16 @@ class AllOrders(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self._living()))
         self.dismissed.add(one)
         self.rounds.leaves(one, self.now)
+        self._note()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self._living())
+    def ask_to_leave(self, data):
+        one = data.draw(st.sampled_from(self._living()))
+        self.asked.add(one)
+        if self.rounds.is_waiting(one):
+            self.dismissed.add(one)
+        self.rounds.ask_to_leave(one, self.now)
         self._note()
 
     @rule(data=st.data())
@@ -333,7 +347,9 @@ class AllOrders(RuleBasedStateMachine):
     @invariant()
     def those_that_wait_hear_of_it_in_the_end(self):
         if self.rounds.failed is None and self.worlds and self.rounds.pending == 0:
-            assert not any(self.rounds.absence(member.task) for member in self.worlds[-1].members)
+            members = {member.task for member in self.worlds[-1].members}
+            assert not any(self.rounds.absence(one) for one in members)
+            assert not members & self.asked
 
 
 TestAllOrders = AllOrders.TestCase

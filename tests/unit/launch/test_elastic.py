@@ -19,6 +19,10 @@ from tfcollective.launch.replacements import blocked_for
         ({"min_proc": 1, "engine": "horovod"}, "engine: an elastic job needs the native engine, not horovod"),
         ({"min_proc": 1, "timeline": "t.json"}, "timeline: an elastic job has none"),
         ({"min_proc": 1, "emit_tf_config": True}, "emit_tf_config: a TF_CONFIG lists the ranks"),
+        ({"preemption_file": "/notice"}, "preemption_file: it needs min_proc"),
+        ({"preemption_command": ("true",)}, "preemption_command: it needs min_proc"),
+        ({"min_proc": 1, "preemption_command": "true"}, "preemption_command: expected a command and its arguments"),
+        ({"min_proc": 1, "preemption_file": 1}, "preemption_file: expected a path, got 1"),
         ({"min_proc": 1, "elastic_timeout": 0}, "elastic timeout: expected a number of seconds, above 0"),
     ],
 )

@@ -7,10 +7,11 @@ import pytest
 from launching import until
 
 from tfcollective.agent.protocol import FinishCommand, StartCommand
+from tfcollective.control.state import TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.replacements import Replacements
-from tfcollective.tasks import EVALUATOR, TaskKey, workers
+from tfcollective.tasks import EVALUATOR, WORKER, TaskKey, workers
 
 
 class Node:
@@ -40,8 +41,8 @@ class Job:
         self.exits = queue.SimpleQueue()
         self.spec = JobSpec(("x",), 2, min_proc=1)
         self.failed = False
-        self.view = SimpleNamespace(members=tuple(workers(2)), leavers=frozenset())
-        self.dismissed = []
+        self.view = SimpleNamespace(members=tuple(workers(2)), leavers={}, tasks=())
+        self.dismissed, self.unstarted = [], []
 
     def admit(self, task, send):
         del task, send
@@ -49,8 +50,11 @@ class Job:
     def dismiss(self, task):
         self.dismissed.append(str(task))
 
-    def ends(self, task, code):
-        self.exits.put(ExitRecord(task, 0, "node", 1, code, None, 1.0))
+    def ends(self, task, code, **more):
+        self.exits.put(ExitRecord(task, 0, "node", 1, code, None, 1.0, **more))
+
+    def not_started(self, task):
+        self.unstarted.append(str(task))
 
 
 @pytest.fixture
@@ -91,3 +95,21 @@ def test_the_end_of_the_job_waits_for_no_news_of_ranks(job):
     with Replacements(job, dict.fromkeys(workers(2), Node())):
         pass
     assert job.exits.empty()  # it was woken by what is put there at the end
+
+
+@pytest.mark.parametrize("code", [0, 1, None])
+def test_nothing_is_started_on_a_node_that_is_to_be_taken_away(job, node, code):
+    job.ends("worker:1", code, leaving=True, stopped=code is None)
+    job.ends("worker:0", 3)
+    until(lambda: node.started == ["worker:2"])  # and worker:1 was seen before
+    assert not node.finished
+
+
+def test_an_order_to_start_that_came_too_late_is_not_waited_for(job):
+    ending, other = Node(), Node()
+    with Replacements(job, {TaskKey(WORKER, 0): other, TaskKey(WORKER, 1): ending}):
+        job.ends("worker:1", 3)
+        until(lambda: ending.started == ["worker:2"])
+        ending.ended = 1.0
+        job.view.tasks = (TaskView(TaskKey(WORKER, 2), 2),)
+    assert job.unstarted == ["worker:2"]

@@ -33,7 +33,7 @@ class Coordinator:
     def heartbeat(self, *_given: Any) -> None:
         self.beats += 1
 
-    def leave(self, _task: Any, *, for_good: bool = False) -> None:
+    def leave(self, _task: Any, *, for_good: bool = False, why: str = "") -> None:
         pass
 
     def close(self) -> None:

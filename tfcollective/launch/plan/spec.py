@@ -175,12 +175,23 @@ class JobSpec(ProcessOptions):
             raise ConfigError(f"min_proc: expected 1 or more, got {least!r}")
         if least is not None and least > self.num_proc:
             raise ConfigError(f"min_proc: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
+        self._check_preemption()
         if self.bounds is not None and self.engine != "native":
             raise ConfigError(f"engine: an elastic job needs the native engine, not {self.engine}")
         if self.bounds is not None and self.emit_tf_config:
             raise ConfigError("emit_tf_config: a TF_CONFIG lists the ranks, and those of an elastic job change")
         if self.bounds is not None and self.timeline is not None:
             raise ConfigError("timeline: an elastic job has none: its ranks and their numbers change")
+
+    def _check_preemption(self) -> None:
+        if self.preemption_file is not None and not isinstance(self.preemption_file, str):
+            raise ConfigError(f"preemption_file: expected a path, got {self.preemption_file!r}")
+        words = self.preemption_command
+        if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+            raise ConfigError(f"preemption_command: expected a command and its arguments, got {words!r}")
+        for name in ("preemption_file", "preemption_command"):
+            if getattr(self, name) and self.bounds is None:
+                raise ConfigError(f"{name}: it needs min_proc (--min-np): other jobs do not go on without a node")
 
 
 def _check_engine(engine: str, horovod_compat: bool) -> None:

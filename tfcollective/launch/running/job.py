@@ -24,7 +24,7 @@ from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import NOT_STARTED, ExitRecord
 from tfcollective.job_keys import new_key
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.planner import Plan
@@ -42,6 +42,7 @@ _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
 _LOST = "was lost with its host"
 _DISMISSED = "was not needed any more"
+_NOT_NEEDED = (_DISMISSED, NOT_STARTED)
 
 
 def new_job_id() -> str:
@@ -185,6 +186,12 @@ class Job:
         _LOG.warning("%s; the other ranks go on", failure)
         return not self.failed
 
+    def not_started(self, task: TaskKey) -> None:
+        """The agent that was to start this task has ended before the order came."""
+        self._coordinator.exited(
+            ExitRecord(str(task), -1, "", 0, None, None, time.time(), note=NOT_STARTED, leaving=True)
+        )
+
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
         view = self._coordinator.view()
@@ -258,10 +265,15 @@ class Job:
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
         agent_failure = agent_failure or _unreported(view)
-        exits = tuple(task.exit for task in view.tasks if task.exit is not None)
+        # One that has left in order has done its part, whatever ended its process on its way out.
+        exits = tuple(
+            task.exit
+            for task in view.tasks
+            if task.exit is not None and (task.task not in view.leavers or not task.exit.failed or task.exit.raised)
+        )
         lost = _survived(exits, view) if self.spec.bounds is not None else ()
         return JobOutcome(
-            exits=tuple(record for record in exits if record not in lost and record.note != _DISMISSED),
+            exits=tuple(record for record in exits if record not in lost and record.note not in _NOT_NEEDED),
             survived=lost,
             changes=view.changes if self.spec.bounds is not None else (),
             initialised=view.initialised,
@@ -358,4 +370,4 @@ def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, .
     if view.failure is not None or not ends or any(record.failed for record in ends):
         return ()
     lost = (record for record in exits if record.failed and record.task not in last)
-    return tuple(record for record in lost if record.note != _DISMISSED)
+    return tuple(record for record in lost if record.note not in _NOT_NEEDED)
