@@ -152,6 +152,11 @@ class Rounds:
         return len(self._waiting)
 
     @property
+    def began(self) -> bool:
+        """Whether one has come that the others wait for, or that waits for them."""
+        return self._began is not None
+
+    @property
     def deadline(self) -> float | None:
         """When :meth:`expire` has to be called, or None."""
         if self._failed is not None:

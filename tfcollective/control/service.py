@@ -387,11 +387,41 @@ class JobService:
     async def _status(self, message: messages.Status) -> object:
         del message
         membership, now = self._membership, self._clock.monotonic()
+        members = set(membership.members) if membership.bounds.replaces else ()  # others of an elastic job have no rank
         return {
             "job": self._job_id,
             "generation": membership.world.generation if membership.world else 0,
             "failure": membership.failure.message if membership.failure else None,
-            "tasks": [_describe(view, now) for view in (*membership.views, *membership.side_views)],
+            "tasks": [
+                _describe(view, now, ranked=view.task in members or not members)
+                for view in (*membership.views, *membership.side_views)
+            ],
+            "elastic": self._elastic_status(now) if membership.bounds.replaces else None,
+        }
+
+    def _elastic_status(self, now: float) -> Mapping[str, object]:
+        """How the world of an elastic job has changed, and what it waits for."""
+        membership, wall = self._membership, self._clock.wall()
+        return {
+            "size": len(membership.members),
+            "min_size": membership.bounds.smallest,
+            "max_size": membership.bounds.largest,
+            "pending": membership.pending or None,
+            "leaving": {str(task): why for task, why in membership.leaving.items()},
+            "left": {str(task): why for task, why in membership.leavers.items()},
+            "changes": [
+                {
+                    "generation": change.generation,
+                    "size": change.size,
+                    "without": [str(task) for task in change.lost],
+                    "with": [str(task) for task in change.joined],
+                    "cause": change.cause,
+                    "seconds": round(change.seconds, 6),
+                    "phases": {name: round(value, 6) for name, value in change.phases.items()},
+                    "time": round(wall - (now - change.at), 3),
+                }
+                for change in membership.changes
+            ],
         }
 
 
@@ -401,11 +431,11 @@ def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
     return messages.Joined(failure=outcome.message, missing=outcome.missing)
 
 
-def _describe(view: TaskView, now: float) -> Mapping[str, object]:
+def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, object]:
     age = None if view.last_heartbeat is None else round(now - view.last_heartbeat, 3)
     return {
         "task": str(view.task),
-        "rank": view.rank if view.task.is_trainer else None,
+        "rank": view.rank if view.task.is_trainer and ranked else None,
         "state": view.state.value,
         "activity": view.activity,
         "node": view.node,

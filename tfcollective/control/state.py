@@ -91,6 +91,10 @@ class TaskView:
         return self.state in (TaskState.EXITED, TaskState.FAILED)
 
 
+#: What ranks do in a new world before they go on: see :class:`tfcollective.runtime.change_times.ChangeTimes`.
+PHASES_AFTER = ("connect", "sync", "first_step")
+
+
 @dataclass(frozen=True)
 class WorldChange:
     """How one world followed another.
@@ -101,6 +105,10 @@ class WorldChange:
         lost: the members of the old one that are not in it.
         joined: its members that were not in the old one.
         seconds: from the first news of the change until all its members had come.
+        cause: what has become of those that are lost, in words; empty when none is.
+        at: when all had come, on the coordinator's monotonic clock.
+        detect: how much of ``seconds`` had passed when the first member came.
+        after: what followed, in seconds by phase, on the slowest rank: those of :data:`PHASES_AFTER` that are known.
     """
 
     generation: int
@@ -108,6 +116,18 @@ class WorldChange:
     lost: tuple[TaskKey, ...]
     joined: tuple[TaskKey, ...]
     seconds: float
+    cause: str = ""
+    at: float = 0.0
+    detect: float = 0.0
+
+    after: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds by phase, in their order: ``detect`` until the first member came, ``agree`` until all had, and what
+        followed."""
+        after = {name: self.after[name] for name in PHASES_AFTER if name in self.after}
+        return {"detect": self.detect, "agree": self.seconds - self.detect, **after}
 
 
 class Membership:
@@ -139,7 +159,9 @@ class Membership:
         self._asked: dict[TaskKey, str] = {}  # to leave: their node is to be taken away -> why
         self._over = False  # training
         self._changes: list[WorldChange] = []
+        self._after: dict[int, dict[str, float]] = {}  # generation -> phase -> seconds
         self._disturbed: float | None = None  # since when a change of the world is under way
+        self._first_came: float | None = None  # a member, to this change
         self._generation = first_generation - 1  # of the world that the views know
         self._failure: RendezvousFailure | None = None
         self._ended: dict[TaskKey, bool] = {}  # the trainers whose process is gone -> whether it waited in a round
@@ -173,7 +195,12 @@ class Membership:
     @property
     def changes(self) -> tuple[WorldChange, ...]:
         """How the worlds after the first one came about."""
-        return tuple(self._changes)
+        return tuple(replace(one, after=self._after.get(one.generation, {})) for one in self._changes)
+
+    @property
+    def bounds(self) -> Bounds:
+        """How many ranks a world may have."""
+        return self._bounds
 
     @property
     def leavers(self) -> Mapping[TaskKey, str]:
@@ -293,6 +320,19 @@ class Membership:
         views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
         if task in self._liveness:
             self._liveness.heard(task, now)
+        if self._changes and "change" in info:
+            self._note_phases(info["change"])
+
+    def _note_phases(self, said: object) -> None:
+        """What a rank says of its way into a world; the slowest counts."""
+        generation = said.get("generation") if isinstance(said, Mapping) else None
+        if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > self._generation:
+            return
+        known = self._after.setdefault(generation, {})
+        for name in PHASES_AFTER:
+            seconds = said.get(name)
+            if isinstance(seconds, int | float):
+                known[name] = max(float(seconds), known.get(name, 0.0))
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
         """The members of the world that have given no heartbeat for ``limit`` seconds or longer, and for how long.
@@ -337,7 +377,9 @@ class Membership:
         if view.ended:
             return
         self._liveness.forget(task)
-        state = TaskState.FAILED if record.failed else TaskState.EXITED
+        # One that has left in order has done its part, whatever ends its process on its way out.
+        failed = record.failed and task not in self._leavers
+        state = TaskState.FAILED if failed else TaskState.EXITED
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
         if task in self._side_views:
             self._side_views[task] = gone
@@ -425,6 +467,8 @@ class Membership:
             self._failure = RendezvousFailure(self._describe(failed.why), names, failed.why is Failure.LATE)
         if self._disturbed is None and self._members and (self._rounds.pending or self._rounds.waiting):
             self._disturbed = now
+        if self._first_came is None and self._rounds.began:
+            self._first_came = now
         if world is not None and world.generation != self._generation:
             self._note_change(world, now)
             self._generation = world.generation
@@ -437,13 +481,26 @@ class Membership:
 
     def _note_change(self, world: World, now: float) -> None:
         began, self._disturbed = self._disturbed, None
+        came, self._first_came = self._first_came, None
         if not self._members:
             return
         tasks = {member.task: member for member in world.members}
         lost = tuple(task for task in self._members if task not in tasks)
         joined = tuple(task for task in tasks if task not in self._members)
-        seconds = 0.0 if began is None else now - began
-        self._changes.append(WorldChange(world.generation, world.size, lost, joined, seconds))
+        began = now if began is None else began
+        cause = ", ".join(f"{task} {self._how_gone(task)}" for task in lost)
+        detect = (now if came is None else came) - began
+        self._changes.append(
+            WorldChange(world.generation, world.size, lost, joined, now - began, cause, now, max(0.0, detect))
+        )
+
+    def _how_gone(self, task: TaskKey) -> str:
+        if task in self._leavers:
+            return f"left: {self._leavers[task]}" if self._leavers[task] else "left"
+        record, why = self._views[task].exit, self._rounds.absence(task)
+        if record is not None:
+            return record.how
+        return "is gone" if why is None else f"is gone: {_WHY_GONE[why]}"
 
     def _describe(self, why: Failure) -> str:
         if why is Failure.LATE:

@@ -43,6 +43,7 @@ def run(func: _Function) -> _Function:
             while True:
                 try:
                     state.sync()
+                    runtime.phases().synced()
                     result = func(state, *args, **kwargs)
                     runtime.announce_leave("")  # training is complete: there is nothing left to leave
                     return result

@@ -16,6 +16,7 @@ from typing import Any
 from tfcollective import log
 from tfcollective.communicator import Communicator
 from tfcollective.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.runtime.change_times import ChangeTimes
 from tfcollective.runtime.engine import TensorFlowOps, choose_engine
 from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective.runtime.session import Session
@@ -214,6 +215,11 @@ def on_new_world(callback: Callable[[], None]) -> None:
 def agreed_once(key: str, value: Any) -> Any:
     """See :meth:`Session.agreed_once`."""
     return _current().agreed_once(key, value)
+
+
+def phases() -> ChangeTimes:
+    """What measures how long this rank takes when the world changes."""
+    return _current().change_times
 
 
 def generation() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
@@ -161,12 +162,13 @@ class NativeEngine:
             world = register(
                 client, settings, identity, "" if listener is None else listener.address, lost, first=first
             )
+            formed = time.monotonic()
             self._generation = world.generation
             placement = world.placement(identity.task)
             communicator = None if listener is None else self._connect_world(listener, placement.rank, world)
         tasks = tuple(member.task for member in world.members)
         return JoinResult(
-            settings, identity, placement, communicator, client, world.homogeneous, world.generation, tasks
+            settings, identity, placement, communicator, client, world.homogeneous, world.generation, tasks, formed
         )
 
     def _connect_world(self, listener: Listener, rank: int, world: World) -> Communicator:

@@ -24,6 +24,7 @@ from tfcollective.errors import (
 )
 from tfcollective.log import get_logger
 from tfcollective.runtime.change import ChangeWatch
+from tfcollective.runtime.change_times import ChangeTimes
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.engine import Engine, JoinResult
 from tfcollective.runtime.interrupt import InterruptWatch
@@ -66,6 +67,7 @@ class Session:
         self._communicator = joined.communicator
         self._left = False
         self._change: ChangeWatch | None = None
+        self.change_times = ChangeTimes(lambda times: self.publish({"change": times}))
         self.leaving = ""
         """Why this rank is to leave an elastic job at the next commit; "": it stays."""
         self.between_worlds = False
@@ -169,8 +171,10 @@ class Session:
             self._close_process_sets()
             self._close_communicator()
             try:
-                self._enter(self.engine.rejoin(lost))
+                joined = self.engine.rejoin(lost)
+                self._enter(joined)
                 self._form_again(sets)
+                self.change_times.connected(joined.generation, joined.formed)
                 break
             except AskedToLeaveError as error:
                 _LOG.warning("%s leaves the job in order: %s", self.identity.task, error)

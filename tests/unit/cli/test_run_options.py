@@ -105,6 +105,11 @@ def test_an_elastic_job_has_horovodruns_options(monkeypatch):
     assert parsed("-np", "4")[1].bounds is None
 
 
+def test_a_task_spec_makes_a_job_elastic():
+    spec = parsed("--task-spec", "chief", "--task-spec", "worker:instances=4,min_instances=2")[1]
+    assert (spec.num_proc, spec.bounds.smallest) == (5, 3)
+
+
 def test_what_says_that_a_host_is_to_be_taken_away(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     notices = ("--preemption-file", "notice", "--preemption-command", "curl -sf 'http://a b'")

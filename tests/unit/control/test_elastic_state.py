@@ -59,9 +59,30 @@ def test_every_change_of_the_world_is_noted_with_its_duration():
     for index in (0, 2):
         state.join(request(index, world=3), 4.5)
     assert state.changes == (
-        WorldChange(2, 2, lost=(task(1),), joined=(), seconds=0.75),
-        WorldChange(3, 3, lost=(), joined=(task(3),), seconds=0.5),
+        WorldChange(2, 2, (task(1),), (), 0.75, "worker:1 exited with code 9", at=1.75, detect=0.5),
+        WorldChange(3, 3, (), (task(3),), 0.5, at=4.5, detect=0.5),
     )
+    for index, sync in ((0, 0.25), (2, 0.5), (0, 0.25)):
+        said = {"generation": 3, "connect": 0.125, "sync": sync, "mood": "good", "first_step": None}
+        state.heartbeat(task(index), "running", {"change": said}, 5.0)
+    for nonsense in (3, {"generation": 9}, {"generation": "3"}, {"sync": 1.0}):
+        state.heartbeat(task(0), "running", {"change": nonsense}, 5.0)
+    assert list(state.changes[0].phases.items()) == [("detect", 0.5), ("agree", 0.25)]
+    assert list(state.changes[1].phases.items()) == [("detect", 0.5), ("agree", 0.0), ("connect", 0.125), ("sync", 0.5)]
+
+
+def test_why_members_are_not_in_the_next_world_stands_with_the_change():
+    state = begun(4)
+    state.exited(replace(ended(1, code=None), signal=signal.SIGKILL), 1.0)
+    state.leave(task(2), 1.0, for_good=True, why="SIGTERM")
+    state.ask_to_leave([task(3)], "its agent got SIGTERM", 1.0)
+    for index in (3, 0):
+        state.join(request(index, world=2), 1.5)
+    (change,) = state.changes
+    assert change.cause == (
+        "worker:1 was killed by SIGKILL, worker:2 left: SIGTERM, worker:3 left: its agent got SIGTERM"
+    )
+    assert change.seconds == change.detect == 0.5
 
 
 def test_a_rank_that_ends_well_has_ended_the_training():

@@ -1,5 +1,7 @@
 """Elastic jobs before they start: what is refused, and how long a host that loses ranks is left alone."""
 
+from dataclasses import replace
+
 import pytest
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 
@@ -8,6 +10,7 @@ from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers.join import JoinedLauncher
 from tfcollective.launch.replacements import blocked_for
+from tfcollective.task_specs import TaskSpec, trainers_of
 
 
 @pytest.mark.parametrize(
@@ -32,8 +35,17 @@ def test_what_cannot_be_elastic_is_refused(options, message):
 
 
 def test_a_job_on_yarn_is_not_elastic():
-    with pytest.raises(UnsupportedError, match="min_proc: on YARN a lost rank ends the job"):
+    with pytest.raises(UnsupportedError, match="min_proc, min_instances: on YARN a lost rank ends the job"):
         YarnLauncher().plan(JobSpec(("x",), 2, min_proc=1))
+
+
+def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():
+    specs = {"chief": TaskSpec(1, 1), "worker": TaskSpec(1, 1, instances=3, min_instances=1)}
+    spec = JobSpec(("x",), 4, tasks=trainers_of(specs), task_specs=specs)
+    assert (spec.min_proc, spec.bounds.smallest, spec.bounds.largest) == (2, 2, 4)
+    assert replace(spec, restarts=1).bounds == spec.bounds
+    with pytest.raises(ConfigError, match="min_proc: got 3, but min_instances of the workers asks for 2"):
+        replace(spec, min_proc=3)
 
 
 def test_a_job_of_agents_that_others_start_is_not_elastic():

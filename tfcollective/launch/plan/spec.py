@@ -14,7 +14,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.processes import program_of
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
-from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
+from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
@@ -170,6 +170,7 @@ class JobSpec(ProcessOptions):
 
     def _check_bounds(self) -> None:
         _check_seconds("elastic_timeout", self.elastic_timeout, above_zero=True)
+        self._take_least_instances()
         least = self.min_proc
         if least is not None and (not isinstance(least, int) or isinstance(least, bool) or least < 1):
             raise ConfigError(f"min_proc: expected 1 or more, got {least!r}")
@@ -182,6 +183,17 @@ class JobSpec(ProcessOptions):
             raise ConfigError("emit_tf_config: a TF_CONFIG lists the ranks, and those of an elastic job change")
         if self.bounds is not None and self.timeline is not None:
             raise ConfigError("timeline: an elastic job has none: its ranks and their numbers change")
+
+    def _take_least_instances(self) -> None:
+        """The fields of the workers' spec say how few ranks are enough where the job does not."""
+        wanted = least_trainers_of(self.task_specs)
+        if wanted is None:
+            return
+        if self.min_proc not in (None, wanted):
+            raise ConfigError(
+                f"min_proc: got {self.min_proc}, but min_instances of the workers asks for {wanted}: choose"
+            )
+        object.__setattr__(self, "min_proc", wanted)
 
     def _check_preemption(self) -> None:
         if self.preemption_file is not None and not isinstance(self.preemption_file, str):
