@@ -3,7 +3,7 @@
 from tfcollective.runtime.change_times import ChangeTimes
 
 
-def test_each_change_is_told_once_at_the_first_commit():
+def test_each_change_is_published_once_at_the_first_commit():
     now, heard = [10.0], []
     times = ChangeTimes(heard.append, lambda: now[0])
     times.synced()
@@ -20,7 +20,7 @@ def test_each_change_is_told_once_at_the_first_commit():
     assert heard == [{"generation": generation, **phases} for generation in (2, 3)]
 
 
-def test_a_world_that_breaks_before_the_first_step_is_not_told():
+def test_a_world_that_breaks_before_the_first_step_is_not_published():
     now, heard = [0.0], []
     times = ChangeTimes(heard.append, lambda: now[0])
     times.connected(2, 0.0)
