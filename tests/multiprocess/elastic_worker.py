@@ -2,7 +2,13 @@
 
 A FAULT is PHASE:TASK:STEP[:HOW]: at this step the process of worker TASK ends, by SIGKILL or as HOW says (raise, exit,
 leave, stop, late). Each rank adds its step's sum to a total that every world agrees on, and leaves what it sees in
-DIRECTORY, where "began" is when the first step is done.
+DIRECTORY: "began" when the first step is done, "changed" when the first one in a later world is.
+
+How long anything takes depends on the machine, so variables say what has to have happened:
+
+GENERATION: training does not end before a step of this generation.
+SIZE: nor before a step of so many ranks.
+AT_ONCE: replacements join as soon as they can, and not only when the others have gone on without the lost rank.
 """
 
 import json
@@ -18,11 +24,19 @@ import numpy as np
 import tfcollective as tfc
 from tfcollective import elastic
 from tfcollective.communicator import NativeCommunicator
+from tfcollective.settings import Settings
 
 DIRECTORY, STEPS, FAULTS = Path(sys.argv[1]), int(sys.argv[2]), [one.split(":") for one in sys.argv[3:]]
 ME = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])
-PAUSE = float(os.environ.get("PAUSE", "0.01"))
+GENERATION, SIZE = int(os.environ.get("GENERATION", "1")), int(os.environ.get("SIZE", "0"))
+PAUSE = 0.01
 seen: list[dict[str, object]] = []
+
+
+def wait_for(event: str) -> None:
+    """Until another rank says that this has happened."""
+    while not (DIRECTORY / event).exists():
+        time.sleep(0.02)
 
 
 def fails_here(phase: str, step: int) -> None:
@@ -33,8 +47,7 @@ def fails_here(phase: str, step: int) -> None:
             file.write(repr(time.time()))
         how = fault[3] if len(fault) > 3 else "kill"
         if how == "late":
-            while not (DIRECTORY / "began").exists():
-                time.sleep(0.1)
+            wait_for("began")
             return
         if how == "raise":
             raise ValueError("the data is rotten")
@@ -69,16 +82,23 @@ def end_in_connect() -> None:
 
 end_in_connect()
 fails_here("init", 0)
+if Settings.load().newcomer is not None and "AT_ONCE" not in os.environ:
+    wait_for("changed")
 tfc.init()
 found = {name: value for name, value in os.environ.items() if "RANK" in name or "SIZE" in name or "HOROVOD" in name}
 (DIRECTORY / f"start-{ME}.json").write_text(json.dumps({**found, "local rank": tfc.local_rank()}))
-state = State(step=0, total=0, sizes=[])
+state = State(step=0, total=0, sizes=[], generation=0)
+
+
+def is_done(state: State) -> bool:
+    """All ranks see the same here."""
+    return state.step >= STEPS and state.generation >= GENERATION and SIZE in (0, *state.sizes[-1:])
 
 
 @elastic.run
 def train(state: State) -> None:
     begun = time.time()
-    while state.step < STEPS:
+    while not is_done(state):
         fails_here("forward", state.step)
         values = np.full(50_000, 1, np.int64)
         if any(one[0] == "allreduce" and (int(one[1]), int(one[2])) == (ME, state.step) for one in FAULTS):
@@ -89,10 +109,11 @@ def train(state: State) -> None:
         state.step += 1
         state.total += summed
         state.sizes = [*state.sizes, summed]
+        state.generation = tfc.runtime.generation()
         state.commit()
         if not seen or seen[-1]["begun"] != begun:
             seen.append({"begun": begun, "first": time.time(), "step": state.step, "size": tfc.size()})
-            (DIRECTORY / "began").touch()
+            (DIRECTORY / ("began" if state.generation == 1 else "changed")).touch()
         time.sleep(PAUSE)
 
 

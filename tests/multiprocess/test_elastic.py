@@ -36,12 +36,12 @@ def run(directory, *faults, ranks=3, steps=60, options=("--min-np", "1"), **env)
 
 
 def check(ends, steps=60):
-    """All that ended have done all steps, in the same worlds."""
+    """All that ended have done all steps, in the same worlds; where the job waits for an event, more of them."""
     assert ends
     totals = {(end["total"], tuple(end["sizes"])) for end in ends.values()}
     assert len(totals) == 1
     total, sizes = totals.pop()
-    assert len(sizes) == steps
+    assert len(sizes) >= steps
     assert total == sum(sizes)
     return sizes
 
@@ -70,10 +70,13 @@ def test_the_others_go_on_without_a_killed_rank(tmp_path, phase, victim, transpo
 
 
 def test_a_replacement_joins_while_the_others_train(tmp_path):
-    code, _, err, ends = run(tmp_path, "forward:1:20", steps=100, PAUSE="0.05")
+    code, _, err, ends = run(tmp_path, "forward:1:20", SIZE="3", GENERATION="3")
     assert code == 0, err
-    sizes = check(ends, 100)
-    assert (sizes[0], sizes[25], sizes[-1]) == (3, 2, 3)
+    sizes = check(ends)
+    alone = sizes.count(2)
+    assert alone > 0
+    assert sizes == (3,) * 20 + (2,) * alone + (3,) * (len(sizes) - 20 - alone)
+    assert sizes[-1] == 3
     assert sorted(ends) == [0, 2, 3]
     assert [ends[task]["rank"] for task in (0, 2, 3)] == [0, 1, 2]
     assert re.search(
@@ -84,7 +87,7 @@ def test_a_replacement_joins_while_the_others_train(tmp_path):
 
 def test_processes_find_their_place_at_their_start(tmp_path):
     options = ("--min-np", "1", "--horovod-compat")
-    code, _, err, ends = run(tmp_path, "forward:1:20", options=options, PAUSE="0.05", steps=100)
+    code, _, err, ends = run(tmp_path, "forward:1:20", options=options, SIZE="3", GENERATION="2")
     assert code == 0, err
     assert sorted(ends) == [0, 2, 3]
     starts = [json.loads((tmp_path / f"start-{task}.json").read_text()) for task in range(4)]
@@ -105,9 +108,9 @@ def test_processes_find_their_place_at_their_start(tmp_path):
 @every_fault
 def test_a_rank_that_comes_too_late_to_the_first_world_joins_a_later_one(tmp_path):
     options = ("--min-np", "1", "--start-timeout", "2")
-    code, _, err, ends = run(tmp_path, "init:1:0:late", options=options, PAUSE="0.05", steps=100)
+    code, _, err, ends = run(tmp_path, "init:1:0:late", options=options, SIZE="3")
     assert code == 0, err
-    sizes = check(ends, 100)
+    sizes = check(ends)
     assert sizes[0] < 3
     assert sizes[-1] == 3
     assert 1 in ends
@@ -140,9 +143,9 @@ def test_a_rank_that_is_lost_while_the_new_world_connects_costs_one_more_world(t
 
 @every_fault
 def test_a_newcomer_that_is_lost_is_replaced_in_its_turn(tmp_path):
-    code, _, err, ends = run(tmp_path, "forward:2:20", "sync:3:0", steps=120, PAUSE="0.05")
+    code, _, err, ends = run(tmp_path, "forward:2:20", "sync:3:0", GENERATION="4")
     assert code == 0, err
-    assert check(ends, 120)[-1] in (2, 3)
+    assert check(ends)[-1] in (2, 3)
     assert "worker:3" in err
 
 
@@ -174,7 +177,7 @@ def test_too_few_ranks_wait_and_then_end_with_the_first_cause(tmp_path):
 
 @every_fault
 def test_a_replacement_ends_the_wait_of_too_few(tmp_path):
-    code, _, err, ends = run(tmp_path, "forward:1:20", options=("--min-np", "3"))
+    code, _, err, ends = run(tmp_path, "forward:1:20", options=("--min-np", "3"), AT_ONCE="1")
     assert code == 0, err
     assert check(ends) == (3,) * 60
     assert sorted(ends) == [0, 2, 3]
