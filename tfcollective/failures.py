@@ -35,6 +35,8 @@ _PERMANENT_TYPES = (
     *(AttributeError, ImportError, NameError, NotImplementedError, SyntaxError, TypeError),
     *(CollectiveMismatchError, ConfigError, InvalidArgumentError, UnsupportedError),
 )
+#: What an agent notes of a process that it has not started.
+NOT_STARTED = "was not started: its node is to be taken away"
 _MAX_RECORD_BYTES = 1 << 20
 # A character may need 12 bytes of JSON, so both together fit into a record.
 _MAX_TRACEBACK = 1 << 16
@@ -84,6 +86,7 @@ class ExitRecord:
         note: why it was ended, if there is more to say than the signal; empty otherwise.
         stderr_tail: its last lines of stderr.
         exception: what it said itself, if it did.
+        leaving: whether its node was to be taken away: what it did on its way out costs the job this task alone.
         seen: when its report reached the coordinator, in seconds on the coordinator's monotonic clock; 0 before that.
     """
 
@@ -99,6 +102,7 @@ class ExitRecord:
     stderr_tail: tuple[str, ...] = ()
     exception: ExceptionRecord | None = None
     seen: float = 0.0
+    leaving: bool = False
 
     @property
     def failed(self) -> bool:
@@ -122,8 +126,9 @@ class ExitRecord:
     def of_the_program(self) -> bool:
         """Whether it ended by an error of the program, which another process in its place would raise, too: not by a
         signal, by another rank's end or by an exit code alone. What was killed for its lateness (the note says so)
-        after it had raised an error was still on its way out."""
-        return self.failed and self.raised and (self.signal is None or bool(self.note))
+        after it had raised an error was still on its way out. On a node that is to be taken away a program may raise
+        anything: no process takes its place there."""
+        return self.failed and self.raised and not self.leaving and (self.signal is None or bool(self.note))
 
     @property
     def blames(self) -> int | None:

@@ -36,19 +36,24 @@ def become_subreaper() -> None:
 
 
 def spawn(
-    argv: Sequence[str], env: Mapping[str, str], cwd: str | None, *, stdin: int = subprocess.DEVNULL
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    output: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Starts a process in a session of its own; the kernel kills it when the calling thread ends.
 
-    Its stdin is empty unless it is said to be a pipe; its stdout and stderr are pipes. Raises OSError when it cannot be
-    started. Must be called from the main thread, while no other thread runs Python code that holds locks a child would
-    need.
+    Its stdin is empty and its stdout and stderr are pipes, unless other things are given. Raises OSError when it cannot
+    be started. Must be called from the main thread, while no other thread runs Python code that holds locks a child
+    would need.
     """
     return subprocess.Popen(
         list(argv),
         stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
         env=dict(env),
         cwd=cwd,
         bufsize=0,

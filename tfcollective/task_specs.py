@@ -35,6 +35,7 @@ __all__ = [
     "check_task_specs",
     "memory_in_mib",
     "auxiliary_tasks_of",
+    "least_trainers_of",
     "single_server_topology",
     "trainers_of",
 ]
@@ -65,6 +66,8 @@ class TaskSpec:
         vcores: how many virtual cores.
         instances: how many containers (on one machine: groups of processes) of this kind.
         nb_proc_per_worker: how many processes an instance runs, each a rank of its own.
+        min_instances: of workers: the job is elastic and goes on while so many instances are left, beside the other
+            tasks that train; None: it is not.
         gpus: how many GPUs.
         label: which nodes: a NodeLabel, or the text of any other label.
         tb_termination_timeout_seconds: how long TensorBoard stays when training has ended; -1: the default.
@@ -84,6 +87,7 @@ class TaskSpec:
     tb_termination_timeout_seconds: float = -1
     tb_model_dir: str | None = None
     tb_extra_args: str | None = None
+    min_instances: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", memory_in_mib(self.memory))
@@ -91,6 +95,10 @@ class TaskSpec:
             _check_count(field, getattr(self, field), least)
         if not isinstance(self.label, str):
             raise ConfigError(f"label: expected a NodeLabel or a label as a string, got {self.label!r}")
+        if self.min_instances is not None:
+            _check_count("min_instances", self.min_instances, 0)
+            if self.min_instances > self.instances:
+                raise ConfigError(f"min_instances: there are {self.instances} instances, got {self.min_instances}")
         self._check_processes()
         self._check_tensorboard()
 
@@ -208,6 +216,8 @@ def _check_role(role: object, spec: object) -> None:
         raise ConfigError(f"task_specs: {role}: expected a TaskSpec, got {spec!r}")
     if role not in _ONE_PROCESS_ROLES:
         return
+    if spec.min_instances is not None:
+        raise ConfigError(f"task_specs: {role}: min_instances: only workers may be fewer")
     for field in ("instances", "nb_proc_per_worker"):
         if getattr(spec, field) != 1:
             raise ConfigError(f"task_specs: {role}: {field}: expected 1, got {getattr(spec, field)}")
@@ -218,6 +228,15 @@ def trainers_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:
     chief = (TaskKey(CHIEF, 0),) if CHIEF in task_specs else ()
     worker = task_specs.get(WORKER)
     return trainers((*chief, *workers(worker.processes if worker is not None else 0)))
+
+
+def least_trainers_of(task_specs: TaskSpecs) -> int | None:
+    """How few ranks are enough for a job whose workers may be fewer; None: none may be missing."""
+    worker = task_specs.get(WORKER)
+    if worker is None or worker.min_instances is None:
+        return None
+    missing = (worker.instances - worker.min_instances) * worker.nb_proc_per_worker
+    return len(trainers_of(task_specs)) - missing
 
 
 def auxiliary_tasks_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:

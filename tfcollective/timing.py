@@ -52,6 +52,8 @@ class Timing:
         interrupt: between a requested signal other than SIGTERM and SIGTERM.
         grace: between SIGTERM and SIGKILL when a person or a platform asked for the end, unless the user says
             otherwise: time for a last checkpoint.
+        preemption_look: between two looks for a notice that a node is to be taken away; and preemption_command: how
+            long the command that the user has named for it may take.
         sweep: how long processes that ranks have left may take to end after SIGTERM; and swept: after SIGKILL.
         drain: how long an agent shows the last output; and late_drain: longer, when it is late itself.
         report: how long it sends its last reports.
@@ -139,6 +141,8 @@ class Timing:
     terminate: float = 1.2
     interrupt: float = 1.5
     grace: float = 10.0
+    preemption_look: float = 2.0
+    preemption_command: float = 10.0
     sweep: float = 0.5
     swept: float = 2.0
     drain: float = 1.0

@@ -207,7 +207,7 @@ def _run(
         supervisor.start()
         reporter.start()
         place = partial(placed_later, config=config, address=address)
-        end = Supervision(supervisor, orders, interrupts, relay.add, place).run()
+        end = Supervision(supervisor, orders, interrupts, relay.add, place, config.elastic).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report)
@@ -247,6 +247,8 @@ class Supervision:
         interrupts: signals, and the loss of the coordinator.
         serve: called with each task that is started later, before it is.
         place: gives a process that is started later what only this node knows.
+        elastic: whether the job goes on without this node: then SIGTERM is the notice that the node is to be taken
+            away. The launcher, which ends the job, says so by an order.
     """
 
     def __init__(
@@ -256,6 +258,7 @@ class Supervision:
         interrupts: Interrupts,
         serve: Callable[[TaskKey], None] = lambda task: None,
         place: Callable[[StartCommand], WorkerPlan] = lambda command: command.worker,
+        elastic: bool = False,
     ) -> None:
         self._serve = serve
         self._place = place
@@ -265,6 +268,7 @@ class Supervision:
         self._asked = False
         self._launcher_gone = False
         self._stopped_by: str | None = None
+        self._elastic = elastic
 
     def run(self) -> End:
         """Until all processes have ended; how that came."""
@@ -327,7 +331,9 @@ class Supervision:
 
     def _react(self) -> None:
         for number in self._interrupts.read():
-            if number in STOP_SIGNALS:
+            if number == signal.SIGTERM and self._elastic and not self._asked:
+                self._supervisor.leave("its agent got SIGTERM")
+            elif number in STOP_SIGNALS:
                 if not self._asked and self._stopped_by is None:
                     self._stopped_by = signal.Signals(number).name
                 self._supervisor.stop(StopCause.REQUEST, number)

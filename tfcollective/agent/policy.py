@@ -16,6 +16,7 @@ class StopCause(str, Enum):
     ELSEWHERE = "elsewhere"  # a process of another agent failed, or its host was lost
     REQUEST = "request"  # a person or a platform asked for it, with a signal to the launcher or to the agent
     ABANDONED = "abandoned"  # the launcher is gone
+    PREEMPTION = "preemption"  # the node is to be taken away, and the job goes on: they have been asked to leave
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ def stop_schedule(stop: Stop, limits: Timing) -> tuple[tuple[float, int], ...]:
     signals: list[tuple[float, int]] = []
     if stop.cause is StopCause.FAILURE:
         start += limits.settle
+    elif stop.cause is StopCause.PREEMPTION:
+        start += max(0.0, limits.grace - limits.terminate)  # no more than the grace until the last signal
     elif stop.cause is StopCause.REQUEST and stop.signal != signal.SIGTERM:
         signals.append((start, stop.signal))
         start += limits.interrupt
@@ -53,10 +56,16 @@ def next_stop(earlier: Stop | None, new: Stop) -> Stop | None:
     - Ctrl-C after an earlier request kills at once: only a person at a terminal sends SIGINT again. Platforms repeat
       SIGTERM, and send SIGHUP with it, without meaning more by it.
     - A failure, here or elsewhere, changes nothing once the processes are being stopped: they may fail because of it.
+    - What has been asked to leave may do so until its time is over, unless the job ends before that. Where processes
+      are being stopped, there is nothing more to ask.
     - The end of the launcher counts always: no process is left that could wait for a checkpoint or repeat an order.
     """
     if earlier is None:
         return new
+    if new.cause is StopCause.PREEMPTION:
+        return None
+    if earlier.cause is StopCause.PREEMPTION:
+        return None if new.cause is StopCause.FAILURE else new
     if new.cause is StopCause.ABANDONED:
         return None if earlier.cause is StopCause.ABANDONED else new
     if new.cause is not StopCause.REQUEST:

@@ -171,7 +171,11 @@ class ProcessOptions:
         prefix: whether lines of output start with ``[rank]<stdout>: ``.
         timestamps: whether the time stands before that.
         log_level: what they and their agent log.
-        grace: how long (s) they have between SIGTERM and SIGKILL when a person or a platform asks for the end.
+        grace: how long (s) they have between SIGTERM and SIGKILL when a person or a platform asks for the end; and how
+            long those of an elastic job may take to leave a node that is to be taken away.
+        preemption_file: a node is to be taken away when there is such a file on it; None: no file says so.
+        preemption_command: it is to be taken away when this command, which its agent runs every few seconds, ends with
+            exit code 0; empty: none.
     """
 
     cwd: str | None = None
@@ -180,6 +184,8 @@ class ProcessOptions:
     timestamps: bool = False
     log_level: str = "warning"
     grace: float = TIMING.grace
+    preemption_file: str | None = None
+    preemption_command: tuple[str, ...] = ()
 
     @property
     def process_options(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
@@ -41,6 +41,10 @@ class Reporter:
     def exited(self, record: ExitRecord) -> None:
         """The task's process has ended."""
         self._reports.put(lambda client: client.exited(record))
+
+    def node_leaves(self, tasks: Sequence[TaskKey], why: str) -> None:
+        """The node of these tasks is to be taken away."""
+        self._reports.put(lambda client: client.node_leaves(tasks, why))
 
     def _run(self) -> None:
         level = logging.WARNING

@@ -13,14 +13,15 @@ from typing import BinaryIO
 
 from tfcollective.agent.output import Console, OutputPump, Tail
 from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
+from tfcollective.agent.preemption import PreemptionWatch
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.spare import Spare
 from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.failures import ExitRecord, is_in_call, read_exception
+from tfcollective.failures import NOT_STARTED, ExitRecord, is_in_call, read_exception
 from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn, state_of
-from tfcollective.settings import variable
+from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING, Timing
 
@@ -71,7 +72,11 @@ class Supervisor:
         self._finishes = not config.elastic
         self._spare: Spare | None = None
         self._stop: Stop | None = None
+        self._leaving = False
         self._schedule: list[tuple[float, int]] = []
+        self._preemption = PreemptionWatch(
+            config.preemption_file, config.preemption_command, environ_snapshot(), config.cwd, self._limits, clock
+        )
         self._signalled_at: float | None = None  # wall clock
 
     @property
@@ -82,7 +87,13 @@ class Supervisor:
     @property
     def wake_at(self) -> float | None:
         """When :meth:`tick` has something to do (monotonic), or None."""
-        return self._schedule[0][0] if self._schedule else None
+        own = self._schedule[0][0] if self._schedule else None
+        return min((at for at in (own, self._preemption.wake_at) if at is not None), default=None)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the node is to be taken away, and the job goes on without its processes."""
+        return self._leaving
 
     def start(self) -> None:
         """Starts all processes, then the threads that read them (a fork must not meet a thread)."""
@@ -94,6 +105,15 @@ class Supervisor:
 
     def start_later(self, worker: WorkerPlan) -> None:
         """Starts one more process, unless they are being ended."""
+        if self.leaving:
+            self._report(
+                ExitRecord(
+                    *(str(worker.task), worker.rank, self._node, 0, None, None, self._clock.wall()),
+                    note=NOT_STARTED,
+                    leaving=True,
+                )
+            )
+            return
         if worker.task in self._known or self._stop is not None:
             _LOG.warning("agent: %s is not started: the processes here are being ended", worker.task)
             return
@@ -106,7 +126,7 @@ class Supervisor:
 
     def prepare(self, worker: WorkerPlan, modules: Sequence[str]) -> None:
         """Has a spare ready for the next process that is started, unless there is one or no more are started."""
-        if self._spare is not None or self._finishes or self._stop is not None:
+        if self._spare is not None or self._finishes or self._leaving or self._stop is not None:
             return
         try:
             self._spare = Spare.start(worker.argv, modules, self._env_of(worker), self._config.cwd)
@@ -149,9 +169,13 @@ class Supervisor:
                 self._spare.ended()
                 self._spare = None
             worker = self._running.pop(pid, None)
-            if worker is not None:  # else an orphan that became our child
+            if worker is not None:
                 self._ended.append(worker)
                 self._record_exit(worker, status)
+                self._end_without_ranks()
+            else:  # or an orphan that became our child
+                self._preemption.ended(pid, status)
+                self._heed_notice()
 
     def stop(self, cause: StopCause, number: int = signal.SIGTERM) -> None:
         """Decides to end what runs; what counts after an earlier decision, :func:`next_stop` says."""
@@ -162,6 +186,34 @@ class Supervisor:
         self._dismiss_spare()
         self._schedule = list(stop_schedule(stop, self._limits))
         self.tick()
+
+    def leave(self, why: str) -> None:
+        """The node is to be taken away, ``why`` says: its ranks are to leave an elastic job in order, at the next
+        commit. What has not ended when the grace is over is ended, and lost."""
+        if self._stop is not None:
+            return
+        ranks = [worker.config.task for worker in self._running.values() if not worker.config.is_auxiliary_task]
+        self._leaving = True
+        self._dismiss_spare()
+        self.stop(StopCause.PREEMPTION)
+        _LOG.warning(
+            "agent: %s is to be taken away (%s): %s to leave the job, within %g s",
+            next((worker.host for worker in self._config.workers if worker.host), socket.gethostname()),
+            why,
+            f"{', '.join(map(str, ranks))} {'is' if len(ranks) == 1 else 'are'}" if ranks else "no rank is left here",
+            self._limits.grace,
+        )
+        self._reporter.node_leaves(ranks, why)
+        self._end_without_ranks()
+
+    def _end_without_ranks(self) -> None:
+        """An evaluator does not keep a node that is to be taken away."""
+        if self.leaving and self._running and all(one.config.is_auxiliary_task for one in self._running.values()):
+            self.stop(StopCause.ELSEWHERE)
+
+    def _heed_notice(self) -> None:
+        if self._preemption.notice:
+            self.leave(self._preemption.notice)
 
     def kill(self, command: KillCommand) -> None:
         """Kills one task's process; its record says why. Nothing if it does not run."""
@@ -185,10 +237,15 @@ class Supervisor:
             signal_group(pid, signal.SIGKILL)
 
     def tick(self) -> None:
-        """Sends the signals that are due."""
+        """Sends the signals that are due, and looks whether the node is to be taken away."""
+        self._preemption.tick()
+        self._heed_notice()
         while self._schedule and self._schedule[0][0] <= self._clock.monotonic():
             _, number = self._schedule.pop(0)
-            for pid in self._running:
+            for pid, worker in self._running.items():
+                if self._stop is not None and self._stop.cause is StopCause.PREEMPTION:
+                    limit = f"{self._limits.grace:g} s (--grace)"
+                    worker.kill_reason = f"had not left its node, which is to be taken away, within {limit}"
                 _LOG.info("agent: sending signal %d to process %d", number, pid)
                 signal_group(pid, number)
             self._signalled_at = self._signalled_at or self._clock.wall()
@@ -271,6 +328,7 @@ class Supervisor:
                 note=note,
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
+                leaving=self.leaving,
             )
         )
 
@@ -294,4 +352,4 @@ def _end_of(worker: _Worker, status: int) -> tuple[int | None, int | None, str]:
     code, number = describe_status(status)
     if code == 0 and is_in_call(str(worker.failure_file)):
         return _LEFT_CALL, None, "exited with code 0 before its function had returned"
-    return code, number, worker.kill_reason if number == signal.SIGKILL else ""
+    return code, number, worker.kill_reason if number in (signal.SIGKILL, signal.SIGTERM) else ""

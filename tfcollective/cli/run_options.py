@@ -184,6 +184,17 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         option(
             "--grace", **_SECONDS, help=f"Time from SIGTERM to SIGKILL, for a last checkpoint. [{Settings.grace:g}]"
         ),
+        option(
+            "--preemption-file",
+            type=click.Path(),
+            metavar="F",
+            help="The ranks of a host leave when it has this file.",
+        ),
+        option(
+            "--preemption-command",
+            metavar="TEXT",
+            help="They leave when this command, run there every few seconds, exits with 0.",
+        ),
         option("--evaluator-grace", **_SECONDS, help="Time that an evaluator has after training. [3600]"),
     ),
     *group(
@@ -349,6 +360,8 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         cooldown_range=options["blacklist_cooldown_range"],
         blacklist=blacklist,
         warm_spares=not options["no_warm_spares"],
+        preemption_file=_absolute(options["preemption_file"]),
+        preemption_command=_words("--preemption-command", options["preemption_command"] or ""),
         env={
             **bucket_variables(options["bucket_mb"]),
             **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import click
@@ -12,7 +13,7 @@ from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobDescription, find_manager
-from tfcollective.launch.outcome.report import describe_info
+from tfcollective.launch.outcome.report import describe_change, describe_info
 from tfcollective.settings import Settings
 
 _COLUMNS = ("rank", "task", "host", "pid", "state", "operations", "last heartbeat", "says")
@@ -33,7 +34,8 @@ def status(as_json: bool, job: str | None) -> int:
     """Shows your running jobs on this machine.
 
     For every rank it shows state, number of operations and last heartbeat; further the evaluator's figures and
-    TensorBoard's address. With JOB, the id of an application on YARN, it shows that application only."""
+    TensorBoard's address, and of an elastic job how its world has changed. With JOB, the id of an application on YARN,
+    it shows that application only."""
     if job is not None:
         return _show_one(find_manager(job).describe(job), as_json)
     directory = Settings.load().jobs_directory()
@@ -101,6 +103,31 @@ def _print_table(job: Mapping[str, object]) -> None:
     if not console.is_terminal:
         console.width = _UNLIMITED
     console.print(table)
+    for line in elastic_lines(job.get("elastic")):
+        click.echo(line)
+
+
+def elastic_lines(status: object) -> Iterator[str]:
+    """How the world of an elastic job stands and how it has changed; ``status`` is what the coordinator says of that,
+    None for other jobs."""
+    if not isinstance(status, Mapping):
+        return
+    waits = f"; generation {status['pending']} follows when all have come" if status["pending"] else ""
+    yield f"{status['size']} ranks, {status['min_size']} to {status['max_size']} are possible{waits}"
+    for change in status["changes"]:
+        at = time.strftime("%H:%M:%S", time.localtime(change["time"]))
+        line = describe_change(
+            change["generation"],
+            change["size"],
+            change["without"],
+            change["with"],
+            change["seconds"],
+            change["phases"],
+            change["cause"],
+        )
+        yield f"  {at} {line}"
+    for task, why in status["leaving"].items():
+        yield f"  {task} is to leave: {why}"
 
 
 def _row(task: Mapping[str, object]) -> tuple[str, ...]:

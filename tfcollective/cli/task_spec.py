@@ -12,6 +12,7 @@ from tfcollective.task_specs import DEFAULT_MEMORY, DEFAULT_VCORES, TaskSpec, ch
 # By the field's annotation: what reads its text, and what that has to be; any other is taken as it is written.
 _KINDS: dict[object, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
+    "int | None": (int, "a whole number"),
     "float": (float, "a number of seconds"),
 }
 _FIELDS = {one.name: _KINDS.get(one.type, (str, "")) for one in fields(TaskSpec)}

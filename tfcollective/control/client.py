@@ -55,6 +55,10 @@ class TrainingOverError(RendezvousError):
     """There is no next world because rank 0 has completed the training."""
 
 
+class AskedToLeaveError(RendezvousError):
+    """This task's node is to be taken away: it leaves the job, which goes on. The text says why."""
+
+
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
@@ -136,6 +140,7 @@ class CoordinatorClient:
         rank of the last world whose connection has ended. Raises RendezvousError that names the missing tasks, or the
         task that ended before it had joined; ``first``: WorldBegunError where the first world has been formed without
         this task, which has not joined then. TrainingOverError: there is none because training is complete.
+        AskedToLeaveError: its node is to be taken away.
         """
         request = JoinRequest(task, size, node, pid, address)
         deadline = Deadline.after(timeout + TIMING.join_margin)
@@ -145,6 +150,8 @@ class CoordinatorClient:
             reply = self._call(messages.Join(request, wait, lost, first), messages.Joined, wait=wait)
             if reply.world is not None:
                 return messages.unpack_world(reply.world)
+            if reply.leave is not None:
+                raise AskedToLeaveError(reply.leave)
             if reply.begun:
                 raise WorldBegunError(f"{task} has come too late to the first world of the job")
             if reply.over:
@@ -166,9 +173,14 @@ class CoordinatorClient:
         """Gives a sign of life of the process of this name, which is not a task, and hands on those of its tasks."""
         self._call(messages.Alive(name, tuple(beats)), messages.Nothing)
 
-    def leave(self, task: TaskKey, *, for_good: bool = False) -> None:
-        """Says that the task leaves the world in order; ``for_good``: an elastic job goes on without it."""
-        self._call(messages.Leave(task, for_good), messages.Nothing)
+    def leave(self, task: TaskKey, *, for_good: bool = False, why: str = "") -> None:
+        """Says that the task leaves the world in order; ``for_good``: an elastic job goes on without it. ``why`` is for
+        people."""
+        self._call(messages.Leave(task, for_good, why), messages.Nothing)
+
+    def node_leaves(self, tasks: Sequence[TaskKey], why: str) -> None:
+        """Says that the node of these tasks of an elastic job is to be taken away, and why: for agents."""
+        self._call(messages.NodeLeaves(tuple(tasks), why), messages.Nothing)
 
     def done(self, task: TaskKey, *, again: bool = False) -> None:
         """Says that the task of an elastic job has completed the training, or, ``again``, begins another one."""

@@ -49,7 +49,7 @@ class Joined:
 
     ``missing`` names the tasks that have not joined, in a failure and where the request did not wait: in answers to all
     that wait, n times up to n names would travel. ``begun``: it has come too late to the first one. ``over``: there is
-    no world because training is complete.
+    no world because training is complete. ``leave``: it is to leave in order, and why.
     """
 
     world: bytes | None = None
@@ -57,6 +57,7 @@ class Joined:
     missing: tuple[str, ...] = ()
     begun: bool = False
     over: bool = False
+    leave: str | None = None
 
 
 def pack_world(world: World) -> bytes:
@@ -95,10 +96,20 @@ class Alive:
 
 @dataclass(frozen=True)
 class Leave:
-    """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it."""
+    """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it. ``why`` is
+    for people."""
 
     task: TaskKey
     for_good: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class NodeLeaves:
+    """The node of these tasks of an elastic job is to be taken away, ``why`` says: they are to leave in order."""
+
+    tasks: tuple[TaskKey, ...]
+    why: str
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ class Rounds:
         self._required: dict[TaskKey, None] = dict.fromkeys(tasks)
         self._waiting: dict[TaskKey, JoinRequest] = {}  # has joined, by the order of joining
         self._absent: dict[TaskKey, Absence] = {}
+        self._asked: set[TaskKey] = set()  # to leave when they come next
         self._suspected: dict[TaskKey, float] = {}  # required, and a peer has seen its connection end: since when
         self._began: float | None = None  # the round
         self._short_since: float | None = None
@@ -165,6 +166,11 @@ class Rounds:
     def waiting(self) -> int:
         """How many have joined and wait."""
         return len(self._waiting)
+
+    @property
+    def began(self) -> bool:
+        """Whether one has come that the others wait for, or that waits for them."""
+        return self._began is not None
 
     @property
     def deadline(self) -> float | None:
@@ -207,7 +213,7 @@ class Rounds:
         """
         if self._world is None or self._failed is not None or self.trained:
             return 0
-        gone = self._staying < len(self._members)
+        gone = self._staying < len(self._members) or any(task in self._members for task in self._asked)
         room = self._staying < self._bounds.largest
         return self._generation + 1 if gone or (room and self._joiners) else 0
 
@@ -308,6 +314,14 @@ class Rounds:
             self._break_off()
             self._give_up_without_state()
 
+    def ask_to_leave(self, task: TaskKey, now: float) -> None:
+        """It is to leave the next time that the members come together: it completes what it does until then. One that
+        waits in a round has nothing to complete."""
+        if task in self._waiting:
+            self.leaves(task, now)
+        elif task not in self._absent:
+            self._asked.add(task)
+
     def suspect(self, task: TaskKey, now: float) -> None:
         """A peer has seen the end of its connection. Its host may be cut off, or its process be gone already."""
         now = self._counted(now)
@@ -358,6 +372,7 @@ class Rounds:
             self._staying -= 1
         if self._absent.get(task) is not Absence.OVERTAKEN:
             self._absent[task] = why
+        self._asked.discard(task)
         self._required.pop(task, None)
         if self._waiting.pop(task, None) is not None and task not in self._members:
             self._joiners -= 1

@@ -16,7 +16,7 @@ from tfcollective.control import blobs, messages
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
 from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
-from tfcollective.control.state import Membership, RendezvousFailure, TaskView, WorldChange
+from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
 from tfcollective.failures import ExitRecord
@@ -44,8 +44,8 @@ class JobView:
     """How long (s) the processes of those that have ended ran."""
     members: tuple[TaskKey, ...] = ()
     """The tasks of the world of this generation, in rank order."""
-    leavers: frozenset[TaskKey] = frozenset()
-    """Those that have left an elastic job in order, while the others train on."""
+    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
+    """Those that have left an elastic job in order, while the others train on, and why."""
     changes: tuple[WorldChange, ...] = ()
     """How the worlds of an elastic job after its first one came about."""
     done: frozenset[TaskKey] = frozenset()
@@ -113,6 +113,7 @@ class JobService:
             messages.Leave: self._leave,
             messages.Done: self._done,
             messages.Failing: self._failing,
+            messages.NodeLeaves: self._node_leaves,
             messages.FindLost: self._find_lost,
             messages.CountMembers: self._count_members,
             messages.Started: self._started,
@@ -269,9 +270,11 @@ class JobService:
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
             # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
             self._wakeups.wake(_ROUND, _TIME)
-        outcome: World | RendezvousFailure | None = await self._until(
+        outcome: World | RendezvousFailure | LeaveRequest | None = await self._until(
             lambda: self._membership.outcome(request), message.timeout, _ROUND
         )
+        if isinstance(outcome, LeaveRequest):
+            return messages.Joined(leave=outcome.why)
         if outcome is not None:
             return self._reply_to_all(outcome)
         if self._closing:
@@ -300,7 +303,13 @@ class JobService:
         return messages.Nothing()
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
-        self._membership.leave(message.task, self._clock.monotonic(), message.for_good)
+        self._membership.leave(message.task, self._clock.monotonic(), message.for_good, message.why)
+        self._wakeups.wake(_ROUND, _TIME)
+        self._announce_change()
+        return messages.Nothing()
+
+    async def _node_leaves(self, message: messages.NodeLeaves) -> messages.Nothing:
+        self._membership.ask_to_leave(message.tasks, message.why, self._clock.monotonic())
         self._wakeups.wake(_ROUND, _TIME)
         self._announce_change()
         return messages.Nothing()
@@ -404,11 +413,41 @@ class JobService:
     async def _status(self, message: messages.Status) -> object:
         del message
         membership, now = self._membership, self._clock.monotonic()
+        members = set(membership.members) if membership.bounds.replaces else ()  # others of an elastic job have no rank
         return {
             "job": self._job_id,
             "generation": membership.world.generation if membership.world else 0,
             "failure": membership.failure.message if membership.failure else None,
-            "tasks": [_describe(view, now) for view in (*membership.views, *membership.side_views)],
+            "tasks": [
+                _describe(view, now, ranked=view.task in members or not members)
+                for view in (*membership.views, *membership.side_views)
+            ],
+            "elastic": self._elastic_status(now) if membership.bounds.replaces else None,
+        }
+
+    def _elastic_status(self, now: float) -> Mapping[str, object]:
+        """How the world of an elastic job has changed, and what it waits for."""
+        membership, wall = self._membership, self._clock.wall()
+        return {
+            "size": len(membership.members),
+            "min_size": membership.bounds.smallest,
+            "max_size": membership.bounds.largest,
+            "pending": membership.pending or None,
+            "leaving": {str(task): why for task, why in membership.leaving.items()},
+            "left": {str(task): why for task, why in membership.leavers.items()},
+            "changes": [
+                {
+                    "generation": change.generation,
+                    "size": change.size,
+                    "without": [str(task) for task in change.lost],
+                    "with": [str(task) for task in change.joined],
+                    "cause": change.cause,
+                    "seconds": round(change.seconds, 6),
+                    "phases": {name: round(value, 6) for name, value in change.phases.items()},
+                    "time": round(wall - (now - change.at), 3),
+                }
+                for change in membership.changes
+            ],
         }
 
 
@@ -418,11 +457,11 @@ def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
     return messages.Joined(failure=outcome.message, missing=outcome.missing, over=outcome.over)
 
 
-def _describe(view: TaskView, now: float) -> Mapping[str, object]:
+def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, object]:
     age = None if view.last_heartbeat is None else round(now - view.last_heartbeat, 3)
     return {
         "task": str(view.task),
-        "rank": view.rank if view.task.is_trainer else None,
+        "rank": view.rank if view.task.is_trainer and ranked else None,
         "state": view.state.value,
         "activity": view.activity,
         "node": view.node,

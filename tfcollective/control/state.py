@@ -65,6 +65,13 @@ _TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=T
 
 
 @dataclass(frozen=True)
+class LeaveRequest:
+    """What a task receives in place of a world when its node is to be taken away: why it is to leave."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class TaskView:
     """What is known of one task; ``info`` is what its newest heartbeat says, and ``said`` when that was given on the
     monotonic clock of its host.
@@ -90,6 +97,10 @@ class TaskView:
         return self.state in (TaskState.EXITED, TaskState.FAILED)
 
 
+#: What ranks do in a new world before they go on: see :class:`tfcollective.runtime.change_times.ChangeTimes`.
+PHASES_AFTER = ("connect", "sync", "first_step")
+
+
 @dataclass(frozen=True)
 class WorldChange:
     """How one world followed another.
@@ -100,7 +111,10 @@ class WorldChange:
         lost: the members of the old one that are not in it.
         joined: its members that were not in the old one.
         seconds: from the first news of the change until all its members had come.
-        at: when that was, in seconds on the coordinator's monotonic clock.
+        cause: what has become of those that are lost, in words; empty when none is.
+        at: when all had come, on the coordinator's monotonic clock.
+        detect: how much of ``seconds`` had passed when the first member came.
+        after: what followed, in seconds by phase, on the slowest rank: those of :data:`PHASES_AFTER` that are known.
     """
 
     generation: int
@@ -108,7 +122,18 @@ class WorldChange:
     lost: tuple[TaskKey, ...]
     joined: tuple[TaskKey, ...]
     seconds: float
-    at: float = field(default=0.0, compare=False)
+    cause: str = ""
+    at: float = 0.0
+    detect: float = 0.0
+
+    after: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds by phase, in their order: ``detect`` until the first member came, ``agree`` until all had, and what
+        followed."""
+        after = {name: self.after[name] for name in PHASES_AFTER if name in self.after}
+        return {"detect": self.detect, "agree": self.seconds - self.detect, **after}
 
 
 class Membership:
@@ -138,10 +163,13 @@ class Membership:
         self._members_left = 0  # how many of them have not ended
         self._failing: dict[TaskKey, str] = {}  # end by an error of the program -> which one
         self._overdue: dict[TaskKey, float] = {}  # of them: when the process has to have ended
-        self._leavers: set[TaskKey] = set()  # went in order, and the others train on
+        self._leavers: dict[TaskKey, str] = {}  # went in order, and the others train on -> why
+        self._asked: dict[TaskKey, str] = {}  # to leave: their node is to be taken away -> why
         self._over = False  # training
         self._changes: list[WorldChange] = []
+        self._after: dict[int, dict[str, float]] = {}  # generation -> phase -> seconds
         self._disturbed: float | None = None  # since when a change of the world is under way
+        self._first_came: float | None = None  # a member, to this change
         self._generation = first_generation - 1  # of the world that the views know
         self._failure: RendezvousFailure | None = None
         self._ended: dict[TaskKey, bool] = {}  # the trainers whose process is gone -> whether it waited in a round
@@ -181,12 +209,22 @@ class Membership:
     @property
     def changes(self) -> tuple[WorldChange, ...]:
         """How the worlds after the first one came about."""
-        return tuple(self._changes)
+        return tuple(replace(one, after=self._after.get(one.generation, {})) for one in self._changes)
 
     @property
-    def leavers(self) -> frozenset[TaskKey]:
-        """Those that have left for good, in order."""
-        return frozenset(self._leavers)
+    def bounds(self) -> Bounds:
+        """How many ranks a world may have."""
+        return self._bounds
+
+    @property
+    def leavers(self) -> Mapping[TaskKey, str]:
+        """Those that have left for good, in order, and why."""
+        return dict(self._leavers)
+
+    @property
+    def leaving(self) -> Mapping[TaskKey, str]:
+        """Those that have been asked to leave and have not ended, and why."""
+        return {task: why for task, why in self._asked.items() if not self._views[task].ended}
 
     @property
     def pending(self) -> int:
@@ -212,6 +250,8 @@ class Membership:
     def training_ended(self) -> bool:
         """Whether rank 0's process has ended, and none takes its place: no checkpoint will follow."""
         first = self._views[next(iter(self._members or self._views))]
+        if first.task in self._asked and self._members_left:
+            return False  # its program may have ended well because it was to leave: the others show it
         return self._ended_well(first.task) or (first.ended and not self._bounds.replaces)
 
     @property
@@ -253,6 +293,9 @@ class Membership:
         if request.task in self._side_views:
             raise Refusal(f"{request.task} is outside the world: it cannot join")
         self._check_size(request)
+        if request.task in self._asked and not self._is_member(request):
+            self.leave(request.task, now, for_good=True)
+            return
         if self._failure is not None or self._is_member(request):
             return
         earlier = self._rounds.request_of(request.task)
@@ -287,10 +330,12 @@ class Membership:
         """Whether there is a world, and the task is not in it."""
         return self.world is not None and task not in self._members
 
-    def outcome(self, request: JoinRequest) -> World | RendezvousFailure | None:
+    def outcome(self, request: JoinRequest) -> World | RendezvousFailure | LeaveRequest | None:
         """What a join has come to; None while it waits."""
         if self._is_member(request):
             return self.world
+        if request.task in self._asked:
+            return LeaveRequest(self._asked[request.task])
         overtaken = self._rounds.absence(request.task) is Absence.OVERTAKEN
         return _TRAINED if self._over or overtaken else self._failure
 
@@ -312,6 +357,8 @@ class Membership:
             self._liveness.heard(task, now)
         if task in self._newcomers:
             self._hear_newcomer(task, now)
+        if self._changes and "change" in info:
+            self._note_phases(info["change"])
 
     def _hear_newcomer(self, task: TaskKey, now: float) -> None:
         self._newcomers.heard(task, now)
@@ -321,6 +368,17 @@ class Membership:
         if request is not None:
             self._rounds.join(request, now)
             self._note_round(now)
+
+    def _note_phases(self, said: object) -> None:
+        """What a rank says of its way into a world; the slowest counts."""
+        generation = said.get("generation") if isinstance(said, Mapping) else None
+        if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > self._generation:
+            return
+        known = self._after.setdefault(generation, {})
+        for name in PHASES_AFTER:
+            seconds = said.get(name)
+            if isinstance(seconds, int | float):
+                known[name] = max(float(seconds), known.get(name, 0.0))
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
         """The members of the world that have given no heartbeat for ``limit`` seconds or longer, and for how long.
@@ -344,15 +402,29 @@ class Membership:
             task: now - heard for task in (*new, *silent) if (heard := self._views[task].last_heartbeat) is not None
         }
 
-    def leave(self, task: TaskKey, now: float, for_good: bool = False) -> None:
+    def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float) -> None:
+        """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
+        together next, and the others train on."""
+        for task in tasks:
+            view = self._known(task)
+            if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
+                continue
+            self._asked[task] = why
+            if self._rounds.is_waiting(task):
+                self.leave(task, now, for_good=True)
+            else:
+                self._rounds.ask_to_leave(task, now)
+        self._note_round(now)
+
+    def leave(self, task: TaskKey, now: float, for_good: bool = False, why: str = "") -> None:
         """The task leaves the world in order; it may join the next round, unless it goes ``for_good``: then the others
-        train on without it."""
+        train on without it, and ``why`` says the reason."""
         view = self._known(task)
         if for_good and self._bounds.replaces:
-            self._leavers.add(task)
+            self._leavers.setdefault(task, self._asked.get(task) or why)
             self._rounds.leaves(task, now)
             self._note_round(now)
-        if view.state is TaskState.RUNNING:
+        if view.state is TaskState.RUNNING or (task in self._leavers and view.state is TaskState.WAITING):
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
             self._liveness.forget(task)
             self._newcomers.forget(task)
@@ -374,6 +446,7 @@ class Membership:
             not self._bounds.replaces
             or task in self._side_views
             or view.ended
+            or task in self._asked
             or self._rounds.absence(task) is not None
         ):
             return
@@ -392,7 +465,9 @@ class Membership:
         self._newcomers.forget(task)
         self._withdrawn.pop(task, None)
         self._overdue.pop(task, None)
-        state = TaskState.FAILED if record.failed else TaskState.EXITED
+        # One that has left in order has done its part, whatever ends its process on its way out.
+        failed = record.failed and task not in self._leavers
+        state = TaskState.FAILED if failed else TaskState.EXITED
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
         if task in self._side_views:
             self._side_views[task] = gone
@@ -485,6 +560,8 @@ class Membership:
             self._failure = RendezvousFailure(self._describe(failed.why), names, failed.why is Failure.LATE)
         if self._disturbed is None and self._members and (self._rounds.pending or self._rounds.waiting):
             self._disturbed = now
+        if self._first_came is None and self._rounds.began:
+            self._first_came = now
         if world is not None and world.generation != self._generation:
             self._note_change(world, now)
             self._formed = now
@@ -500,13 +577,26 @@ class Membership:
 
     def _note_change(self, world: World, now: float) -> None:
         began, self._disturbed = self._disturbed, None
+        came, self._first_came = self._first_came, None
         if not self._members:
             return
         tasks = {member.task: member for member in world.members}
         lost = tuple(task for task in self._members if task not in tasks)
         joined = tuple(task for task in tasks if task not in self._members)
-        seconds = 0.0 if began is None else now - began
-        self._changes.append(WorldChange(world.generation, world.size, lost, joined, seconds, now))
+        began = now if began is None else began
+        cause = ", ".join(f"{task} {self._how_gone(task)}" for task in lost)
+        detect = (now if came is None else came) - began
+        self._changes.append(
+            WorldChange(world.generation, world.size, lost, joined, now - began, cause, now, max(0.0, detect))
+        )
+
+    def _how_gone(self, task: TaskKey) -> str:
+        if task in self._leavers:
+            return f"left: {self._leavers[task]}" if self._leavers[task] else "left"
+        record, why = self._views[task].exit, self._rounds.absence(task)
+        if record is not None:
+            return record.how
+        return "is gone" if why is None else f"is gone: {_WHY_GONE[why]}"
 
     def _describe(self, why: Failure) -> str:
         if why is Failure.LATE:

@@ -45,7 +45,10 @@ def run(func: _Function) -> _Function:
             while True:
                 try:
                     state.sync()
-                    return func(state, *args, **kwargs)
+                    runtime.phases().synced()
+                    result = func(state, *args, **kwargs)
+                    runtime.announce_leave("")  # training is complete: there is nothing left to leave
+                    return result
                 except HostsUpdatedInterrupt:
                     lost = None
                 except Exception as error:

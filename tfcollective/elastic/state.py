@@ -64,12 +64,14 @@ class State:
         self._keep()
         if _change_is_pending():
             raise HostsUpdatedInterrupt
+        runtime.phases().stepped()
 
     def check_host_updates(self) -> None:
         """As :meth:`commit`, but saves the state only if the world is to change: then nothing is done again either."""
         if _change_is_pending():
             self._keep()
             raise HostsUpdatedInterrupt
+        runtime.phases().stepped()
 
     def _keep(self) -> None:
         self.save()

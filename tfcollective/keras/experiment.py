@@ -16,7 +16,9 @@ from tfcollective.experiment import Trainable
 from tfcollective.files import Place, Workspace, as_place, join
 from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from tfcollective.keras.elastic_fit import Elastic
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
+from tfcollective.keras.rank_zero import RankZeroCallback
 from tfcollective.keras.remote_files import PushCallback, redirected
 from tfcollective.runtime.step_rate import StepRate
 
@@ -57,6 +59,10 @@ class KerasExperiment(Trainable):
     epoch are averaged over the ranks. Rank 0 alone writes: into ``model_dir`` the weights after each epoch
     (``checkpoint-0001.weights.h5``, unless ``train_params`` has a ModelCheckpoint) and the trained model
     (``model.keras``), and what ``ModelCheckpoint``, ``TensorBoard`` and ``CSVLogger`` among its callbacks write.
+
+    In an elastic job (``TaskSpec(min_instances=...)``, ``min_proc``) it trains with ``tfcollective.keras.Elastic()``,
+    unless ``train_params`` has one with other arguments. Then the functions give all of the data, not this rank's part,
+    and there is no backup: where rank 0 is lost, the next one goes on writing the files.
 
     Attributes:
         model: a compiled model, or a function that makes one; its optimizer is a
@@ -100,8 +106,10 @@ class KerasExperiment(Trainable):
         with ExitStack() as opened:
             workspace = opened.enter_context(Workspace(self._place()))
             arguments = self._fit_arguments(workspace)
-            if workspace.remote and runtime.rank() == 0:
-                opened.enter_context(redirected(arguments["callbacks"], str(self._place()), workspace.directory))
+            if workspace.remote and (runtime.rank() == 0 or runtime.settings().elastic):
+                callbacks = arguments["callbacks"]
+                writers = [one.callback if isinstance(one, RankZeroCallback) else one for one in callbacks]
+                opened.enter_context(redirected(writers, str(self._place()), workspace.directory))
             history = model.fit(**arguments)
             if runtime.rank() == 0:
                 model.save(workspace.directory / FINAL_MODEL)
@@ -150,7 +158,8 @@ class KerasExperiment(Trainable):
         model = self.model() if callable(self.model) and not is_model else self.model
         if not optimizers_of(model):
             raise ConfigError("model: it is not compiled")
-        if runtime.size() > 1 and not distributed_states(model) and not train_step_is_own(model):
+        several = runtime.size() > 1 or runtime.settings().elastic
+        if several and not distributed_states(model) and not train_step_is_own(model):
             raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
         return model
 
@@ -159,9 +168,28 @@ class KerasExperiment(Trainable):
         data = {name: make() for name, make in makers if make is not None}
         chief = runtime.rank() == 0
         quiet = {} if chief else {"verbose": 0}
-        return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": self._callbacks(chief, workspace)}
+        elastic = runtime.settings().elastic
+        callbacks = self._elastic_callbacks(workspace) if elastic else self._callbacks(chief, workspace)
+        return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": callbacks}
 
-    def _callbacks(self, chief: bool, workspace: Workspace) -> list[Any]:
+    def _elastic_callbacks(self, workspace: Workspace) -> list[Any]:
+        """Those of rank 0 on all ranks, since each may become it."""
+        given = list(self.train_params.get("callbacks") or ())
+        elastic = () if any(isinstance(one, Elastic) for one in given) else (Elastic(),)
+        writers = (*self._writers(), StepRateCallback, PushCallback)
+        return [
+            *elastic,
+            *(
+                RankZeroCallback(one) if isinstance(one, writers) else one
+                for one in self._callbacks(True, workspace, restarts=False)
+            ),
+        ]
+
+    @staticmethod
+    def _writers() -> tuple[Any, ...]:
+        return tuple(getattr(tf.keras.callbacks, name) for name in _WRITERS)
+
+    def _callbacks(self, chief: bool, workspace: Workspace, *, restarts: bool = True) -> list[Any]:
         """Equal weights first, averages before those that use them, the chief's files and the backup last."""
         given = list(self.train_params.get("callbacks") or ())
         kinds = tuple(type(callback) for callback in given)
@@ -170,7 +198,7 @@ class KerasExperiment(Trainable):
             callbacks.append(BroadcastGlobalVariablesCallback(0))
         if MetricAverageCallback not in kinds:
             callbacks.append(MetricAverageCallback())
-        writers = tuple(getattr(tf.keras.callbacks, name) for name in _WRITERS)
+        writers = self._writers()
         callbacks += [callback for callback in given if chief or not isinstance(callback, writers)]
         if chief:
             workspace.directory.mkdir(parents=True, exist_ok=True)
@@ -180,6 +208,6 @@ class KerasExperiment(Trainable):
             callbacks.append(StepRateCallback())
             if workspace.remote:
                 callbacks.append(PushCallback(workspace))
-        if runtime.settings().max_restarts and BackupAndRestore not in kinds:
+        if restarts and runtime.settings().max_restarts and BackupAndRestore not in kinds:
             callbacks.append(BackupAndRestore(join(self._place(), BACKUP), self.backup_freq))
         return callbacks

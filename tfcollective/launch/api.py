@@ -28,7 +28,7 @@ from tfcollective.processes import program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
-_PATHS = {"cwd", "log_dir", "timeline"}
+_PATHS = {"cwd", "log_dir", "timeline", "preemption_file"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
 _FOR_RANKS = ("bucket_mb", "gpus_per_proc", "oversubscribe_gpus")  # reach the ranks as variables
 _OPTIONS = tuple(sorted({*_FOR_RANKS, *(field.name for field in fields(JobSpec))} - _NOT_OPTIONS))
@@ -92,6 +92,7 @@ def run(
             on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
             ``max_proc``, ``discovery`` (the command of a script that prints the hosts), ``slots``, ``reset_limit``,
             ``cooldown_range`` and ``blacklist``: how such a job grows and shrinks;
+            ``preemption_file`` and ``preemption_command`` (a text or its words) say that a host's ranks are to leave;
             ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
             ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
             ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
@@ -156,6 +157,8 @@ def function_job(
     options["env"] = {**_for_ranks(options), **(options.get("env") or {})}
     for name in _PATHS & set(options):
         options[name] = _as_path(name, options[name])
+    if isinstance(options.get("preemption_command"), str):
+        options["preemption_command"] = tuple(shlex.split(options["preemption_command"]))
     hosts = options.pop("hosts", ())
     hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     for name in ("discovery", "blacklist"):

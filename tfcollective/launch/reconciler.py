@@ -66,6 +66,7 @@ class Reconciler:
         self._opening: set[str] = set()
         self._closing: set[str] = set()  # their agents have been asked to end
         self._ending: set[str] = set()  # their agents end, though not asked from here
+        self._taken_away: set[str] = set()  # by their platform; their agents end when their ranks have left
         self._running = {task: slot for task, (_, slot) in nodes.items() if slot is not None}
         self._leaving: set[TaskKey] = set()
         self._given_up: set[Slot] = set()  # a platform has taken them back
@@ -149,8 +150,9 @@ class Reconciler:
         if self._nodes.get(host) is not node:
             return
         del self._nodes[host]
-        asked = host in self._closing
+        asked = host in self._closing | self._taken_away
         self._closing.discard(host)
+        self._taken_away.discard(host)
         self._ending.discard(host)
         if self._over or self._stopping():
             return
@@ -167,10 +169,13 @@ class Reconciler:
         self._leaving.discard(task)
         if record.stopped and not asked:
             self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
-        if task in self._job.view.leavers:
+        left = task in self._job.view.leavers
+        if left or record.leaving:
             self._given_up.update(() if asked else (slot,))
-            if not self._stopping():
+            if left and not self._stopping():
                 _LOG.warning("%s has left in order, the other ranks go on", task)
+            if record.leaving:
+                self._taken_away.add(slot.host)
         elif not record.failed or self._job.failed:
             self._finish()
         elif asked:

@@ -16,6 +16,7 @@ from typing import Any
 from tfcollective import log
 from tfcollective.communicator import Communicator
 from tfcollective.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError, UnsupportedError
+from tfcollective.runtime.change_times import ChangeTimes
 from tfcollective.runtime.engine import TensorFlowOps, choose_engine
 from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective.runtime.session import Session
@@ -97,7 +98,8 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         ConfigError: a setting or the environment cannot be used, the native library does not load, or the engine is
             unknown or not installed.
         CoordinatorError: rank 0 cannot listen, or who answers in its place does not hold the job key.
-        SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it.
+        SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it; or the node of this rank
+            of an elastic job is to be taken away.
         InvalidArgumentError: a process set is wrong, or ranks gave different ones.
         UnsupportedError: `comm` was given.
     """
@@ -231,6 +233,11 @@ def on_new_world(callback: Callable[[], None]) -> None:
 def agreed_once(key: str, value: Any) -> Any:
     """See :meth:`Session.agreed_once`."""
     return _current().agreed_once(key, value)
+
+
+def phases() -> ChangeTimes:
+    """What measures how long this rank takes when the world changes."""
+    return _current().change_times
 
 
 def generation() -> int:

@@ -37,6 +37,7 @@ class JoinResult:
         homogeneous: whether every node has the same number of ranks.
         generation: of the world; 0 without a coordinator.
         tasks: of its ranks, in rank order; empty where they are not known.
+        formed: when this process has known of the world, on its monotonic clock; 0 where no coordinator forms it.
     """
 
     settings: Settings
@@ -47,6 +48,7 @@ class JoinResult:
     homogeneous: bool = True
     generation: int = 0
     tasks: tuple[TaskKey, ...] = ()
+    formed: float = 0.0
 
 
 class Subset(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
@@ -119,7 +120,7 @@ class NativeEngine:
             raise
 
     def _join_world(self) -> JoinResult:
-        from tfcollective.control.client import WorldBegunError
+        from tfcollective.control.client import AskedToLeaveError, WorldBegunError
 
         raise_limit()  # a rank may hold several connections to every other one
         self._client = client = connect(self._settings, self._identity)
@@ -127,6 +128,9 @@ class NativeEngine:
             if self._settings.newcomer is None:
                 try:
                     return self._enter(client, None, first=self._settings.elastic)
+                except AskedToLeaveError as error:
+                    _LOG.warning("%s leaves the job in order before it has begun: %s", self._identity.task, error)
+                    raise SystemExit(0) from None
                 except WorldBegunError as error:
                     _LOG.warning("%s: it waits to be taken in", error)
                     # Its launcher has given it its place on its host by this variable.
@@ -158,12 +162,13 @@ class NativeEngine:
             world = register(
                 client, settings, identity, "" if listener is None else listener.address, lost, first=first
             )
+            formed = time.monotonic()
             self._generation = world.generation
             placement = world.placement(identity.task)
             communicator = None if listener is None else self._connect_world(listener, placement.rank, world)
         tasks = tuple(member.task for member in world.members)
         return JoinResult(
-            settings, identity, placement, communicator, client, world.homogeneous, world.generation, tasks
+            settings, identity, placement, communicator, client, world.homogeneous, world.generation, tasks, formed
         )
 
     def _connect_world(self, listener: Listener, rank: int, world: World) -> Communicator:

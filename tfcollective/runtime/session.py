@@ -25,6 +25,7 @@ from tfcollective.errors import (
 )
 from tfcollective.log import get_logger
 from tfcollective.runtime.change import ChangeWatch
+from tfcollective.runtime.change_times import ChangeTimes
 from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.engine import Engine, JoinResult
 from tfcollective.runtime.interrupt import InterruptWatch
@@ -74,6 +75,7 @@ class Session:
         self._left = False
         self._ended = False
         self._change: ChangeWatch | None = None
+        self.change_times = ChangeTimes(lambda times: self.publish({"change": times}))
         self.leaving = ""
         """Why this rank is to leave an elastic job at the next commit; "": it stays."""
         self.between_worlds = False
@@ -223,9 +225,10 @@ class Session:
         Raises:
             RendezvousError: there is no next world; says why.
             UnsupportedError: the job is not elastic.
-            SystemExit: training is complete: rank 0 has done what this rank would have to do again.
+            SystemExit: training is complete, rank 0 has done what this rank would have to do again; or this rank's node
+                is to be taken away, and it leaves in order.
         """
-        from tfcollective.control.client import TrainingOverError
+        from tfcollective.control.client import AskedToLeaveError, TrainingOverError
 
         registered = self.process_sets.registered()
         sets = {number: (one, self._tasks_of(one)) for number, one in registered.items()}
@@ -234,11 +237,17 @@ class Session:
             self._close_process_sets()
             self._close_communicator()
             try:
-                self._enter(self.engine.rejoin(lost))
+                joined = self.engine.rejoin(lost)
+                self._enter(joined)
                 self._form_again(sets)
+                self.change_times.connected(joined.generation, joined.formed)
                 break
             except TrainingOverError as error:
                 _LOG.warning("%s ends without its last step, which rank 0 has done: %s", self.identity.task, error)
+                raise SystemExit(0) from None
+            except AskedToLeaveError as error:
+                _LOG.warning("%s leaves the job in order: %s", self.identity.task, error)
+                self.leaving = str(error)
                 raise SystemExit(0) from None
             except (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError) as error:
                 _LOG.warning("the world changes again: %s", error)
@@ -453,7 +462,7 @@ class Session:
 
     def _leave(self, client: CoordinatorClient) -> None:
         try:
-            client.leave(self.identity.task, for_good=bool(self.leaving))
+            client.leave(self.identity.task, for_good=bool(self.leaving), why=self.leaving)
         except TfCollectiveError as error:
             _LOG.debug("the coordinator did not hear us leave: %s", error)
         client.close()

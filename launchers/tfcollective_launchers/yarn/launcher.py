@@ -155,7 +155,9 @@ def _checked(spec: JobSpec) -> JobSpec:
     if spec.emit_tf_config:
         raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found: not on YARN")
     if spec.bounds is not None:
-        raise UnsupportedError("min_proc: on YARN a lost rank ends the job; let max_restarts start it again")
+        raise UnsupportedError(
+            "min_proc, min_instances: on YARN a lost rank ends the job; let max_restarts start it again"
+        )
     if spec.max_restarts and spec.platform.get("detach"):
         raise ConfigError("detach cannot be combined with max_restarts: no process stays to start the job again")
     return spec

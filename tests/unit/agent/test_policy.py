@@ -21,6 +21,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             ((10.0, signal.SIGINT), (11.0, signal.SIGTERM), (41.0, signal.SIGKILL)),
         ),
         (Stop(StopCause.REQUEST, 10.0, signal.SIGKILL), ((10.0, signal.SIGKILL),)),
+        (Stop(StopCause.PREEMPTION, 10.0), ((38.0, signal.SIGTERM), (40.0, signal.SIGKILL))),
     ],
 )
 def test_schedule(stop, expected):
@@ -32,14 +33,14 @@ def test_schedule(stop, expected):
 def test_only_a_request_leaves_time_for_a_checkpoint(cause, number):
     when, last = stop_schedule(Stop(cause, 0.0, number), Timing())[-1]
     assert last == signal.SIGKILL
-    if cause is StopCause.REQUEST:
+    if cause in (StopCause.REQUEST, StopCause.PREEMPTION):
         assert when >= 10.0
     else:
         assert when < 4.0  # and the sweep comes after it
 
 
-@pytest.mark.parametrize("earlier", list(StopCause))
-@pytest.mark.parametrize("cause", [StopCause.FAILURE, StopCause.ELSEWHERE])
+@pytest.mark.parametrize("earlier", [cause for cause in StopCause if cause is not StopCause.PREEMPTION])
+@pytest.mark.parametrize("cause", [StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.PREEMPTION])
 def test_a_failure_changes_nothing_where_the_processes_are_being_stopped(earlier, cause):
     assert next_stop(Stop(earlier, 1.0), Stop(cause, 2.0)) is None
 
@@ -63,3 +64,17 @@ def test_the_end_of_the_launcher_ends_a_grace():
     assert next_stop(Stop(StopCause.REQUEST, 1.0), abandoned) is abandoned
     assert next_stop(None, abandoned) is abandoned
     assert next_stop(abandoned, Stop(StopCause.ABANDONED, 3.0)) is None
+
+
+def test_what_is_asked_to_leave_may_do_so_unless_the_job_ends():
+    asked = Stop(StopCause.PREEMPTION, 1.0)
+    for cause in (StopCause.FAILURE, StopCause.PREEMPTION):
+        assert next_stop(asked, Stop(cause, 2.0)) is None
+    for cause in (StopCause.ELSEWHERE, StopCause.REQUEST, StopCause.ABANDONED):
+        later = Stop(cause, 2.0)
+        assert next_stop(asked, later) is later
+
+
+def test_no_grace_leaves_no_time():
+    schedule = stop_schedule(Stop(StopCause.PREEMPTION, 10.0), Timing(terminate=2.0, grace=1.0))
+    assert schedule == ((10.0, signal.SIGTERM), (12.0, signal.SIGKILL))

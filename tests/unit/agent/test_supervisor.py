@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from manual_clock import ManualClock
@@ -13,8 +14,9 @@ from time_limits import within
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.supervisor import Supervisor
+from tfcollective.failures import NOT_STARTED
 from tfcollective.processes import state_of
-from tfcollective.tasks import TaskKey
+from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import Timing
 
 GRACE_S = 30.0
@@ -25,7 +27,7 @@ class Reports:
     """Instead of a reporter."""
 
     def __init__(self):
-        self.begun, self.ended = [], []
+        self.begun, self.ended, self.notices = [], [], []
 
     def started(self, task, node, pid, host):
         assert host
@@ -34,13 +36,16 @@ class Reports:
     def exited(self, record):
         self.ended.append(record)
 
+    def node_leaves(self, tasks, why):
+        self.notices.append(([str(task) for task in tasks], why))
 
-def supervise(tmp_path, clock, *programs):
+
+def supervise(tmp_path, clock, *programs, **options):
     workers = tuple(
         WorkerPlan(TaskKey.parse(f"worker:{rank}"), rank, (sys.executable, "-c", program), {})
         for rank, program in enumerate(programs)
     )
-    config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"))
+    config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"), **options)
     reports = Reports()
     supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock)
     supervisor.start()
@@ -241,6 +246,57 @@ def test_a_process_that_is_asked_to_leave_alone_was_stopped(tmp_path, clock):
     reap_until(supervisor, lambda: reports.ended)
     (record,) = reports.ended
     assert (record.task, record.signal, record.stopped) == ("worker:1", signal.SIGTERM, True)
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+
+
+def test_ranks_of_a_node_that_is_to_be_taken_away_have_the_grace_to_leave_by_themselves(tmp_path, clock):
+    gate = tmp_path / "gate"
+    leaves = f"import os, time; print(1, flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    raises = f"{leaves}\nraise ValueError"
+    supervisor, reports = supervise(tmp_path, clock, leaves, raises, DEAF, elastic=True)
+    logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
+    reap_until(supervisor, lambda: all(log.stat().st_size for log in logs))
+    for _ in range(2):  # a platform may say it again
+        supervisor.leave("its agent got SIGTERM")
+    assert reports.notices == [(["worker:0", "worker:1", "worker:2"], "its agent got SIGTERM")]
+    assert supervisor.wake_at == 100.0 + GRACE_S - LIMITS.terminate
+    gate.touch()
+    reap_until(supervisor, lambda: len(reports.ended) == 2)
+    supervisor.start_later(later(3, ""))
+    assert (reports.ended[2].task, reports.ended[2].note) == ("worker:3", NOT_STARTED)
+    clock.advance(GRACE_S)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.done)
+    ends = {record.task: record for record in reports.ended}
+    assert [ends[f"worker:{index}"].exit_code for index in range(2)] == [0, 1]
+    last = ends["worker:2"]
+    assert (last.signal, last.stopped) == (signal.SIGKILL, False)
+    assert last.note == "had not left its node, which is to be taken away, within 30 s (--grace)"
+    assert all(record.leaving and not record.of_the_program for record in reports.ended)
+
+
+def test_a_file_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):
+    notice = tmp_path / "notice"
+    waits = f"import os, time\nwhile not os.path.exists({str(notice)!r}): time.sleep(0.01)"
+    supervisor, reports = supervise(tmp_path, clock, waits, elastic=True, preemption_file=str(notice))
+    supervisor.tick()
+    assert supervisor.wake_at == 100.0 + LIMITS.preemption_look
+    assert not supervisor.leaving
+    notice.touch()
+    clock.advance(LIMITS.preemption_look)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.done)
+    assert len(reports.notices) == 1
+
+
+def test_a_command_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):
+    command = (sys.executable, "-c", "pass")
+    supervisor, reports = supervise(tmp_path, clock, DEAF, elastic=True, preemption_command=command)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.leaving)
+    assert reports.notices[0][1].startswith("the preemption command said so: ")
     supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
     reap_until(supervisor, lambda: supervisor.done)
 
@@ -249,3 +305,12 @@ def test_a_process_that_its_node_has_nothing_for_is_reported(tmp_path, clock):
     supervisor, reports = elastic(tmp_path, clock)
     supervisor.cannot_start(later(0, ""), "too few GPUs")
     assert (reports.ended[0].exit_code, reports.ended[0].stderr_tail) == (126, ("too few GPUs",))
+
+
+def test_an_auxiliary_task_does_not_keep_a_node_that_is_to_be_taken_away(tmp_path, clock):
+    supervisor, reports = supervise(tmp_path, clock, "import time; time.sleep(60)", elastic=True)
+    for worker in supervisor._running.values():
+        worker.config = replace(worker.config, rank=NO_RANK)
+    supervisor.leave("its agent got SIGTERM")
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.notices == [([], "its agent got SIGTERM")]

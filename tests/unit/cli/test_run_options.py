@@ -132,6 +132,19 @@ def test_what_a_job_that_grows_cannot_be(arguments, message):
         parsed(*arguments)
 
 
+def test_a_task_spec_makes_a_job_elastic():
+    spec = parsed("--task-spec", "chief", "--task-spec", "worker:instances=4,min_instances=2")[1]
+    assert (spec.num_proc, spec.bounds.smallest) == (5, 3)
+
+
+def test_what_says_that_a_host_is_to_be_taken_away(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notices = ("--preemption-file", "notice", "--preemption-command", "curl -sf 'http://a b'")
+    spec = parsed("-np", "4", "--min-np", "2", *notices)[1]
+    assert (spec.preemption_file, spec.preemption_command) == (f"{tmp_path}/notice", ("curl", "-sf", "http://a b"))
+    assert spec.process_options["preemption_file"] == f"{tmp_path}/notice"  # what agents get
+
+
 def test_flags_without_effect_are_named(capsys):
     arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune", "--autotune-steps-per-sample", "3")
     assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 0

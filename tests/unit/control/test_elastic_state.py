@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tfcollective.control.rounds import Bounds, JoinRequest
-from tfcollective.control.state import Membership, Refusal, RendezvousFailure, WorldChange
+from tfcollective.control.state import LeaveRequest, Membership, Refusal, RendezvousFailure, WorldChange
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.timing import TIMING
@@ -40,7 +40,7 @@ def test_who_leaves_for_good_is_not_waited_for_and_has_not_ended_the_training():
     state = begun()
     state.leave(task(0), 1.0, for_good=True)
     assert state.pending == 2
-    assert state.leavers == {task(0)}
+    assert set(state.leavers) == {task(0)}
     with pytest.raises(Refusal, match="worker:0 takes part no longer: it was asked to leave"):
         state.join(request(0, world=2), 1.2)
     state.exited(ended(0), 1.5)  # rank 0, with code 0
@@ -60,9 +60,30 @@ def test_every_change_of_the_world_is_noted_with_its_duration():
     for index in (0, 2):
         state.join(request(index, world=3), 4.5)
     assert state.changes == (
-        WorldChange(2, 2, lost=(task(1),), joined=(), seconds=0.75),
-        WorldChange(3, 3, lost=(), joined=(task(3),), seconds=0.5),
+        WorldChange(2, 2, (task(1),), (), 0.75, "worker:1 exited with code 9", at=1.75, detect=0.5),
+        WorldChange(3, 3, (), (task(3),), 0.5, at=4.5, detect=0.5),
     )
+    for index, sync in ((0, 0.25), (2, 0.5), (0, 0.25)):
+        said = {"generation": 3, "connect": 0.125, "sync": sync, "mood": "good", "first_step": None}
+        state.heartbeat(task(index), "running", {"change": said}, 5.0)
+    for nonsense in (3, {"generation": 9}, {"generation": "3"}, {"sync": 1.0}):
+        state.heartbeat(task(0), "running", {"change": nonsense}, 5.0)
+    assert list(state.changes[0].phases.items()) == [("detect", 0.5), ("agree", 0.25)]
+    assert list(state.changes[1].phases.items()) == [("detect", 0.5), ("agree", 0.0), ("connect", 0.125), ("sync", 0.5)]
+
+
+def test_why_members_are_not_in_the_next_world_stands_with_the_change():
+    state = begun(4)
+    state.exited(replace(ended(1, code=None), signal=signal.SIGKILL), 1.0)
+    state.leave(task(2), 1.0, for_good=True, why="SIGTERM")
+    state.ask_to_leave([task(3)], "its agent got SIGTERM", 1.0)
+    for index in (3, 0):
+        state.join(request(index, world=2), 1.5)
+    (change,) = state.changes
+    assert change.cause == (
+        "worker:1 was killed by SIGKILL, worker:2 left: SIGTERM, worker:3 left: its agent got SIGTERM"
+    )
+    assert change.seconds == change.detect == 0.5
 
 
 def failure_of(state, index):
@@ -245,8 +266,88 @@ def test_what_leaves_a_job_of_fixed_size_may_join_again():
     for index in range(3):
         state.join(request(index), 0.0)
     state.leave(task(0), 1.0, for_good=True)
-    assert state.leavers == frozenset()
+    assert not state.leavers
     for index in range(3):
         state.leave(task(index), 1.5)
         state.join(request(index, world=2), 2.0)
     assert state.world.generation == 2
+
+
+def test_a_member_whose_node_is_to_be_taken_away_leaves_when_it_comes_next():
+    state = begun()
+    state.ask_to_leave([task(1)], "SIGTERM", 1.0)
+    assert state.pending == 2
+    assert state.leaving == {task(1): "SIGTERM"}
+    assert not state.leavers
+    state.join(request(0, world=2), 2.0)
+    assert state.outcome(request(0, world=2)) is None  # it may still complete what it does
+    state.join(request(1, world=2), 2.1)
+    assert state.outcome(request(1, world=2)) == LeaveRequest("SIGTERM")
+    assert state.leavers == {task(1): "SIGTERM"}
+    state.join(request(2, world=2), 2.2)
+    assert order(state) == [0, 2]
+    assert state.pending == 0
+    state.exited(ended(1), 3.0)
+    assert not state.leaving
+
+
+def test_one_that_waits_for_the_next_world_is_asked_to_leave_at_once():
+    state = begun()
+    state.join(request(1, world=2), 1.0)
+    state.admit(task(3))
+    state.join(request(3), 1.1)
+    state.ask_to_leave([task(1), task(3)], "SIGTERM", 1.2)
+    for index, world in ((1, 2), (3, 1)):
+        assert state.outcome(request(index, world=world)) == LeaveRequest("SIGTERM")
+    for index in (0, 2):
+        state.join(request(index, world=2), 2.0)
+    assert order(state) == [0, 2]
+
+
+def test_the_first_world_is_formed_without_a_node_that_is_to_be_taken_away():
+    state = Membership(workers(3), 10.0, longest_gap=math.inf, bounds=Bounds(1, 3, 3, 5.0))
+    state.ask_to_leave([task(2)], "SIGTERM", 0.0)
+    for index in range(3):
+        state.join(request(index), 1.0)
+    assert state.outcome(request(2)) == LeaveRequest("SIGTERM")
+    assert state.expire(11.0) == {}
+    assert order(state) == [0, 1]
+
+
+def test_a_job_of_fixed_size_asks_no_task_to_leave():
+    state = Membership(workers(2), 10.0, longest_gap=math.inf)
+    state.ask_to_leave([task(1)], "SIGTERM", 0.0)
+    for index in range(2):
+        state.join(replace(request(index), size=2), 1.0)
+    assert order(state) == [0, 1]
+    assert not state.leaving
+
+
+def test_when_all_are_asked_to_leave_they_do_and_the_job_fails():
+    state = begun(2)
+    state.ask_to_leave([task(0), task(1)], "SIGTERM", 1.0)
+    assert state.failure is None  # they may complete what they do
+    for index in range(2):
+        state.join(request(index, world=2), 2.0)
+        assert state.outcome(request(index, world=2)) == LeaveRequest("SIGTERM")
+    assert "no rank is left whose state others could take" in state.failure.message
+
+
+def test_a_program_that_ends_well_because_it_was_asked_to_leave_has_not_ended_the_training():
+    state = begun(2)
+    state.ask_to_leave([task(0)], "SIGTERM", 1.0)
+    state.exited(ended(0), 2.0)
+    assert not state.training_ended
+    state.exited(ended(1), 3.0)  # and neither had it gone on
+    assert state.training_ended
+    assert state.failure is None
+
+
+def test_an_error_on_a_node_that_is_to_be_taken_away_costs_its_rank_alone():
+    state = begun()
+    state.ask_to_leave([task(1)], "SIGTERM", 1.0)
+    error = ExceptionRecord("KeyboardInterrupt", "", "", 1.0, consequence=False)
+    state.exited(replace(ended(1, code=1, exception=error), leaving=True), 1.5)
+    for index in (0, 2):
+        state.join(request(index, world=2), 2.0)
+    assert order(state) == [0, 2]

@@ -424,6 +424,7 @@ class AllOrders(RuleBasedStateMachine):
         self.gone: set[TaskKey] = set()
         self.dismissed: set[TaskKey] = set()
         self.done: set[TaskKey] = set()
+        self.asked: set[TaskKey] = set()
         self.worlds = []
 
     def _living(self):
@@ -451,7 +452,10 @@ class AllOrders(RuleBasedStateMachine):
     @precondition(lambda self: self._living())
     def join(self, data):
         one = data.draw(st.sampled_from(self._living()))
-        if self.rounds.absence(one) is None:
+        if one in self.asked:
+            self.dismissed.add(one)
+            self.rounds.leaves(one, self.now)
+        elif self.rounds.absence(one) is None:
             if one not in self.done or data.draw(st.booleans()):
                 self.rounds.again(one)
                 self.done.discard(one)
@@ -493,6 +497,16 @@ class AllOrders(RuleBasedStateMachine):
         self._note()
 
     @rule(data=st.data())
+    @precondition(lambda self: self._living())
+    def ask_to_leave(self, data):
+        one = data.draw(st.sampled_from(self._living()))
+        self.asked.add(one)
+        if self.rounds.is_waiting(one):
+            self.dismissed.add(one)
+        self.rounds.ask_to_leave(one, self.now)
+        self._note()
+
+    @rule(data=st.data())
     def suspect(self, data):
         self.rounds.suspect(data.draw(st.sampled_from(self.known)), self.now)
 
@@ -531,7 +545,9 @@ class AllOrders(RuleBasedStateMachine):
     @invariant()
     def those_that_wait_hear_of_it_in_the_end(self):
         if self.rounds.failed is None and self.worlds and self.rounds.pending == 0 and not self.rounds.trained:
-            assert not any(self.rounds.absence(member.task) for member in self.worlds[-1].members)
+            members = {member.task for member in self.worlds[-1].members}
+            assert not any(self.rounds.absence(one) for one in members)
+            assert not members & self.asked
 
 
 TestAllOrders = AllOrders.TestCase

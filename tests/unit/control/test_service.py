@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any, cast
 
 from manual_clock import ManualClock
 from time_limits import within
 
+from tfcollective.cli.status import elastic_lines
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode
-from tfcollective.control.messages import Join, Joined, ReadOutput, Show, path_of
+from tfcollective.control.messages import Exited, Join, Joined, NodeLeaves, ReadOutput, Show, Status, path_of
 from tfcollective.control.output_log import OutputPage, OutputPiece
-from tfcollective.control.rounds import JoinRequest
+from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.service import JobService
 from tfcollective.control.state import Membership
 from tfcollective.control.store import Store
+from tfcollective.failures import ExitRecord
 from tfcollective.tasks import TaskKey, workers
 
 
@@ -63,3 +66,54 @@ def test_time_in_which_the_launcher_was_stopped_is_no_lateness_of_ranks() -> Non
         return answers
 
     assert all(one.world is not None for one in asyncio.run(meet()))
+
+
+def test_the_status_of_an_elastic_job_tells_how_its_world_has_changed() -> None:
+    async def statuses() -> list[dict[str, object]]:
+        clock = ManualClock(1000.0)
+        membership = Membership(workers(4), 60.0, bounds=Bounds(1, 4, 5, 10.0))
+        service = JobService("job", membership, Store(1 << 20), clock)
+
+        async def ask(request: object) -> bytes:
+            return await service.answer(path_of(type(request)), encode(request))
+
+        async def join(*indices: int) -> None:
+            requests = (JoinRequest(TaskKey("worker", i), 4, "n", i, f"{i} at {clock.wall()}") for i in indices)
+            await asyncio.gather(*(ask(Join(one, 20.0)) for one in requests))
+
+        await join(0, 1, 2, 3)
+        clock.advance(1.0)
+        await ask(Exited(ExitRecord("worker:1", 1, "n", 1, None, 9, 1.0)))
+        clock.advance(0.5)
+        await join(0, 2, 3)
+        await ask(NodeLeaves((TaskKey("worker", 2), TaskKey("worker", 3)), "SIGTERM"))
+        clock.advance(2.0)
+        seen = [decode(await ask(Status()), dict[str, object], "the status")]
+        await join(2, 3, 0)
+        return [*seen, decode(await ask(Status()), dict[str, object], "the status")]
+
+    first, second = (cast("dict[str, Any]", one) for one in asyncio.run(statuses()))
+    elastic = first["elastic"]
+    assert (elastic["size"], elastic["min_size"], elastic["max_size"], elastic["pending"]) == (3, 1, 5, 3)
+    assert elastic["leaving"] == {"worker:2": "SIGTERM", "worker:3": "SIGTERM"}
+    assert elastic["changes"] == [
+        {
+            "generation": 2,
+            "size": 3,
+            "without": ["worker:1"],
+            "with": [],
+            "cause": "worker:1 was killed by SIGKILL",
+            "seconds": 0.5,
+            "phases": {"detect": 0.5, "agree": 0.0},
+            "time": 1001.5,
+        }
+    ]
+    assert [task["rank"] for task in first["tasks"]] == [0, None, 1, 2]
+    assert (second["elastic"]["size"], second["elastic"]["pending"]) == (1, None)
+    assert second["elastic"]["left"] == {"worker:2": "SIGTERM", "worker:3": "SIGTERM"}
+    lines = list(elastic_lines(elastic))
+    assert lines[0] == "3 ranks, 1 to 5 are possible; generation 3 follows when all have come"
+    said = "generation 2: 3 ranks, without worker:1, after 0.50 s (detect 0.50, agree 0.00)"
+    assert lines[1].endswith(f" {said}: worker:1 was killed by SIGKILL")
+    assert lines[2:] == ["  worker:2 is to leave: SIGTERM", "  worker:3 is to leave: SIGTERM"]
+    assert not list(elastic_lines(None))

@@ -12,6 +12,7 @@ from tfcollective.launch.plan.placement import blocked_for
 from tfcollective.launch.plan.spec import JobSpec, first_size, usable_hosts
 from tfcollective.launch.providers.join import JoinedLauncher
 from tfcollective.launch.providers.local import LocalLauncher
+from tfcollective.task_specs import TaskSpec, trainers_of
 from tfcollective.tasks import TaskKey, workers
 
 
@@ -32,6 +33,10 @@ from tfcollective.tasks import TaskKey, workers
         ({"min_proc": 1, "cooldown_range": (0, 9)}, "cooldown_range: expected 1 <= MIN <= MAX <= 3600 seconds, got 0"),
         ({"min_proc": 1, "cooldown_range": (9, 8)}, "cooldown_range: expected .* got 9 and 8"),
         ({"min_proc": 1, "cooldown_range": (9,)}, "cooldown_range: expected two numbers of seconds"),
+        ({"preemption_file": "/notice"}, "preemption_file: it needs min_proc"),
+        ({"preemption_command": ("true",)}, "preemption_command: it needs min_proc"),
+        ({"min_proc": 1, "preemption_command": "true"}, "preemption_command: expected a command and its arguments"),
+        ({"min_proc": 1, "preemption_file": 1}, "preemption_file: expected a path, got 1"),
         ({"min_proc": 1, "elastic_timeout": 0}, "elastic timeout: expected a number of seconds, above 0"),
     ],
 )
@@ -41,8 +46,17 @@ def test_what_cannot_be_elastic_is_refused(options, message):
 
 
 def test_a_job_on_yarn_is_not_elastic():
-    with pytest.raises(UnsupportedError, match="min_proc: on YARN a lost rank ends the job"):
+    with pytest.raises(UnsupportedError, match="min_proc, min_instances: on YARN a lost rank ends the job"):
         YarnLauncher().plan(JobSpec(("x",), 2, min_proc=1))
+
+
+def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():
+    specs = {"chief": TaskSpec(1, 1), "worker": TaskSpec(1, 1, instances=3, min_instances=1)}
+    spec = JobSpec(("x",), 4, tasks=trainers_of(specs), task_specs=specs)
+    assert (spec.min_proc, spec.bounds.smallest, spec.bounds.largest) == (2, 2, 4)
+    assert replace(spec, restarts=1).bounds == spec.bounds
+    with pytest.raises(ConfigError, match="min_proc: got 3, but min_instances of the workers asks for 2"):
+        replace(spec, min_proc=3)
 
 
 def test_a_job_of_agents_that_others_start_is_not_elastic():

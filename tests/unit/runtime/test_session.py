@@ -49,7 +49,7 @@ class Coordinator:
     def done(self, _task: Any, *, again: bool = False) -> None:
         self.done_said.append(again)
 
-    def leave(self, _task: Any, *, for_good: bool = False) -> None:
+    def leave(self, _task: Any, *, for_good: bool = False, why: str = "") -> None:
         pass
 
     def close(self) -> None:

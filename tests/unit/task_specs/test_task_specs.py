@@ -7,6 +7,7 @@ from tfcollective.task_specs import (
     allreduce_topology,
     auxiliary_tasks_of,
     check_task_specs,
+    least_trainers_of,
     memory_in_mib,
     single_server_topology,
     trainers_of,
@@ -70,6 +71,9 @@ def test_other_amounts_of_memory_are_refused(memory):
         ({"vcores": 1.5}, "vcores: expected a whole number, got 1.5"),
         ({"vcores": True}, "vcores: expected a whole number"),
         ({"instances": 0}, "instances: expected 1 or more, got 0"),
+        ({"instances": 3, "min_instances": 4}, "min_instances: there are 3 instances, got 4"),
+        ({"min_instances": -1}, "min_instances: expected 0 or more, got -1"),
+        ({"min_instances": 0.5}, "min_instances: expected a whole number"),
         ({"nb_proc_per_worker": 0}, "nb_proc_per_worker: expected 1 or more, got 0"),
         ({"nb_proc_per_worker": 5}, "nb_proc_per_worker: 5 processes need 5 vcores or more, got 4"),
         ({"nb_proc_per_worker": 3, "gpus": 2}, "nb_proc_per_worker: 3 processes need 3 gpus or more, or 0, got 2"),
@@ -106,6 +110,7 @@ def test_a_spec_cannot_change():
         ({"chief": TaskSpec(1, 2, nb_proc_per_worker=2)}, "chief: nb_proc_per_worker: expected 1, got 2"),
         ({"worker": TaskSpec(1, 1), "evaluator": TaskSpec(1, 1, 2)}, "evaluator: instances: expected 1, got 2"),
         ({"worker": TaskSpec(1, 1), "tensorboard": TaskSpec(1, 1, 3)}, "tensorboard: instances: expected 1, got 3"),
+        ({"chief": TaskSpec(1, 1, min_instances=1)}, "chief: min_instances: only workers may be fewer"),
         ({"evaluator": TaskSpec(1, 1)}, "no task trains"),
         ({}, "no task trains"),
         ({"worker": {"memory": 1}}, "worker: expected a TaskSpec, got"),
@@ -129,6 +134,15 @@ def test_the_chief_is_rank_0_and_worker_i_is_rank_i_plus_1():
     specs = {"worker": TaskSpec(1, 2, instances=2, nb_proc_per_worker=2), "chief": TaskSpec(1, 1)}
     assert [str(task) for task in trainers_of(specs)] == ["chief:0", "worker:0", "worker:1", "worker:2", "worker:3"]
     assert [str(task) for task in trainers_of({"worker": TaskSpec(1, 1, 2)})] == ["worker:0", "worker:1"]
+
+
+def test_so_many_ranks_are_enough():
+    worker = TaskSpec(1, 2, instances=4, nb_proc_per_worker=2, min_instances=1)
+    assert least_trainers_of({"worker": worker}) == 2
+    beside = {"chief": TaskSpec(1, 1), "evaluator": TaskSpec(1, 1), "tensorboard": TaskSpec(1, 1)}
+    assert least_trainers_of({"worker": worker, **beside}) == 3
+    assert least_trainers_of({"worker": TaskSpec(1, 1, 4), **beside}) is None
+    assert least_trainers_of(beside) is None
 
 
 def test_the_topologies_are_jobs():

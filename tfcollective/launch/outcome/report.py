@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfcollective.control.state import WorldChange
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
@@ -70,16 +70,32 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         f"{_who(record, outcome.places)} {_how(record)}: the others went on without it"
         for record in in_order_of_arrival(outcome.survived)
     )
-    yield from map(_change_line, outcome.changes)
+    yield from (f"  {_change_line(change)}" for change in outcome.changes)
     for auxiliary_task in outcome.auxiliary_tasks:
         yield from _auxiliary_task_lines(auxiliary_task, outcome)
 
 
 def _change_line(change: WorldChange) -> str:
-    gone = [f"without {', '.join(map(str, change.lost))}"] if change.lost else []
-    new = [f"with {', '.join(map(str, change.joined))}"] if change.joined else []
-    ranks = "1 rank" if change.size == 1 else f"{change.size} ranks"
-    return f"  generation {change.generation}: {', '.join([ranks, *gone, *new])}, after {change.seconds:.2f} s"
+    lost, joined = [str(task) for task in change.lost], [str(task) for task in change.joined]
+    return describe_change(change.generation, change.size, lost, joined, change.seconds, change.phases, change.cause)
+
+
+def describe_change(
+    generation: object,
+    size: object,
+    lost: Sequence[str],
+    joined: Sequence[str],
+    seconds: float,
+    phases: Mapping[str, float],
+    cause: str,
+) -> str:
+    """How one world followed another, in a line. ``phases`` are seconds by name; ``cause`` may be empty."""
+    gone = [f"without {', '.join(lost)}"] if lost else []
+    new = [f"with {', '.join(joined)}"] if joined else []
+    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in phases.items())
+    line = f"generation {generation}: {', '.join([ranks, *gone, *new])}, after {seconds:.2f} s ({parts})"
+    return f"{line}: {cause}" if cause else line
 
 
 def _restart_lines(outcome: JobOutcome) -> Iterator[str]:

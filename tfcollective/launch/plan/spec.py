@@ -14,7 +14,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, share_out, without
 from tfcollective.processes import program_of
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
-from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of
+from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
@@ -235,6 +235,7 @@ class JobSpec(ProcessOptions):
 
     def _check_bounds(self) -> None:
         _check_seconds("elastic_timeout", self.elastic_timeout, above_zero=True)
+        self._take_least_instances()
         for name, lowest in (("min_proc", 1), ("max_proc", 1), ("slots", 1), ("reset_limit", 0)):
             _check_count(name, getattr(self, name), lowest)
         least = self.min_proc
@@ -247,6 +248,7 @@ class JobSpec(ProcessOptions):
         self._check_cooldown()
         if least is not None and least > self.num_proc:
             raise ConfigError(f"min_proc: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
+        self._check_preemption()
         if self.bounds is not None and self.engine != "native":
             raise ConfigError(f"engine: an elastic job needs the native engine, not {self.engine}")
         if self.bounds is not None and self.emit_tf_config:
@@ -270,6 +272,27 @@ class JobSpec(ProcessOptions):
                 f"cooldown_range: expected 1 <= MIN <= MAX <= {_LONGEST_COOLDOWN_S:g} seconds, got "
                 f"{numbers[0]:g} and {numbers[1]:g}"
             )
+
+    def _take_least_instances(self) -> None:
+        """The fields of the workers' spec say how few ranks are enough where the job does not."""
+        wanted = least_trainers_of(self.task_specs)
+        if wanted is None:
+            return
+        if self.min_proc not in (None, wanted):
+            raise ConfigError(
+                f"min_proc: got {self.min_proc}, but min_instances of the workers asks for {wanted}: choose"
+            )
+        object.__setattr__(self, "min_proc", wanted)
+
+    def _check_preemption(self) -> None:
+        if self.preemption_file is not None and not isinstance(self.preemption_file, str):
+            raise ConfigError(f"preemption_file: expected a path, got {self.preemption_file!r}")
+        words = self.preemption_command
+        if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+            raise ConfigError(f"preemption_command: expected a command and its arguments, got {words!r}")
+        for name in ("preemption_file", "preemption_command"):
+            if getattr(self, name) and self.bounds is None:
+                raise ConfigError(f"{name}: it needs min_proc (--min-np): other jobs do not go on without a node")
 
 
 def _check_count(name: str, value: int | None, lowest: int) -> None:

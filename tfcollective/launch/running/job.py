@@ -24,7 +24,7 @@ from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import NOT_STARTED, ExitRecord
 from tfcollective.job_keys import new_key
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.plan.placement import Slot
@@ -44,6 +44,7 @@ _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
 LOST = "was lost with its host"
 _DISMISSED = "was not needed any more"
+_NOT_NEEDED = (_DISMISSED, NOT_STARTED)
 
 
 def new_job_id() -> str:
@@ -188,9 +189,12 @@ class Job:
     def note_lost(self, tasks: Collection[TaskKey]) -> None:
         """The node of these tasks has gone: those whose end no agent has reported have ended with it."""
         for one in self._coordinator.view().tasks:
-            if one.task in tasks and one.exit is None:
-                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=LOST)
-                self._coordinator.exited(gone)
+            if one.task not in tasks or one.exit is not None:
+                continue
+            # An order to start may reach an agent that is about to end.
+            never = one.state is TaskState.EXPECTED
+            gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time())
+            self._coordinator.exited(replace(gone, note=NOT_STARTED if never else LOST, leaving=never))
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
@@ -281,11 +285,15 @@ class Job:
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
         agent_failure = agent_failure or _unreported(view)
-        # Those that have left in order have not failed, and have no result.
-        exits = tuple(one.exit for one in view.tasks if one.exit is not None and one.task not in view.leavers)
+        # One that has left in order has done its part, whatever ended its process on its way out.
+        exits = tuple(
+            task.exit
+            for task in view.tasks
+            if task.exit is not None and (task.task not in view.leavers or not task.exit.failed or task.exit.raised)
+        )
         lost = _survived(exits, view) if self.spec.bounds is not None else ()
         return JobOutcome(
-            exits=tuple(record for record in exits if record not in lost and record.note != _DISMISSED),
+            exits=tuple(record for record in exits if record not in lost and record.note not in _NOT_NEEDED),
             survived=lost,
             changes=view.changes if self.spec.bounds is not None else (),
             initialised=view.initialised,
@@ -386,4 +394,4 @@ def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, .
     if view.failure is not None or not ends or any(record.failed for record in ends):
         return ()
     lost = (record for record in exits if record.failed and record.task not in last)
-    return tuple(record for record in lost if record.note != _DISMISSED)
+    return tuple(record for record in lost if record.note not in _NOT_NEEDED)

@@ -1,0 +1,30 @@
+"""How long a change of the world takes, phase by phase."""
+
+from tfcollective.runtime.change_times import ChangeTimes
+
+
+def test_each_change_is_published_once_at_the_first_commit():
+    now, heard = [10.0], []
+    times = ChangeTimes(heard.append, lambda: now[0])
+    times.synced()
+    times.stepped()  # of the first world nothing is measured
+    for generation in (2, 3):
+        now[0] += 0.5
+        times.connected(generation, now[0] - 0.25)
+        now[0] += 1.0
+        times.synced()
+        for _ in range(3):
+            now[0] += 2.0
+            times.stepped()
+    phases = {"connect": 0.25, "sync": 1.0, "first_step": 2.0}
+    assert heard == [{"generation": generation, **phases} for generation in (2, 3)]
+
+
+def test_a_world_that_breaks_before_the_first_step_is_not_published():
+    now, heard = [0.0], []
+    times = ChangeTimes(heard.append, lambda: now[0])
+    times.connected(2, 0.0)
+    times.synced()
+    times.connected(3, 0.0)
+    times.stepped()
+    assert [one["generation"] for one in heard] == [3]
