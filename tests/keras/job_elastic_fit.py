@@ -6,6 +6,7 @@ rows that it has trained on, as JSON lines, and at the end what it sees.
 
 How long anything takes depends on the machine: a replacement joins when a file "changed" is there. With
 WHOLE=EPOCH:BATCH in the environment the others make it there, and go on when the coordinator wants the world to change.
+With GLOBAL_BATCH the ranks share batches of so many rows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ROWS, BATCH = 230, 10
 ME = int(os.environ.get("TFCOLLECTIVE_TASK", "worker:0").rpartition(":")[2])
 NEWCOMER, WHOLE = "TFCOLLECTIVE_NEWCOMER" in os.environ, os.environ.get("WHOLE", "")
 CHANGED = DIRECTORY / "changed"
+GLOBAL_BATCH = int(os.environ["GLOBAL_BATCH"]) if "GLOBAL_BATCH" in os.environ else None
 traces: list[int] = []
 calls: list[tuple[Any, ...]] = []
 rows: list[int] = []
@@ -104,8 +106,10 @@ class Faults(tf.keras.callbacks.Callback):
 
 def data_of(kind: str, x: Any, y: Any) -> dict[str, Any]:
     if kind == "arrays":
-        return {"x": x, "y": y, "batch_size": BATCH}
+        return {"x": x, "y": y, "batch_size": None if GLOBAL_BATCH else BATCH}
     whole = tf.data.Dataset.from_tensor_slices((x, y))
+    if GLOBAL_BATCH:
+        return {"x": whole}
     if kind == "dataset":
         return {"x": whole.batch(BATCH, drop_remainder=True)}
     return {"x": lambda epoch: whole.shuffle(ROWS, seed=epoch, reshuffle_each_iteration=False).batch(BATCH)}
@@ -116,7 +120,13 @@ generator = np.random.default_rng(0)
 x = np.stack([generator.normal(size=ROWS), np.arange(ROWS), generator.normal(size=ROWS)], 1).astype(np.float32)
 y = 2.0 * x[:, :1] - x[:, 2:]
 scale = np.array([1.0, 0.0, 1.0], np.float32)  # the number of the row is no feature
-model = Noting([tf.keras.layers.Input((3,)), tf.keras.layers.Rescaling(scale.tolist()), tf.keras.layers.Dense(1)])
+model = Noting(
+    [
+        tf.keras.layers.Input((3,)),
+        tf.keras.layers.Rescaling(scale.tolist()),
+        tf.keras.layers.Dense(1, kernel_initializer="ones"),
+    ]
+)
 model.compile(tfc.DistributedOptimizer(tf.keras.optimizers.SGD(0.05, momentum=0.5)), loss="mse", metrics=["mae"])
 if NEWCOMER:
     wait_until(CHANGED.exists, "the others have not gone on")
@@ -125,7 +135,7 @@ history = model.fit(
     epochs=EPOCHS,
     verbose=0,
     validation_data=(x[:40], y[:40]),
-    callbacks=[Faults(), tfc.MetricAverageCallback(), tfc.Elastic()],
+    callbacks=[Faults(), tfc.MetricAverageCallback(), tfc.Elastic(global_batch=GLOBAL_BATCH)],
 )
 (DIRECTORY / f"end-{ME}.json").write_text(
     json.dumps(

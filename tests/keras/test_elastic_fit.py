@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -47,8 +48,13 @@ class Done:
 
 
 def run(directory: Path, kind: str, epochs: int, *faults: str, **env: str) -> Done:
+    return run_on(3, directory, kind, epochs, *faults, **env)
+
+
+def run_on(ranks: int, directory: Path, kind: str, epochs: int, *faults: str, **env: str) -> Done:
     job = Path(__file__).with_name("job_elastic_fit.py")
-    done = run_job(job, 3, str(directory), kind, str(epochs), *faults, options=("--min-np", "1"), **env)
+    directory.mkdir(exist_ok=True)
+    done = run_job(job, ranks, str(directory), kind, str(epochs), *faults, options=("--min-np", "1"), **env)
     return Done(directory, done.stderr)
 
 
@@ -100,3 +106,24 @@ def test_a_rank_that_is_killed_after_its_step_takes_nothing_back(tmp_path: Path)
     assert calls.count(["batch", 0, 5]) == 1
     # One of the others may have completed that step, and the other have taken its result, but not noted its own rows.
     assert len(done.rows[0]) > ROWS - 3 - BATCH
+
+
+def weights_of(done: Done) -> list[np.ndarray]:
+    end = next(iter(done.ends.values()))
+    return [np.frombuffer(bytes.fromhex(one), np.float32) for one in end["weights"]]
+
+
+@every_fault
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_a_global_batch_stays_when_a_rank_is_lost(tmp_path: Path, kind: str) -> None:
+    """20 rows a step are 7, 7 and 6, then 10 and 10; the last step of an epoch has 10. No shape is traced anew."""
+    done = run(tmp_path / "lost", kind, 2, "begin:1:0:4", GLOBAL_BATCH="20")
+    done.check(2)
+    assert [done.sizes[0, batch] for batch in range(4)] == [3, 3, 3, 3]
+    for rows in done.rows.values():
+        assert rows == Counter(range(ROWS))
+    for size in (1, 3):
+        undisturbed = run_on(size, tmp_path / str(size), kind, 2, GLOBAL_BATCH="20")
+        undisturbed.check(2)
+        for one, other in zip(weights_of(done), weights_of(undisturbed), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

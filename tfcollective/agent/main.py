@@ -325,7 +325,7 @@ class Supervision:
         self._supervisor.start_later(worker)
 
     def _prepare(self, command: PrepareCommand) -> None:
-        with contextlib.suppress(ConfigError):  # who starts a process here is told
+        with contextlib.suppress(ConfigError):  # whoever starts a process here learns of it
             worker = self._place(StartCommand(command.worker, command.slots))
             self._supervisor.prepare(worker, command.modules)
 

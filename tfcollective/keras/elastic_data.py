@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfcollective.elastic.sampler import Division, order_of
+from tfcollective.elastic.sampler import Division, check_share, order_of
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
-from tfcollective.tensorflow.dataset_order import is_shard, left_to_chance, reshuffles, seeds_of
+from tfcollective.tensorflow.dataset_order import gives_batches, is_shard, left_to_chance, reshuffles, seeds_of
 
 _BATCH = 32  # Keras's
 _FUNCTION = "fit(lambda epoch: data.shuffle(1000, seed=epoch, reshuffle_each_iteration=False).batch(32), ...)"
@@ -42,8 +42,13 @@ class Source(Protocol):
         """Says whether two ranks have the same data, as far as can be seen at little cost."""
 
 
-def source_of(arguments: Mapping[str, Any], seed: int) -> Source:
+def source_of(arguments: Mapping[str, Any], seed: int, global_batch: int = 0) -> Source:
     """The data that the arguments of ``fit`` give.
+
+    Args:
+        arguments: of ``fit``, by name.
+        seed: of the order of rows of arrays.
+        global_batch: how many rows all ranks together take in a step; 0: each rank takes batches as they are given.
 
     Raises:
         UnsupportedError: data of a kind that cannot be divided anew.
@@ -55,12 +60,11 @@ def source_of(arguments: Mapping[str, Any], seed: int) -> Source:
             "steps_per_epoch: with Elastic an epoch is all of the data, so that it can be divided anew: "
             "take(n) of a dataset says how much that is"
         )
-    if isinstance(x, tf.data.Dataset):
-        _check_alone(arguments, "a tf.data.Dataset")
-        return _Datasets(lambda epoch: x)
-    if callable(x):
-        _check_alone(arguments, "a function of the epoch")
-        return _Datasets(x)
+    if isinstance(x, tf.data.Dataset) or callable(x):
+        dataset = isinstance(x, tf.data.Dataset)
+        _check_alone(arguments, "a tf.data.Dataset" if dataset else "a function of the epoch")
+        of_epoch = (lambda epoch: x) if dataset else x
+        return _Rows(of_epoch, global_batch) if global_batch else _Datasets(of_epoch)
     if x is None or hasattr(x, "__next__") or (hasattr(x, "__getitem__") and not _is_arrays(x)):
         raise UnsupportedError(
             f"x: Elastic divides arrays, a tf.data.Dataset, or a function that gives one for an epoch, not "
@@ -68,10 +72,12 @@ def source_of(arguments: Mapping[str, Any], seed: int) -> Source:
         )
     if arguments["validation_split"] and arguments["validation_data"] is None:
         raise UnsupportedError("validation_split: with Elastic pass validation_data")
+    if global_batch and arguments["batch_size"] is not None:
+        raise InvalidArgumentError("batch_size: global_batch of Elastic says how many rows a step takes: leave it out")
     given = [arguments[name] for name in ("x", "y", "sample_weight")]
     while given[-1] is None:
         given.pop()
-    return _Arrays(given, arguments["batch_size"] or _BATCH, bool(arguments["shuffle"]), seed)
+    return _Arrays(given, arguments["batch_size"] or _BATCH, bool(arguments["shuffle"]), seed, global_batch)
 
 
 def _check_alone(arguments: Mapping[str, Any], what: str) -> None:
@@ -87,7 +93,8 @@ def _is_arrays(x: Any) -> bool:
 class _Arrays:
     """Arrays whose rows are the elements."""
 
-    def __init__(self, given: list[Any], batch: int, shuffle: bool, seed: int) -> None:
+    def __init__(self, given: list[Any], batch: int, shuffle: bool, seed: int, global_batch: int) -> None:
+        self._global_batch = global_batch
         self._batch, self._shuffle, self._seed = batch, shuffle, seed
         self._arrays = _tuples(given, _rows)
         leaves = tf.nest.flatten(self._arrays)
@@ -100,9 +107,9 @@ class _Arrays:
 
     def part(self, epoch: int, done: int, rank: int, size: int) -> Part:
         """See :class:`Source`."""
-        division = _division(self._total, done, self._batch, rank, size)
+        division = _division(self._total, done, self._batch, rank, size, self._global_batch)
         places = order_of(self._total, self._shuffle, self._seed, epoch)[division.places()]
-        own, batch, arrays = tf.constant(places, tf.int64), self._batch, self._arrays
+        own, batch, arrays = tf.constant(places, tf.int64), division.share, self._arrays
 
         def pick(step: Any) -> Any:
             rows = own[step * batch : (step + 1) * batch]  # of no fixed length: the function is not traced again
@@ -162,14 +169,53 @@ class _Datasets:
         return f"{_checked_cardinality(whole)} {whole.element_spec} seeds {seeds_of(whole)}"
 
 
-def _division(total: int, done: int, batch: int, rank: int, size: int) -> Division:
+class _Rows(_Datasets):
+    """The elements are the rows of a dataset, which are put into batches here."""
+
+    def __init__(self, of_epoch: Callable[[int], Any], global_batch: int) -> None:
+        super().__init__(of_epoch)
+        self._global_batch = global_batch
+
+    def part(self, epoch: int, done: int, rank: int, size: int) -> Part:
+        """See :class:`Source`."""
+        rows = self._of_epoch(epoch)
+        total = _checked_cardinality(rows)
+        if gives_batches(rows):
+            raise InvalidArgumentError(
+                "x: with global_batch of Elastic its elements are rows, which become batches of the size that each "
+                "rank has to take: leave out its batch(), or add unbatch() with assert_cardinality"
+            )
+        division = _division(total, done, 1, rank, size, self._global_batch)
+        if division.pad:
+            place = int(division.places()[0])
+            return Part(rows.skip(place).take(1).batch(1), 1, division)
+        step, whole, own, own_of_last = (
+            division.step,
+            division.whole,
+            *map(division.own, (division.step, division.last)),
+        )
+
+        def is_own(number: Any, _row: Any) -> Any:
+            place, last = number % step, number // step >= whole
+            begin, end = tf.where(last, own_of_last.start, own.start), tf.where(last, own_of_last.stop, own.stop)
+            return tf.logical_and(place >= tf.cast(begin, tf.int64), place < tf.cast(end, tf.int64))
+
+        left = rows.skip(done).take(step * whole + division.last).enumerate()
+        mine = left.filter(is_own).map(lambda _number, row: row).batch(division.share)
+        counted = mine.apply(tf.data.experimental.assert_cardinality(division.steps))
+        return Part(counted.prefetch(tf.data.AUTOTUNE), division.steps, division)
+
+
+def _division(total: int, done: int, batch: int, rank: int, size: int, global_batch: int = 0) -> Division:
     """At least one step, also where a world that has grown finds less than one element for each rank."""
-    division = Division(total, done, batch, rank, size)
+    check_share(global_batch, size)
+    division = Division(total, done, batch, rank, size, global_batch=global_batch)
     if division.steps == 0 and done == 0:
         raise InvalidArgumentError(
-            f"x: its {total} elements are not enough for {size} ranks; the elements of a dataset are its batches"
+            f"x: its {total} elements are not enough for {size} ranks; the elements of a dataset are its batches, "
+            "with global_batch its rows"
         )
-    return division if division.steps else Division(total, done, batch, rank, size, pad=True)
+    return division if division.steps else replace(division, pad=True)
 
 
 def _checked_cardinality(dataset: Any) -> int:

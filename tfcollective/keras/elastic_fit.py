@@ -19,10 +19,12 @@ import tensorflow as tf
 
 from tfcollective import elastic, payload, runtime
 from tfcollective.communicator import Max
+from tfcollective.elastic.sampler import check_global_batch
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.elastic import KerasState, learning_rates
 from tfcollective.keras.elastic_data import Part, Source, source_of
+from tfcollective.keras.global_batch import ShareWeight
 from tfcollective.keras.optimizers import optimizers_of
 from tfcollective.keras.synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.keras.variables import is_built
@@ -53,20 +55,27 @@ class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
         commit_every: after how many batches weights and position are committed. With ``backward_passes_per_step`` a
             multiple of it.
         seed: of the order in which rows of arrays are shuffled, in each epoch another one; the same on all ranks.
+        global_batch: how many rows all ranks together take in one step, however many ranks there are, instead of
+            ``batch_size``. Each takes its share, by one row more or less where it does not divide, and gradients are
+            weighted by the shares: the update is that of the mean over the global batch, so that a learning rate means
+            the same in each world. The elements of a dataset are rows then.
 
     Raises:
         InvalidArgumentError: an argument is not as described; in ``fit``: the ranks have different data, or a dataset
             whose order may differ.
-        UnsupportedError: in ``fit``: data that cannot be divided, ``BackupAndRestore``, or a second ``fit`` with this
-            callback in an elastic job.
+        UnsupportedError: in ``fit``: data that cannot be divided, ``BackupAndRestore``, a second ``fit`` with this
+            callback in an elastic job, or what `global_batch` has no meaning for.
     """
 
-    def __init__(self, commit_every: int = 1, seed: int = 0) -> None:
+    def __init__(self, commit_every: int = 1, seed: int = 0, global_batch: int | None = None) -> None:
         super().__init__()
         if isinstance(commit_every, bool) or not isinstance(commit_every, int) or commit_every < 1:
             raise InvalidArgumentError(f"commit_every: expected a number of batches above 0, got {commit_every!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise InvalidArgumentError(f"seed: expected 0 or more, got {seed!r}")
+        if global_batch is not None:
+            check_global_batch(global_batch)
+        self.global_batch = global_batch
         self.commit_every = commit_every
         self.seed = seed
         self._in_fit = False
@@ -103,14 +112,14 @@ def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str,
             "the others are. Train in one call, or with tfcollective.elastic.run"
         )
     callbacks = _checked(arguments["callbacks"])
-    source = source_of(arguments, options.seed)
+    source = source_of(arguments, options.seed, options.global_batch or 0)
     _build(model, source)
     _check_optimizers(model)
+    weight = None if options.global_batch is None else ShareWeight(model)
     first = int(arguments["initial_epoch"])
-    state = KerasState(
-        model, epoch=first, batch=0, done=0, steps=0, stopped=False, history=b"", data=source.fingerprint()
-    )
-    training = _Training(fit, model, arguments, source, state)
+    data = f"{source.fingerprint()}{f' global batch {options.global_batch}' if options.global_batch else ''}"
+    state = KerasState(model, epoch=first, batch=0, done=0, steps=0, stopped=False, history=b"", data=data)
+    training = _Training(fit, model, arguments, source, state, weight)
     options._in_fit = _begun = True
     try:
         training.callbacks = _Callbacks(callbacks, training, options.commit_every)
@@ -118,6 +127,8 @@ def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str,
         elastic.run(lambda _: training.go_on())(state)
     finally:
         options._in_fit = False
+        if weight is not None:
+            weight.assign(1.0)
     return model.history
 
 
@@ -161,9 +172,16 @@ class _Training:
     callbacks: _Callbacks
 
     def __init__(
-        self, fit: Callable[..., Any], model: Any, arguments: Mapping[str, Any], source: Source, state: Any
+        self,
+        fit: Callable[..., Any],
+        model: Any,
+        arguments: Mapping[str, Any],
+        source: Source,
+        state: Any,
+        weight: ShareWeight | None,
     ) -> None:
         self._fit = fit
+        self._weight = weight
         self._source, self._data = source, state.data
         self._kept = {name: value for name, value in arguments.items() if name not in _GIVEN_BY_US}
         self._kept["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
@@ -172,6 +190,11 @@ class _Training:
         self.verbose = 1 if arguments["verbose"] == "auto" else arguments["verbose"]
         self.state = state
         self.part = source.part(state.epoch, 0, runtime.rank(), runtime.size())
+
+    def begin_step(self, step: int) -> None:
+        """A step of the present part begins: this rank's share of it may be another one than before."""
+        if self._weight is not None:
+            self._weight.assign(self.part.division.weight(step))
 
     def go_on(self) -> None:
         """Trains from the state's position to the end."""
@@ -276,6 +299,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """With the batch's number in the epoch."""
+        self._training.begin_step(batch)
         super().on_train_batch_begin(batch + self._state.batch - self._committed, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -35,6 +35,8 @@ class OptimizerState:
         reductions: how often gradients were reduced (or, with one rank, would have been) while building updates.
         saved: values to give to the optimizer's variables once they exist: those of the optimizer it was made from.
         when_built: called once they exist.
+        weight: a variable by which this rank's gradients are multiplied before they are reduced, where ranks have
+            shares of a global batch; else None.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class OptimizerState:
         self.reductions = 0
         self.saved = list(saved)
         self.when_built: list[Callable[[], None]] = []
+        self.weight: Any = None
 
     def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
         """That of another optimizer which reduces as this one does."""
@@ -84,6 +87,8 @@ class OptimizerState:
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduces the gradients of the variables of :meth:`begin`."""
         self.reductions += 1
+        if self.weight is not None:
+            gradients = [_times(gradient, self.weight) for gradient in gradients]
         with tf.control_dependencies(self.checked):
             reduced = reduce_gradients(
                 gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
@@ -104,7 +109,7 @@ class OptimizerState:
                 call()
 
 
-def _times(gradient: Any, factor: float) -> Any:
+def _times(gradient: Any, factor: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
     return None if gradient is None else gradient * tf.cast(factor, gradient.dtype)

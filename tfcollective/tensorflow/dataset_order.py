@@ -65,6 +65,26 @@ def is_shard(dataset: Any) -> bool:
     return any(type(part).__name__.strip("_") == "ShardDataset" for part in _pipeline(dataset))
 
 
+def gives_batches(dataset: Any) -> bool:
+    """Whether the dataset's elements are batches that ``batch`` has made; not if another function takes them apart."""
+    part = dataset
+    while part is not None:
+        kind = type(part).__name__.strip("_")
+        if kind in ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset", "ParallelMapAndBatchDataset"):
+            return True
+        if kind in ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset"):
+            return False
+        part = next(iter(_made_from(part)), None)
+    return False
+
+
+def _made_from(part: Any) -> list[Any]:
+    inner = getattr(part, "_dataset", None)  # of the adapters of tf.compat.v1
+    if isinstance(inner, tf.data.Dataset):
+        return [inner]
+    return list(part._inputs()) if hasattr(part, "_inputs") else []
+
+
 def _order(part: Any) -> str | None:
     """A part's attribute of the order of its elements; None if it has none."""
     kept = getattr(part, "_deterministic", None)

@@ -103,7 +103,7 @@ def _assign_all(
 ) -> list[Any]:
     members = runtime.members(process_set)
     root = members.place_of(root_rank, "root_rank")
-    targets = [_tensorflow_variable(variable) for variable in variables]
+    targets = [tensorflow_variable(variable) for variable in variables]
     if members.alone or not targets:
         return []
     prefix = operation_name(name, members.process_set_id)
@@ -121,7 +121,7 @@ def _assign_all(
     ]
 
 
-def _tensorflow_variable(variable: Any) -> Any:
+def tensorflow_variable(variable: Any) -> Any:
     """The TensorFlow variable inside a Keras 3 variable."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable

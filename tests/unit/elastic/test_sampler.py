@@ -98,6 +98,30 @@ def test_all_ranks_take_equally_much_in_each_step(left: int, batch: int, size: i
     assert positions[-1] == 40
 
 
+@pytest.mark.parametrize("seed", range(200))
+def test_shares_of_a_global_batch_are_its_rows_whatever_ranks_come_and_go(seed: int) -> None:
+    total, batch, _, worlds, last = any_epoch(seed)
+    whole = batch + 5  # worlds have 5 ranks at most
+    done, order = 0, []
+    for size, steps in [*worlds, (last, total)]:
+        divisions = [Division(total, done, 1, rank, size, global_batch=whole) for rank in range(size)]
+        (count,) = {one.steps for one in divisions}
+        parts = [[one.places()[step * one.share :][: one.share].tolist() for one in divisions] for step in range(count)]
+        for step, shares in enumerate(parts[:steps]):
+            sizes = [len(share) for share in shares]
+            assert max(sizes) - min(sizes) in (0, 1)
+            assert min(sizes) > 0
+            weights = [one.weight(step) for one in divisions]
+            assert weights == pytest.approx([size * len(share) / sum(sizes) for share in shares])
+            assert sum(sizes) == whole or step == count - 1
+            order += itertools.chain(*shares)
+        done = divisions[0].after(min(steps, count))
+        if done == total:
+            break
+    assert order == list(range(len(order)))
+    assert len(order) > total - 5
+
+
 def test_without_changes_ranks_take_runs_in_the_order_of_the_epoch() -> None:
     batches, _ = in_world(ElasticSampler(14, 3, shuffle=False), 2, None)
     assert batches == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]], [[12], [13]]]
@@ -130,6 +154,24 @@ def test_the_next_epoch_begins_where_one_ends() -> None:
     assert sampler.epoch == 2
 
 
+def test_a_global_batch_is_shared_and_weighted() -> None:
+    sampler = ElasticSampler(17, shuffle=False, global_batch=7)
+    batches, _ = in_world(sampler, 3, None)
+    assert batches == [[[0, 1, 2], [3, 4], [5, 6]], [[7, 8, 9], [10, 11], [12, 13]], [[14], [15], [16]]]
+    World.rank, World.size = 0, 3
+    weights = [float(sampler.weight) for _ in sampler]
+    assert weights == pytest.approx([9 / 7, 9 / 7, 1.0])
+    assert sampler.weight.dtype == np.float32
+    World.size = 1
+    assert {float(sampler.weight) for _ in sampler} == {1.0}
+
+
+def test_a_global_batch_smaller_than_the_world_is_refused() -> None:
+    World.rank, World.size = 0, 3
+    with pytest.raises(InvalidArgumentError, match="global_batch: 2 elements are not enough for 3 ranks"):
+        next(iter(ElasticSampler(20, global_batch=2)))
+
+
 def test_it_is_a_small_value_of_a_state() -> None:
     World.rank, World.size = 1, 2
     sampler = ElasticSampler(range(10**9), 4, shuffle=False)
@@ -154,6 +196,8 @@ def test_fewer_elements_than_ranks_are_an_error_that_says_so() -> None:
         ({"data": []}, "data: expected one element or more, got 0"),
         ({"data": 5, "batch_size": 0}, "batch_size: expected 1 or more, got 0"),
         ({"data": 5, "seed": -1}, "seed: expected 0 or more, got -1"),
+        ({"data": 5, "global_batch": 0}, "global_batch: expected a number above 0, got 0"),
+        ({"data": 5, "global_batch": 4, "batch_size": 2}, "batch_size: global_batch says how many"),
         ({"data": 5, "remainder": "keep"}, "remainder: expected one of drop, pad, got 'keep'"),
     ],
 )

@@ -13,8 +13,10 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
+from tfcollective.communicator import Sum
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.keras.elastic_data import source_of
+from tfcollective.keras.global_batch import ShareWeight
 from tfcollective.tensorflow.dataset_order import is_shard, reshuffles, seeds_of
 
 pytestmark = pytest.mark.tensorflow
@@ -30,9 +32,9 @@ def _alone() -> Iterator[None]:
     tfk.shutdown()
 
 
-def source(x: Any = X, y: Any = Y, seed: int = 0, **given: Any) -> Any:
+def source(x: Any = X, y: Any = Y, seed: int = 0, global_batch: int = 0, **given: Any) -> Any:
     names = ("sample_weight", "batch_size", "steps_per_epoch", "validation_split", "validation_data")
-    return source_of({"x": x, "y": y, "shuffle": True, **dict.fromkeys(names), **given}, seed)
+    return source_of({"x": x, "y": y, "shuffle": True, **dict.fromkeys(names), **given}, seed, global_batch)
 
 
 def rows(part: Any) -> list[list[int]]:
@@ -106,6 +108,27 @@ def test_a_world_that_has_grown_beyond_what_is_left_makes_one_more_step() -> Non
     assert [rows(part) for part in few] == [[[21]], [[22]], [[0]]]
 
 
+@pytest.mark.parametrize("dataset", [False, True])
+def test_ranks_take_shares_of_a_global_batch(dataset: bool) -> None:
+    of = source(DATA, None, global_batch=8) if dataset else source(global_batch=8, shuffle=False)
+    taken = parts(of, 3)
+    assert [rows(part) for part in taken] == [
+        [[0, 1, 2], [8, 9, 10], [16, 17, 18]],
+        [[3, 4, 5], [11, 12, 13], [19, 20]],
+        [[6, 7], [14, 15], [21, 22]],
+    ]
+    assert [part.division.weight(0) for part in taken] == [9 / 8, 9 / 8, 6 / 8]
+    assert [part.division.weight(2) for part in taken] == [9 / 7, 6 / 7, 6 / 7]
+    assert [rows(part) for part in parts(of, 2, 8)] == [
+        [[8, 9, 10, 11], [16, 17, 18, 19]],
+        [[12, 13, 14, 15], [20, 21, 22]],
+    ]
+    assert [rows(part) for part in parts(of, 3, 22)] == [[[22]], [[0]], [[1]]]
+    specs = {part.dataset.element_spec for part in (*taken, *parts(of, 2, 8), *parts(of, 1))}
+    assert len(specs) == 1
+    assert next(iter(specs))[0].shape.as_list() == [None, 2]
+
+
 def test_a_function_gives_each_epoch_its_order() -> None:
     whole = tf.data.Dataset.from_tensor_slices((X, Y))
     of = source(lambda epoch: whole.shuffle(23, seed=epoch, reshuffle_each_iteration=False).batch(3), None)
@@ -127,6 +150,7 @@ DATA = tf.data.Dataset.from_tensor_slices((X, Y))
         ({"x": [1.0, 2.0]}, UnsupportedError, "got float"),
         ({"x": tf.ragged.constant([[1], [1, 2]])}, UnsupportedError, "got RaggedTensor"),
         ({"x": DATA}, InvalidArgumentError, "y: x is a tf.data.Dataset"),
+        ({"batch_size": 4, "global_batch": 8}, InvalidArgumentError, "batch_size: global_batch of Elastic says"),
         ({"x": DATA, "y": None, "batch_size": 4}, InvalidArgumentError, "batch_size: x is a tf.data.Dataset"),
     ],
 )
@@ -259,6 +283,7 @@ def test_another_fit_than_keras_s_is_refused() -> None:
         ({"commit_every": 0}, "commit_every: expected a number of batches above 0, got 0"),
         ({"commit_every": True}, "got True"),
         ({"seed": -1}, "seed: expected 0 or more, got -1"),
+        ({"global_batch": 0}, "global_batch: expected a number above 0, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -273,3 +298,75 @@ def test_a_second_fit_of_an_elastic_job_is_refused(monkeypatch: pytest.MonkeyPat
         model().fit(X, Y, **given)
         with pytest.raises(UnsupportedError, match="this program has called fit with it before"):
             model().fit(X, Y, **given)
+
+
+def test_a_global_batch_is_of_rows() -> None:
+    for batches in (DATA.batch(3), DATA.batch(3).map(lambda x, y: (x, y)).prefetch(1), DATA.padded_batch(3)):
+        with pytest.raises(InvalidArgumentError, match="its elements are rows"):
+            source(batches, None, global_batch=8).part(0, 0, 0, 2)
+    unbatched = DATA.batch(3).unbatch().apply(tf.data.experimental.assert_cardinality(23))
+    assert source(unbatched, None, global_batch=8).part(0, 0, 0, 2).steps == 3
+    with pytest.raises(InvalidArgumentError, match="global_batch: 2 elements are not enough for 3 ranks"):
+        source(global_batch=2).part(0, 0, 0, 3)
+
+
+def test_alone_a_global_batch_is_a_batch() -> None:
+    plain, elastic = model(), model()
+    given = {"epochs": 2, "shuffle": False, "verbose": 0}
+    expected = plain.fit(X, Y, batch_size=4, **given)
+    assert elastic.fit(X, Y, callbacks=[tfk.Elastic(global_batch=4)], **given).history == expected.history
+    for one, other in zip(plain.get_weights(), elastic.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def distributed(optimizer: Any = None, loss: Any = "mse", **options: Any) -> Any:
+    made = model()
+    made.compile(tfk.DistributedOptimizer(optimizer or tf.keras.optimizers.SGD(0.5), **options), loss=loss)
+    return made
+
+
+def test_gradients_count_by_the_share_without_another_trace() -> None:
+    with fake_world(3, elastic=True):
+        made = distributed()
+        made.fit(X[:4], Y[:4], verbose=0)  # traced without a weight
+        weight = ShareWeight(made)
+        moved = []
+        for value in (1.0, 0.5):
+            made.set_weights([np.ones((2, 1)), np.zeros(1)])
+            weight.assign(value)
+            made.fit(X[:4], Y[:4] + 1.0, verbose=0)
+            moved.append(
+                [after - before for after, before in zip(made.get_weights(), ([[1.0], [1.0]], [0.0]), strict=True)]
+            )
+            step = made.train_function
+            assert step is not None
+            assert ShareWeight(made) is not weight
+            assert made.train_function is step
+        for whole, half in zip(*moved, strict=True):
+            assert np.abs(whole).min() > 0
+            np.testing.assert_allclose(half, whole / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"op": Sum}, "optimizer: with global_batch of Elastic its gradients are averaged"),
+        ({"backward_passes_per_step": 2}, "leave out backward_passes_per_step"),
+        ({"loss": tf.keras.losses.MeanSquaredError(reduction="sum")}, "not reduction='sum'"),
+    ],
+)
+def test_what_a_global_batch_has_no_meaning_for_is_refused(options: dict[str, Any], message: str) -> None:
+    with fake_world(2), pytest.raises(UnsupportedError, match=message):
+        ShareWeight(distributed(**options))
+
+
+def test_a_global_batch_needs_optimizers_that_are_distributed_and_single_steps() -> None:
+    with fake_world(2):
+        with pytest.raises(
+            UnsupportedError, match="optimizer: global_batch of Elastic weights the gradients in a Dist"
+        ):
+            ShareWeight(model())
+        many = model()
+        many.compile(tfk.DistributedOptimizer(tf.keras.optimizers.SGD()), loss="mse", steps_per_execution=2)
+        with pytest.raises(UnsupportedError, match="steps_per_execution: with global_batch"):
+            ShareWeight(many)

@@ -341,7 +341,7 @@ def test_nothing_is_replaced_once_rank_0_has_completed_the_training(began):
 
 def joined(generation, task, seconds_ago):
     """A world that this task came to so long ago."""
-    return WorldChange(generation, 2, (), (TaskKey.parse(task),), 0.0, time.monotonic() - seconds_ago)
+    return WorldChange(generation, 2, (), (TaskKey.parse(task),), 0.0, at=time.monotonic() - seconds_ago)
 
 
 def test_ranks_that_have_trained_for_long_are_replaced_at_once_however_many_are_lost(began):

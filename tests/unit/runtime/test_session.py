@@ -49,6 +49,9 @@ class Coordinator:
     def done(self, _task: Any, *, again: bool = False) -> None:
         self.done_said.append(again)
 
+    def put_blob(self, _name: str, _data: bytes) -> None:
+        pass
+
     def leave(self, _task: Any, *, for_good: bool = False, why: str = "") -> None:
         pass
 

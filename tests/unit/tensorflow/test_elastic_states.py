@@ -10,6 +10,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from fake_world import fake_world
+
 import tfcollective
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
@@ -125,3 +127,62 @@ def test_an_error_is_a_change_only_if_a_rank_was_lost(error, elastic, lost, expe
     monkeypatch.setattr(loop.runtime, "settings", lambda: SimpleNamespace(elastic=elastic))
     monkeypatch.setattr(loop.runtime, "ended_by_peer", lambda: PeerLostError("gone", peer=1) if lost else None)
     assert loop._is_change(error) is expected
+
+
+class Uncopyable:
+    """A value that a commit fails on."""
+
+    def __deepcopy__(self, memo: object) -> object:
+        raise ValueError("cannot be copied")
+
+
+def test_a_commit_that_fails_leaves_the_last_one_whole() -> None:
+    weight, counter = tf.Variable([1.0, 2.0]), tf.Variable(1)
+    state = tfc.elastic.TensorFlowState([weight, counter], step=1, more=[1])
+    weight.assign([5.0, 6.0])
+    counter.assign(2)
+    state.step, state.more = 2, Uncopyable()
+    with pytest.raises(ValueError, match="cannot be copied"):
+        state.commit()
+    state.restore()
+    np.testing.assert_array_equal(weight, [1.0, 2.0])
+    assert (int(counter), state.step, state.more) == (1, 1, [1])
+
+
+def test_a_commit_is_of_its_moment() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    state = tfc.elastic.TensorFlowState([weight])
+    for value in (3.0, 4.0):
+        weight.assign([value, value])
+        state.commit()
+        weight.assign_add([1.0, 1.0])  # in place
+        weight.scatter_nd_update([[0]], [9.0])
+        state.restore()
+        np.testing.assert_array_equal(weight, [value, value])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop", "adagrad"])
+def test_an_elastic_job_updates_with_the_same_bits(optimizer: str) -> None:
+    """Though its updates are not in place, so that what is committed need not be copied."""
+
+    def trained() -> list[np.ndarray]:
+        made = {"momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9)}.get(
+            optimizer, lambda: keras.optimizers.get(optimizer)
+        )()
+        weights = [tf.Variable(tf.random.stateless_normal((8, 3), (1, 2))), tf.Variable(tf.ones((3,)))]
+        made.build(weights)
+
+        @tf.function
+        def step(number: object) -> None:
+            gradients = [tf.random.stateless_normal(weight.shape, (number, 5)) for weight in weights]
+            made.apply_gradients(zip(gradients, weights, strict=True))
+
+        for number in range(5):
+            step(tf.constant(number))
+        return [weight.numpy() for weight in weights]
+
+    expected = trained()
+    with fake_world(1, elastic=True):
+        found = trained()
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
