@@ -325,7 +325,7 @@ class Supervision:
         self._supervisor.start_later(worker)
 
     def _prepare(self, command: PrepareCommand) -> None:
-        with contextlib.suppress(ConfigError):  # whoever starts a process here learns of it
+        with contextlib.suppress(ConfigError):  # a process that is started here is reported
             worker = self._place(StartCommand(command.worker, command.slots))
             self._supervisor.prepare(worker, command.modules)
 
