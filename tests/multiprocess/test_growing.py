@@ -147,7 +147,7 @@ def test_a_job_that_has_lost_its_state_does_not_begin_anew_in_silence(growing):
     growing.has(f"{ONE}:1")
     began = growing.directory / "began"
     program = [sys.executable, str(FAULTY), str(growing.directory), "100000", "connect:0:2"]
-    with Run(("-np", "1", *growing.discovers, "--", *program)) as job:
+    with Run(("-np", "1", *growing.discovers, "--", *program), env={"AT_ONCE": "1"}) as job:
         until(began.exists, 60)
         growing.has(f"{ONE}:2")
         code, _, err = job.finish(90)
