@@ -124,7 +124,7 @@ class Timing:
     relay: float = 10.0
     watch: float = 1.0
     longest_gap: float = 2.0
-    cut_off: float = 2.0
+    cut_off: float = 4.0
     newcomer_silent: float = 15.0
     proven: float = 10.0
     coordinator_lost: float = 30.0
