@@ -410,7 +410,7 @@ class Membership:
             if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
                 continue
             self._asked[task] = why
-            if self._rounds.is_waiting(task):
+            if self._rounds.is_waiting(task) or self._withdrawn.pop(task, None) is not None:
                 self.leave(task, now, for_good=True)
             else:
                 self._rounds.ask_to_leave(task, now)

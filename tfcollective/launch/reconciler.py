@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol
 
 from tfcollective.agent.protocol import FinishCommand, LeaveCommand
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import NOT_STARTED, ExitRecord
 from tfcollective.launch.nodes import Node
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.plan.placement import Blocks, Slot, next_changes
@@ -93,6 +93,8 @@ class Reconciler:
         self._stopped.set()
         self._job.exits.put(None)  # it may wait for one
         self._thread.join(TIMING.event_loop)
+        # An order to start may have come to an agent that was about to end: all of them have ended now.
+        self._job.note_unstarted([task for task in list(self._running) if task in self._begun])
 
     # ---- from other threads ----------------------------------------------------------------------------------------
 
@@ -119,9 +121,9 @@ class Reconciler:
             while not self._stopped.is_set():
                 pause = self._reconcile()
                 with suppress(queue.Empty):
-                    record = self._job.exits.get(timeout=pause)
-                    if record is not None:
-                        self._ended(record)
+                    self._ended(self._job.exits.get(timeout=pause))
+                    while True:  # the ends of processes count before that of their agent
+                        self._ended(self._job.exits.get_nowait())
                 while not self._news.empty():
                     self._news.get()()
         except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
@@ -151,6 +153,8 @@ class Reconciler:
             return
         del self._nodes[host]
         asked = host in self._closing | self._taken_away
+        if host in self._taken_away:
+            self._given_up.update(self._running[task] for task in self.tasks_on(node))
         self._closing.discard(host)
         self._taken_away.discard(host)
         self._ending.discard(host)
@@ -160,14 +164,16 @@ class Reconciler:
         if not asked:
             self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
 
-    def _ended(self, record: ExitRecord) -> None:
+    def _ended(self, record: ExitRecord | None) -> None:
+        if record is None:
+            return
         task = TaskKey.parse(record.task)
         slot = self._running.pop(task, None)
         if slot is None:
             return
         asked = task in self._leaving
         self._leaving.discard(task)
-        if record.stopped and not asked:
+        if record.stopped and not asked and slot.host in self._nodes:
             self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
         left = task in self._job.view.leavers
         if left or record.leaving:
@@ -175,13 +181,19 @@ class Reconciler:
             if left and not self._stopping():
                 _LOG.warning("%s has left in order, the other ranks go on", task)
             if record.leaving:
-                self._taken_away.add(slot.host)
-        elif not record.failed or self._job.failed:
+                self._give_up_host(slot.host)
+        elif self._job.failed or not (record.failed or asked):
             self._finish()
         elif asked:
             _LOG.warning("%s has ended, as it was asked to", task)
-        elif record.note != LOST and not record.stopped and not self._over:
+        elif record.note not in (LOST, NOT_STARTED) and not record.stopped and not self._over:
             self._blame(slot.host, task)
+
+    def _give_up_host(self, host: str) -> None:
+        """Its platform takes it away: nothing is started there until it has been gone from the list."""
+        self._given_up.update(Slot(host, number) for number in range(self._slots_of(host)))
+        if host in self._nodes:
+            self._taken_away.add(host)
 
     def _blame(self, host: str, task: TaskKey) -> None:
         started, trained = self._begun.get(task, 0.0), self._trained_for(task)
@@ -225,7 +237,7 @@ class Reconciler:
         self._close_unused()
         self._prepare()
         ends = self._blocks.next_end()
-        if not self._running and not changes.start and ends is None:
+        if not self._running and (self._job.view.trained or (not changes.start and ends is None)):
             self._finish()
         waits = [TIMING.idle if ends is None else max(0.0, ends - now)]
         return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
@@ -265,7 +277,7 @@ class Reconciler:
     def _fill(self, slot: Slot) -> None:
         """Starts a process there, or the agent that will, if it is not about to come or to end."""
         host = slot.host
-        if host in self._opening | self._closing | self._ending:
+        if host in self._opening | self._closing | self._ending | self._taken_away:
             return
         node = self._nodes.get(host)
         if node is not None and node.ended is None:

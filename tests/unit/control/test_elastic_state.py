@@ -187,6 +187,19 @@ def test_a_newcomer_that_gives_no_sign_of_life_is_not_taken_in_until_it_gives_on
     assert state.outcome(request(2)) == state.world
 
 
+def test_a_silent_newcomer_whose_node_is_to_be_taken_away_is_never_taken_in():
+    state = begun(size=2)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)
+    state.admit(task(2))
+    state.join(request(2), 10.0)
+    state.find_silent(10.0 + TIMING.newcomer_silent, 1000.0)
+    state.ask_to_leave([task(2)], "SIGTERM", 26.0)
+    state.heartbeat(task(2), "running", {}, 27.0)
+    assert state.outcome(request(2)) == LeaveRequest("SIGTERM")
+    assert (state.pending, state.leavers) == (0, {task(2): "SIGTERM"})
+
+
 def test_a_newcomer_that_is_stopped_while_the_others_connect_to_it_is_found_soon():
     state = begun(size=2)
     state.exited(ended(1, code=9), 1.0)

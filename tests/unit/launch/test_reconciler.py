@@ -10,7 +10,7 @@ from launching import until
 
 from tfcollective.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective.control.state import WorldChange
-from tfcollective.failures import ExitRecord
+from tfcollective.failures import NOT_STARTED, ExitRecord
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.plan.placement import Slot
 from tfcollective.launch.plan.spec import JobSpec
@@ -103,9 +103,12 @@ class Job:
             self.lost.append(str(task))
             self.ends(str(task), None, note=LOST)
 
-    def leaves(self, task):
+    def note_unstarted(self, tasks):
+        self.unstarted = [str(task) for task in tasks]
+
+    def leaves(self, task, **more):
         self.view.leavers |= {TaskKey.parse(task)}
-        self.ends(task, 0)
+        self.ends(task, 0, **more)
 
     def ends(self, task, code, **more):
         self.exits.put(ExitRecord(task, 0, "node", 1, code, None, 1.0, **more))
@@ -367,3 +370,61 @@ def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_bloc
     made.job.ends("worker:2", 3)
     until(lambda: "nothing is started there for 30 s" in caplog.text)
     assert started(node) == ["worker:2"]
+
+
+def test_all_agents_end_though_a_slot_was_left_empty_when_rank_0_had_completed_the_training(began):
+    made = began(("a", 1), ("b", 1))
+    made.job.view.trained = True
+    made.job.ends("worker:1", 3)
+    made.job.ends("worker:0", 0, leaving=True)
+    until(lambda: made.nodes["b"].finished)
+
+
+def test_a_host_that_is_lost_before_it_has_started_a_process_is_tried_again(began, caplog):
+    made = began(("a", 1), ("b", 1))
+    made.job.ends("worker:1", 3)
+    b = made.nodes["b"]
+    until(lambda: started(b) == ["worker:2"])
+    b.ended = 1.0
+    made.job.ends("worker:2", None, note=NOT_STARTED)
+    made.it.gone(b)
+    until(lambda: "b has lost its agent: nothing is started there for 30 s" in caplog.text)
+
+
+def test_nothing_is_started_on_a_host_that_is_being_taken_away(began):
+    made = began(("a", 1), ("b", 1), max_proc=4)
+    made.it.found([Host("a", 1), Host("b", 3), Host("c", 1)])
+    b = made.nodes["b"]
+    until(lambda: started(b) == ["worker:2", "worker:3"])
+    made.job.leaves("worker:1", leaving=True)
+    c = made.opener.comes("c")
+    until(lambda: started(c) == ["worker:4"])
+    made.job.leaves("worker:2", leaving=True)
+    made.job.leaves("worker:3", leaving=True)
+    b.ended = 1.0
+    made.it.gone(b)
+    made.job.ends("worker:0", 0)
+    until(lambda: made.nodes["a"].finished)
+    assert started(b) == ["worker:2", "worker:3"]
+    assert "b" not in made.opener.wanted
+
+
+def test_a_rank_that_was_asked_to_leave_and_ends_by_itself_does_not_end_the_job(began):
+    made = began(("a", 2))
+    made.it.found([Host("a", 1)])
+    until(lambda: made.nodes["a"].asked == ["worker:1"])
+    made.job.ends("worker:1", 0)
+    made.job.ends("worker:0", 3)
+    until(lambda: started(made.nodes["a"]) == ["worker:2"])
+
+
+def test_what_no_agent_has_started_at_the_end_is_said_to_be_so():
+    job = Job(2)
+    node = Node("a")
+    slots = {task: (node, Slot("a", number)) for number, task in enumerate(workers(2))}
+    with Reconciler(job, slots, [Host("a", 2)], Opener()):
+        job.ends("worker:1", 3)
+        until(lambda: started(node) == ["worker:2"])
+        job.ends("worker:0", 0)
+        until(lambda: node.finished)
+    assert job.unstarted == ["worker:2"]

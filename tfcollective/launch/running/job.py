@@ -189,12 +189,15 @@ class Job:
     def note_lost(self, tasks: Collection[TaskKey]) -> None:
         """The node of these tasks has gone: those whose end no agent has reported have ended with it."""
         for one in self._coordinator.view().tasks:
-            if one.task not in tasks or one.exit is not None:
-                continue
-            # An order to start may reach an agent that is about to end.
-            never = one.state is TaskState.EXPECTED
-            gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time())
-            self._coordinator.exited(replace(gone, note=NOT_STARTED if never else LOST, leaving=never))
+            if one.task in tasks and one.exit is None:
+                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=LOST)
+                # An order to start may reach an agent that is about to end.
+                self._coordinator.exited(replace(gone, note=NOT_STARTED) if one.state is TaskState.EXPECTED else gone)
+
+    def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
+        """Of these tasks, those that no agent has started will not be."""
+        views = self._coordinator.view().tasks if tasks else ()
+        self.note_lost([one.task for one in views if one.task in tasks and one.state is TaskState.EXPECTED])
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
