@@ -332,6 +332,25 @@ def test_there_is_no_spare_where_nothing_slow_is_imported_or_none_is_wanted(bega
     assert not node.prepared
 
 
+def test_nothing_is_started_while_rank_0_has_completed_the_training(began):
+    made = began(("a", 2))
+    made.job.view.trained = True
+    made.job.ends("worker:1", 3)
+    until(lambda: TaskKey("worker", 1) not in made.it._running)
+    made.job.view.trained = False  # it trains again
+    made.job.exits.put(None)
+    until(lambda: started(made.nodes["a"]) == ["worker:2"])
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_leaves_when_the_job_is_stopped_is_not_said_to_leave_in_order(began, stopped, caplog):
+    made = began(("a", 2), stopping=lambda: stopped)
+    made.job.leaves("worker:1")
+    made.job.leaves("worker:0")
+    until(lambda: made.nodes["a"].finished)
+    assert ("worker:1 has left in order" in caplog.text) is not stopped
+
+
 def test_nothing_is_replaced_once_rank_0_has_completed_the_training(began):
     made = began(("a", 2))
     made.job.view.trained = True
