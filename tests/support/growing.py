@@ -49,8 +49,8 @@ class Growing:
         until(lambda: self.worlds and len(self.worlds[-1]) == size, 90, lambda: f"{self.worlds}")
 
     def comes_to_be(self, *tasks):
-        """Waits for the world of these tasks."""
-        until(lambda: self.worlds and self.worlds[-1] == list(tasks), 90, lambda: f"{self.worlds}")
+        """Waits for the world of these tasks, in whatever order those that are new have come."""
+        until(lambda: self.worlds and sorted(self.worlds[-1]) == sorted(tasks), 90, lambda: f"{self.worlds}")
 
     def agent_of(self, task):
         """The process that has started the rank of this worker."""
