@@ -223,7 +223,7 @@ test-elastic: $(ELASTIC_WITH:%=elastic/%)  ## faults of elastic jobs in all plac
 .PHONY: $(ELASTIC_WITH:%=elastic/%)
 $(ELASTIC_WITH:%=elastic/%): elastic/%: .venv/%.installed
 	$(call say,elastic jobs with $(TENSORFLOW_$*))
-	$(call python_tests,$*,--numprocesses 4 --dist load -m elastic \
+	$(call python_tests,$*,--numprocesses 3 --dist load -m elastic \
 	  $(addprefix $(CURDIR)/tests/,keras tensorflow $(if $(filter tf221,$*),multiprocess e2e)) $(PYTEST_ARGS))
 
 # Later than every limit for hosts that are gone, and more than connections hold. make test-late LATE="60 512"
