@@ -100,15 +100,22 @@ class State:
 
     def save(self) -> None:
         """Keeps the values that :meth:`restore` gives back."""
-        raise NotImplementedError
+        raise self._missing("save")
 
     def restore(self) -> None:
         """Goes back to what was saved last."""
-        raise NotImplementedError
+        raise self._missing("restore")
 
     def take(self, root: int) -> None:
         """Takes what rank `root` has saved last; all ranks call it."""
-        raise NotImplementedError
+        del root
+        raise self._missing("take")
+
+    def _missing(self, method: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no {method}(): a state says in save(), restore() and take() what it keeps; "
+            "ObjectState, TensorFlowState and KerasState do"
+        )
 
     def reset(self) -> None:
         """For subclasses: the world has changed, before the callbacks."""

@@ -157,7 +157,7 @@ class WatchedJob:
             if time.monotonic() > limit:
                 return False
             self.look()
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S)  # what ranks note in files gives no notice
         return True
 
     def pause(self, seconds: float) -> None:
@@ -237,7 +237,7 @@ class WatchedJob:
         for process in self.started():
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGUSR1)
-        time.sleep(_STACKS_S)
+        time.sleep(_STACKS_S)  # none of them says when it has written its stacks, and one may hang
         texts = []
         for path in sorted(self.directory.glob("*.stacks")):
             text = path.read_text("utf-8", "replace")
@@ -260,7 +260,7 @@ class WatchedJob:
         files; shared memory with a name."""
         limit = time.monotonic() + _GONE_S
         while self._family() and time.monotonic() < limit:
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S)  # the end of processes that are not our children gives no notice
         found = [f"process {one.pid}" for one in self._family()]
         for folder in ("tmp", "runtime"):
             found += [str(path) for path in sorted((self.directory / folder).rglob("*")) if not path.is_dir()]

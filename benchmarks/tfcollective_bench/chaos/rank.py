@@ -101,7 +101,7 @@ class Orders:
         self._next = order
         if order.what == CONNECT:
             while not runtime.is_between_worlds():
-                time.sleep(_LOOK_S)
+                time.sleep(_LOOK_S)  # the moment to be hit gives no notice; this thread ends with the process
             self._die_in(CONNECT, order)
 
     @contextmanager
@@ -114,7 +114,7 @@ class Orders:
         self._typical[phase] = time.monotonic() - began
 
     def _die_in(self, phase: str, order: Order) -> None:
-        time.sleep(order.moment * self._typical.get(phase, _TYPICAL_S))
+        time.sleep(order.moment * self._typical.get(phase, _TYPICAL_S))  # so far into the phase
         self._journal.note(DIES)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -125,7 +125,7 @@ class Orders:
             self._journal.note(DIES)
             sys.exit(_EXIT_CODE)
         if time.monotonic() < self._slow_until:
-            time.sleep(_SLOW_STEP_S)
+            time.sleep(_SLOW_STEP_S)  # the fault is to be slow
 
 
 class NumpyTraining:

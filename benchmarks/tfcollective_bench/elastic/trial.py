@@ -116,7 +116,7 @@ def _measure(directory: Path, ranks: int, victim: int, seconds: float, command: 
                 sys.stderr.write(output.read().decode("utf-8", "replace"))
                 ended = "had not come in time" if job.poll() is None else f"ended with code {job.returncode} before"
                 raise LaunchError(f"the job {ended}: {what}")
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S)  # what ranks write gives no notice
             observed.read()
 
     try:

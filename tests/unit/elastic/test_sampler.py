@@ -178,7 +178,7 @@ def test_it_is_a_small_value_of_a_state() -> None:
     sampler.epoch, sampler.done = 3, 10**9 - 8
     data = cloudpickle.dumps(sampler)
     assert len(data) < 500
-    found: Any = cloudpickle.loads(data)
+    found: Any = cloudpickle.loads(data)  # made three lines above
     assert (found.epoch, found.done, len(found)) == (3, 10**9 - 8, 1)
 
 
