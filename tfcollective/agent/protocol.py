@@ -252,7 +252,7 @@ class StartCommand:
 
 @dataclass(frozen=True)
 class LeaveCommand:
-    """A later line on the stdin of an elastic job's agent: this task is to leave in order, at the next commit, as all do
+    """A later line on the stdin of an elastic job's agent: this task is to leave in order, at a commit, as all do
     where the node is to be taken away; ``why`` is for people."""
 
     task: TaskKey
