@@ -27,13 +27,17 @@ class OutputPage:
 
 
 class OutputLog:
-    """Keeps the newest pieces, ``max_bytes`` of them together. Not thread-safe."""
+    """Keeps the newest pieces, ``max_bytes`` of them together. Not thread-safe.
 
-    def __init__(self, max_bytes: int) -> None:
+    The first one has the number ``begin``: above all that a process has given which served the same readers before.
+    """
+
+    def __init__(self, max_bytes: int, begin: int = 0) -> None:
         self._max_bytes = max_bytes
+        self._begin = begin
         self._pieces: deque[OutputPiece] = deque()
         self._used = 0
-        self._end = 0
+        self._end = begin
 
     def add(self, piece: OutputPiece) -> None:
         """Appends a piece; the oldest ones make room for it."""
@@ -56,4 +60,4 @@ class OutputLog:
             if chosen and size > _MAX_PAGE_BYTES:
                 break
             chosen.append(self._pieces[index])
-        return OutputPage(tuple(chosen), start + len(chosen), start - position)
+        return OutputPage(tuple(chosen), start + len(chosen), start - max(position, self._begin))

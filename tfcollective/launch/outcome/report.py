@@ -71,6 +71,9 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         for record in in_order_of_arrival(outcome.survived)
     )
     yield from (f"  {_change_line(change)}" for change in outcome.changes)
+    if outcome.coordinator_restarts:
+        times = "once" if outcome.coordinator_restarts == 1 else f"{outcome.coordinator_restarts} times"
+        yield f"the coordinator was started again {times}"
     for auxiliary_task in outcome.auxiliary_tasks:
         yield from _auxiliary_task_lines(auxiliary_task, outcome)
 
