@@ -162,7 +162,7 @@ class Timing:
     tensorboard: float = 5.0
     tensorboard_task: float = 30.0
     coordinator: float = 2.0
-    coordinator_restarts: float = 60.0
+    coordinator_restarts: float = 120.0
     lingering: float = 1.0
     last_requests: float = 0.2
     event_loop: float = 10.0

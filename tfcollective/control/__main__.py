@@ -76,7 +76,7 @@ def _serve_with_journal(config: CoordinatorConfig) -> None:
         ) as server,
     ):
         _answer(CoordinatorAnswer(server.endpoint))
-        _wait_for_end_of(config.owner, may_be_told=True)
+        _wait_for_end_of(config.owner, may_ask=True)
         journal.remove()
 
 
@@ -104,8 +104,8 @@ def _answer(answer: CoordinatorAnswer) -> None:
     sys.stdout.buffer.flush()
 
 
-def _wait_for_end_of(owner: int, *, may_be_told: bool = False) -> None:
-    """Returns when our parent, the owner, has ended, or, if it ``may_be_told``, when it says so on our stdin.
+def _wait_for_end_of(owner: int, *, may_ask: bool = False) -> None:
+    """Returns when our parent, the owner, has ended, or, if it ``may_ask`` us to end, when it does so on our stdin.
 
     A descriptor of the process says so at once. Kernels before 5.3 have none; there we look twice a second. (The end of
     a pipe would not do: a fork of the owner, a data loader say, holds its other end, too. Neither would the kernel's
@@ -118,11 +118,11 @@ def _wait_for_end_of(owner: int, *, may_be_told: bool = False) -> None:
     with selectors.DefaultSelector() as selector:
         if descriptor >= 0:
             selector.register(descriptor, selectors.EVENT_READ)
-        if may_be_told:
+        if may_ask:
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while os.getppid() == owner:
             ready = [key.fd for key, _ in selector.select(_POLL_S if descriptor < 0 else None)]
-            if may_be_told and sys.stdin.fileno() in ready:
+            if may_ask and sys.stdin.fileno() in ready:
                 if os.read(sys.stdin.fileno(), _MAX_LINE_BYTES):
                     return
                 selector.unregister(sys.stdin.fileno())

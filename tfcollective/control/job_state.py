@@ -177,12 +177,12 @@ class JobState:
             self._record(Change(what, now, self.membership.stopped))
 
     def _recall_last(self, what: object, now: float) -> None:
-        """What a task says last is what people are told of it: it says no more once it has left or ended."""
+        """What a task says last is what people hear of it: it says no more once it has left or ended."""
         if self._record is None or not isinstance(what, messages.Exited | messages.Leave):
             return
         task = TaskKey.parse(what.record.task) if isinstance(what, messages.Exited) else what.task
         view = self.membership.view_of(task)
-        if view is not None and view.info and view.last_heartbeat is not None and not view.ended:
+        if view is not None and view.last_heartbeat is not None and not view.ended:
             beat = messages.Beat(task, view.activity, view.info, view.said)
             self._note(Recall(beat, view.last_heartbeat), now)
 

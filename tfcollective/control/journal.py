@@ -55,8 +55,8 @@ class Journal:
 
     @classmethod
     def reopen(cls, path: Path) -> Journal:
-        """One that another process has begun. A last line that was not written whole is removed: nobody has been told
-        of what it says. Raises CoordinatorError when there is none."""
+        """One that another process has begun. A last line that was not written whole is removed: none knows of
+        what it says. Raises CoordinatorError when there is none."""
         descriptor = _open(path, 0)
         whole = 0
         with path.open("rb") as file:

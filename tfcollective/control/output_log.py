@@ -49,6 +49,7 @@ class OutputLog:
 
     def since(self, position: int) -> OutputPage | None:
         """What a reader who has read up to ``position`` has not seen, a page at a time; None if there is nothing."""
+        position = max(position, self._begin)
         first = self._end - len(self._pieces)
         if position >= self._end:
             return None
@@ -60,4 +61,4 @@ class OutputLog:
             if chosen and size > _MAX_PAGE_BYTES:
                 break
             chosen.append(self._pieces[index])
-        return OutputPage(tuple(chosen), start + len(chosen), start - max(position, self._begin))
+        return OutputPage(tuple(chosen), start + len(chosen), start - position)

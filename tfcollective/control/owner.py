@@ -12,7 +12,8 @@ from tfcollective.topology import Endpoint
 
 class Coordinator(Protocol):
     """What a launcher asks of it, from any thread. All calls but :meth:`view` raise CoordinatorError when it does not
-    answer. A context manager: while it is open, it serves its job."""
+    answer; once there is a :attr:`failure`, what they say has no effect. A context manager: while it is open, it serves
+    its job."""
 
     def __enter__(self) -> Coordinator:
         """Begins to serve."""

@@ -56,7 +56,7 @@ class CoordinatorServer:
     must not block.
 
     ``journal``, ``life`` and ``paused`` are for a coordinator whose death the job survives: see :class:`JobService`.
-    ``listener`` is the socket to listen on, which somebody else has bound; it stays open.
+    ``listener`` is the socket to listen on, which its owner has bound; it stays open.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class JobService:
             self._state.make(Resume(), clock.monotonic())
         self._life = life
         self._paused = paused
-        self._told = len(self._state.events)
+        self._handed_on = len(self._state.events)
         self._seen: dict[TaskKey, tuple[int, TaskView]] = {}  # by those that follow the job: at which look
         self._looks = 0
         self._on_dropped = on_dropped
@@ -213,8 +213,8 @@ class JobService:
     def _tell(self) -> None:
         """Something may have changed: those that it concerns hear of it."""
         self._wakeups.wake(_CHANGES, *((_STORE, key) for key in self._state.take_touched()))
-        news = self._state.events[self._told :]
-        self._told += len(news)
+        news = self._state.events[self._handed_on :]
+        self._handed_on += len(news)
         for event in news:
             self._call_for(event)
 

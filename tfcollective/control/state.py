@@ -376,7 +376,7 @@ class Membership:
         views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
         if task in self._liveness:
             self._liveness.heard(task, now)
-        changed = state is not view.state
+        changed = state is not view.state or view.ended  # nothing says it again
         if task in self._newcomers:
             changed |= self._hear_newcomer(task, now)
         if self._changes and "change" in info:
@@ -445,8 +445,8 @@ class Membership:
     def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float) -> None:
         """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
         together next, and the others train on."""
-        for task in tasks:
-            view = self._known(task)
+        for view in [self._known(task) for task in tasks]:  # all or none
+            task = view.task
             if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
                 continue
             self._asked[task] = why
@@ -590,7 +590,7 @@ class Membership:
         self._rounds.count_from(now, stopped)
 
     def pause(self, now: float) -> None:
-        """The time since the newest call ends no wait of a round: nobody could have acted in it."""
+        """The time since the newest call ends no wait of a round: none could have acted in it."""
         self._rounds.pause(now)
 
     def recall(self, task: TaskKey, activity: str, info: Mapping[str, object], said: float, heard: float) -> None:
@@ -598,8 +598,8 @@ class Membership:
         self._keep(replace(self._known(task), activity=activity, info=info, said=said, last_heartbeat=heard))
 
     def resume(self, now: float) -> None:
-        """Nobody has listened for a while, until ``now``: all that should be alive count as heard, and no wait has gone
-        on meanwhile."""
+        """No process has listened for a while, until ``now``: all that should be alive count as heard, and no wait has
+        gone on meanwhile."""
         self._rounds.pause(now)
         for task in [one for one in self._views if one in self._liveness]:
             self._liveness.heard(task, now)

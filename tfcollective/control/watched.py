@@ -195,20 +195,20 @@ class WatchedCoordinator:
 
     def look(self) -> JobView:
         """See :class:`Coordinator`."""
-        self._ask(lambda client: self._read(client, position=None))
+        self._ask_if_served(lambda client: self._read(client, position=None))
         return self.view()
 
     def exited(self, record: ExitRecord) -> None:
         """See :class:`Coordinator`."""
-        self._ask(lambda client: client.exited(record))
+        self._ask_if_served(lambda client: client.exited(record))
 
     def admit(self, task: TaskKey) -> None:
         """See :class:`Coordinator`."""
-        self._ask(lambda client: client.admit(task))
+        self._ask_if_served(lambda client: client.admit(task))
 
     def admit_no_more(self) -> None:
         """See :class:`Coordinator`."""
-        self._ask(lambda client: client.admit_no_more())
+        self._ask_if_served(lambda client: client.admit_no_more())
 
     def put_blob(self, name: str, data: bytes) -> None:
         """See :class:`Coordinator`."""
@@ -216,7 +216,16 @@ class WatchedCoordinator:
 
     def get_blob(self, name: str) -> bytes | None:
         """See :class:`Coordinator`."""
-        return self._ask(lambda client: client.get_blob(name, timeout=0.0))
+        return self._ask_if_served(lambda client: client.get_blob(name, timeout=0.0))
+
+    def _ask_if_served(self, ask: Callable[[CoordinatorClient], _T]) -> _T | None:
+        """None when the job is served no longer: nothing that could be asked or said changes it then."""
+        try:
+            return self._ask(ask)
+        except CoordinatorError:
+            if self._failure is None:
+                raise
+            return None
 
     def _ask(self, ask: Callable[[CoordinatorClient], _T]) -> _T:
         try:
@@ -320,7 +329,7 @@ class WatchedCoordinator:
         return f"(pid {process.pid}) {how}" + (f"; the last lines of its stderr:{said}" if said else "")
 
     def _give_up(self, why: str) -> None:
-        """No process is started again: what waits for one is told so by the end of the socket."""
+        """No process is started again: what waits for one learns so by the end of the socket."""
         self._failure = why
         _LOG.error("%s", why)
         if self._listener is not None:

@@ -220,7 +220,7 @@ class Job:
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
-        if self.spec.bounds is None or self._coordinator.failure is not None:
+        if self.spec.bounds is None or self.unserved:
             return False
         self.note_lost(tasks)
         _LOG.warning("%s; the other ranks go on", failure)
@@ -246,8 +246,13 @@ class Job:
         return all(record is not None and not record.failed for record in exits)
 
     @property
+    def unserved(self) -> bool:
+        """Whether the job has lost its coordinator, and gets no other one."""
+        return self._coordinator.failure is not None
+
+    @property
     def view(self) -> JobView:
-        """The job as far as its coordinator has told; see :meth:`Coordinator.view`."""
+        """The job as far as its coordinator has said; see :meth:`Coordinator.view`."""
         return self._coordinator.view()
 
     @property
@@ -357,7 +362,7 @@ class Job:
         )
 
     def _outcome_without_coordinator(self, received: Sequence[int], why: str) -> JobOutcome:
-        """How a job ended whose coordinator serves it no longer: nobody knows what became of its last ranks."""
+        """How a job ended whose coordinator serves it no longer: what became of its last ranks is not known."""
         view = self._coordinator.view()
         return JobOutcome(
             exits=(),
@@ -366,6 +371,7 @@ class Job:
             initialised=True,
             stopped_by=received[0] if received else None,
             agent_failure=why,
+            host_lost=True,
             places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
             generation=view.generation,
             coordinator_restarts=self._coordinator.restarts,
