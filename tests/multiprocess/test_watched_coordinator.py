@@ -87,6 +87,19 @@ def test_clients_find_it_again_where_it_was_with_all_that_it_knew(tmp_path, encr
     assert not held.journal.exists()
 
 
+@pytest.mark.elastic
+def test_one_that_hangs_is_replaced(tmp_path):
+    with Held(tmp_path) as held, held.client() as client:
+        first = held.started()
+        assert client.put("key", "old") == 1
+        first.suspend()
+        second = held.started()
+        assert gone(first)
+        assert held.coordinator.pid == second.pid
+        held.coordinator.admit(TaskKey("worker", 2))
+        assert client.get("key").value == "old"
+
+
 def test_the_port_is_never_free_while_none_listens(tmp_path):
     with Held(tmp_path) as held:
         process = held.started()

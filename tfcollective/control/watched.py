@@ -40,6 +40,7 @@ from tfcollective.topology import Endpoint
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _MOST_RESTARTS = 5
+_MOST_MISSES = 4
 _TAIL_LINES = 20
 _CONNECTIONS = 8
 _END = b"end\n"
@@ -98,10 +99,11 @@ class WatchedCoordinator:
         self._limit = limit or RestartLimit()
         self._listener: socket.socket | None = None
         self._endpoint: Endpoint | None = None
-        self._client: CoordinatorClient | None = None
+        self._clients: list[CoordinatorClient] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._life = 0
         self._pid = 0
+        self._misses = 0  # answers, one after the other
         self._closing = False
         self._failure: str | None = None
         self._copy = JobCopy(options)
@@ -114,6 +116,7 @@ class WatchedCoordinator:
         ]
 
     def __enter__(self) -> WatchedCoordinator:
+        Journal.create(self._journal).close()
         host, port = self._options.bind_host, self._options.bind_port
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -124,18 +127,23 @@ class WatchedCoordinator:
             ) from error
         at = self._listener.getsockname()
         self._endpoint = Endpoint(str(at[0]), int(at[1]))
-        self._client = CoordinatorClient(
-            self._endpoint,
-            self._options.key,
-            self._options.job_id,
-            encryption=self._options.encryption,
-            connections=_CONNECTIONS,
-        )
-        self._channel = Channel(self._client, cancelled=lambda: self._failure is not None)
-        Journal.create(self._journal).close()
+        self._channel = self._open(TIMING.reply)
+        self._news = self._open(TIMING.short_reply)  # so that a process that hangs is noticed before ranks give up
         for thread in self._threads:
             thread.start()
         return self
+
+    def _open(self, reply_timeout: float) -> Channel:
+        assert self._endpoint is not None
+        options = self._options
+        client = CoordinatorClient(
+            *(self._endpoint, options.key, options.job_id),
+            encryption=options.encryption,
+            reply_timeout=reply_timeout,
+            connections=_CONNECTIONS,
+        )
+        self._clients.append(client)
+        return Channel(client, cancelled=lambda: self._failure is not None)
 
     def __exit__(self, *unused: object) -> None:
         self.close()
@@ -149,8 +157,8 @@ class WatchedCoordinator:
             process = self._process
         if process is not None and process.poll() is None:
             _end(process, ask=self._settled.is_set())
-        if self._client is not None:
-            self._client.close()
+        for client in self._clients:
+            client.close()
         if self._listener is not None:
             self._listener.close()
         for thread in self._threads:
@@ -257,14 +265,27 @@ class WatchedCoordinator:
         def read(client: CoordinatorClient) -> list[JobEvent]:
             return self._read(client, position, TIMING.heartbeat)
 
-        while not self._channel.ended:
+        retry = replace(FOREVER, note=self._missed)
+        while not self._news.ended:
             try:
-                events = self._channel.call(read, FOREVER)
+                events = self._news.call(read, retry)
             except CoordinatorError:
                 continue  # it has ended
+            self._misses = 0
             position += len(events)
             for event in events:
                 self._on_event(event)
+
+    def _missed(self, error: CoordinatorError) -> None:
+        """No answer has come. A process that listens and gives none again and again hangs."""
+        self._misses += 1
+        with self._starting:
+            process = self._process
+            if self._misses < _MOST_MISSES or process is None or process.pid != self._pid or self._closing:
+                return
+            self._misses = 0
+            _LOG.warning("the coordinator (pid %d) is killed, since it does not answer: %s", process.pid, error)
+            process.kill()
 
     # ---- its processes ---------------------------------------------------------------------------------------------
 
@@ -308,25 +329,31 @@ class WatchedCoordinator:
         reader = threading.Thread(target=_hand_on, args=(process, tail), name="tfc-coordinator-stderr", daemon=True)
         reader.start()
         try:
-            introduce(process, config)
-        except CannotServeError:
-            process.wait()
-            raise
-        except CoordinatorError:
-            process.kill()  # if it still runs, it does not listen
-        else:
-            self._pid = process.pid
-            self._on_start()
-            self._settled.set()
-        code = process.wait()
-        reader.join(TIMING.coordinator)
-        with suppress(OSError):
+            self._await(process, config)
+            code = process.wait()
+        finally:
+            reader.join(TIMING.coordinator)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
         how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         said = "".join(f"\n    {line}" for line in tail)
         return f"(pid {process.pid}) {how}" + (f"; the last lines of its stderr:{said}" if said else "")
+
+    def _await(self, process: subprocess.Popen[bytes], config: CoordinatorConfig) -> None:
+        """Until it listens or has ended. Raises CannotServeError."""
+        try:
+            introduce(process, config)
+        except CannotServeError:
+            process.wait()
+            raise
+        except CoordinatorError:
+            process.kill()  # if it still runs, it does not listen
+            return
+        self._misses = 0
+        self._pid = process.pid
+        self._on_start()
+        self._settled.set()
 
     def _give_up(self, why: str) -> None:
         """No process is started again: what waits for one learns so by the end of the socket."""
@@ -341,7 +368,7 @@ def _end(process: subprocess.Popen[bytes], *, ask: bool) -> None:
     if not ask or process.stdin is None:
         process.kill()
         return
-    with suppress(OSError):  # it has ended
+    with suppress(OSError, ValueError):  # it has ended
         process.stdin.write(_END)
     end_process(process, TIMING.coordinator, ask=False)
 
