@@ -99,7 +99,7 @@ class JobState:
         self._makers: Mapping[type, Callable[[Any, float], object]] = {
             messages.Join: lambda what, now: self.membership.join(what.request, now, what.lost),
             messages.Beat: self._beat,
-            messages.Leave: lambda what, now: self.membership.leave(what.task, now, what.for_good, what.why),
+            messages.Leave: self._leave,
             messages.NodeLeaves: lambda what, now: self.membership.ask_to_leave(what.tasks, what.why, now),
             messages.Done: lambda what, now: self.membership.done_training(what.task, now, again=what.again),
             messages.Failing: lambda what, now: self.membership.failing(what.task, what.cause, now),
@@ -188,6 +188,9 @@ class JobState:
 
     def _beat(self, beat: messages.Beat, now: float) -> bool:
         return self.membership.heartbeat(beat.task, beat.activity, beat.info, now, beat.said)
+
+    def _leave(self, what: messages.Leave, now: float) -> None:
+        self.membership.leave(what.task, now, what.for_good, what.why, ends=what.ends)
 
     def _recall(self, what: Recall, now: float) -> None:
         del now

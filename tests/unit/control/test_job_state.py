@@ -89,7 +89,7 @@ infos = st.one_of(
 exits = st.builds(ended, tasks, st.sampled_from([0, 0, 1, 137]), st.booleans())
 changes = st.one_of(
     st.builds(messages.Join, st.builds(request, indices, st.integers(0, 3)), st.just(0.0), st.none() | indices),
-    st.builds(messages.Leave, tasks, st.booleans(), st.sampled_from(["", "SIGTERM"])),
+    st.builds(messages.Leave, tasks, st.booleans(), st.sampled_from(["", "SIGTERM"]), st.booleans()),
     st.builds(messages.NodeLeaves, st.lists(tasks, max_size=2).map(tuple), st.just("its node goes")),
     st.builds(messages.Done, indices.map(task), st.booleans()),
     st.builds(messages.Failing, tasks, st.just("ValueError")),
