@@ -116,6 +116,14 @@ class ProcessState:
     cpu_seconds: float
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether this process is stopped, by a signal or by a debugger."""
+    try:
+        return psutil.Process(pid).status() in _STOPPED
+    except psutil.Error:
+        return False
+
+
 def state_of(pid: int) -> ProcessState:
     """The state of a process; of one that has ended, that it is gone."""
     stopped, name, cpu_seconds = False, "gone", 0.0

@@ -1,8 +1,9 @@
 """One rank of an elastic job: elastic_worker.py DIRECTORY STEPS [FAULT ...].
 
 A FAULT is PHASE:TASK:STEP[:HOW]: at this step the process of worker TASK ends, by SIGKILL or as HOW says (raise, exit,
-leave, stop, late). Each rank adds its step's sum to a total that every world agrees on, and leaves what it sees in
-DIRECTORY: "began" when the first step is done, "changed" when the first one in a later world is.
+leave, stop, late, held: it waits until the test has made the file "go"). Each rank adds its step's sum to a total that
+every world agrees on, and leaves what it sees in DIRECTORY: "began" when the first step is done, "changed" when the
+first one in a later world is.
 
 How long anything takes depends on the machine, so variables say what has to have happened:
 
@@ -46,8 +47,8 @@ def fails_here(phase: str, step: int) -> None:
         with (DIRECTORY / f"fault-{ME}").open("w") as file:
             file.write(repr(time.time()))
         how = fault[3] if len(fault) > 3 else "kill"
-        if how == "late":
-            wait_for("began")
+        if how in ("late", "held"):
+            wait_for("began" if how == "late" else "go")
             return
         if how == "raise":
             raise ValueError("the data is rotten")

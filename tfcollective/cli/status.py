@@ -13,7 +13,7 @@ from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobDescription, find_manager
-from tfcollective.launch.outcome.report import describe_change, describe_info
+from tfcollective.launch.outcome.report import describe_change, describe_info, describe_restarts
 from tfcollective.settings import Settings
 
 _COLUMNS = ("rank", "task", "host", "pid", "state", "operations", "last heartbeat", "says")
@@ -126,6 +126,7 @@ def elastic_lines(status: object) -> Iterator[str]:
             change["cause"],
         )
         yield f"  {at} {line}"
+    yield from describe_restarts("coordinator", status["coordinator_restarts"])
     for task, why in status["leaving"].items():
         yield f"  {task} is to leave: {why}"
 

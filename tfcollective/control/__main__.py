@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 from tfcollective import log
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode_line
+from tfcollective.control.journal import Journal
 from tfcollective.control.process import CoordinatorAnswer, CoordinatorConfig
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer
@@ -18,6 +21,7 @@ from tfcollective.descriptors import raise_limit
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import ExitRecord
+from tfcollective.processes import is_stopped
 
 _LOG = log.get_logger(__name__)
 _MAX_LINE_BYTES = 1 << 22
@@ -35,16 +39,45 @@ def main() -> int:
     log.configure(config.log_level)
     raise_limit()
     # It ends when its owner does: until then, ranks that have been asked to stop still report to it.
-    signal.signal(signal.SIGTERM, _end)
     try:
-        with CoordinatorServer(config.options) as server, _recorded(config, server):
-            _answer(CoordinatorAnswer(server.endpoint))
-            _wait_for_end_of(config.owner)
-            server.exited(_end_of_owner(config))
+        if config.journal:
+            _serve_with_journal(config)
+        else:
+            _serve(config)
     except TfCollectiveError as error:
         _answer(CoordinatorAnswer(error=str(error)))
         return ExitCode.INTERNAL
     return 0
+
+
+def _serve(config: CoordinatorConfig) -> None:
+    """For a job without a launcher."""
+    signal.signal(signal.SIGTERM, _end)
+    with CoordinatorServer(config.options) as server, _recorded(config, server):
+        _answer(CoordinatorAnswer(server.endpoint))
+        _wait_for_end_of(config.owner)
+        server.exited(_end_of_owner(config))
+
+
+def _serve_with_journal(config: CoordinatorConfig) -> None:
+    """For a launcher, which starts another process in this one's place if it ends unasked. A signal that a platform
+    sends to all processes of the job is for the launcher."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    journal = Journal.reopen(Path(config.journal))
+    with (
+        socket.socket(fileno=config.listener) as listener,
+        CoordinatorServer(
+            config.options,
+            journal=journal,
+            life=config.life,
+            paused=partial(is_stopped, config.owner),
+            listener=listener,
+        ) as server,
+    ):
+        _answer(CoordinatorAnswer(server.endpoint))
+        _wait_for_end_of(config.owner, may_ask=True)
+        journal.remove()
 
 
 def _end(number: int, frame: object) -> None:
@@ -71,8 +104,8 @@ def _answer(answer: CoordinatorAnswer) -> None:
     sys.stdout.buffer.flush()
 
 
-def _wait_for_end_of(owner: int) -> None:
-    """Returns when our parent, the owner, has ended.
+def _wait_for_end_of(owner: int, *, may_ask: bool = False) -> None:
+    """Returns when our parent, the owner, has ended, or, if it ``may_ask`` us to end, when it does so on our stdin.
 
     A descriptor of the process says so at once. Kernels before 5.3 have none; there we look twice a second. (The end of
     a pipe would not do: a fork of the owner, a data loader say, holds its other end, too. Neither would the kernel's
@@ -85,8 +118,14 @@ def _wait_for_end_of(owner: int) -> None:
     with selectors.DefaultSelector() as selector:
         if descriptor >= 0:
             selector.register(descriptor, selectors.EVENT_READ)
+        if may_ask:
+            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while os.getppid() == owner:
-            selector.select(_POLL_S if descriptor < 0 else None)
+            ready = [key.fd for key, _ in selector.select(_POLL_S if descriptor < 0 else None)]
+            if may_ask and sys.stdin.fileno() in ready:
+                if os.read(sys.stdin.fileno(), _MAX_LINE_BYTES):
+                    return
+                selector.unregister(sys.stdin.fileno())
     _LOG.info("coordinator: process %d has ended", owner)
 
 

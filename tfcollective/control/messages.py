@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tfcollective.codec import NotNegative, decode, encode
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.rounds import JoinRequest
+from tfcollective.control.state import RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord
@@ -273,6 +274,97 @@ class ReadOutput:
 
     position: int
     timeout: NotNegative
+
+
+# ---- from the launcher, where the coordinator is a process of its own -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Admit:
+    """A task takes part in the job from now on. Asked again, it changes nothing."""
+
+    task: TaskKey
+
+
+@dataclass(frozen=True)
+class AdmitNoMore:
+    """No further task will take part."""
+
+
+@dataclass(frozen=True)
+class Follow:
+    """What has become of the job since the answer with these marks? Answered when something has changed, or after
+    ``timeout`` seconds.
+
+    Attributes:
+        life: of the answer; see :class:`JobNews`.
+        look: the same.
+        changes: the same.
+        position: how many events are known.
+        timeout: in seconds.
+    """
+
+    life: int
+    look: int
+    changes: int
+    position: int
+    timeout: NotNegative
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """One thing that a launcher has to act on.
+
+    Attributes:
+        exited: how a task's process has ended.
+        dropped: a member that takes part no longer though its process may live, and why.
+        silent: a task that gives no sign of life, and for how many seconds it has given none.
+        trained: whether rank 0's process has ended.
+    """
+
+    exited: ExitRecord | None = None
+    dropped: tuple[TaskKey, str] | None = None
+    silent: tuple[TaskKey, float] | None = None
+    trained: bool = False
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What :class:`~tfcollective.control.service.JobView` says besides the tasks; mappings are lists of pairs."""
+
+    failure: RendezvousFailure | None
+    initialised: bool
+    generation: int
+    durations: tuple[tuple[TaskKey, float], ...]
+    members: tuple[TaskKey, ...]
+    leavers: tuple[tuple[TaskKey, str], ...]
+    changes: tuple[WorldChange, ...]
+    done: tuple[TaskKey, ...]
+    trained: bool
+
+
+@dataclass(frozen=True)
+class JobNews:
+    """What has become of a job.
+
+    Attributes:
+        life: which process of the coordinator says so: the first one, or the n-th that was started after it. The marks
+            of one say nothing to another.
+        look: marks which tasks have been seen.
+        changes: how much has changed so far.
+        events: those after the known ones, in order.
+        tasks: those of which something else is known than was; auxiliary ones, too.
+        facts: where something has changed.
+        more: whether there is more to be had at once: an answer has a limit.
+    """
+
+    life: int
+    look: int
+    changes: int
+    events: tuple[JobEvent, ...] = ()
+    tasks: tuple[TaskView, ...] = ()
+    facts: JobFacts | None = None
+    more: bool = False
 
 
 def path_of(kind: type) -> str:

@@ -1,6 +1,7 @@
-"""A coordinator in a process of its own, for jobs without a launcher: rank 0's ``init()`` starts it.
+"""A coordinator in a process of its own: how it is started.
 
-It ends when the process that started it ends, however that ends. The other half is ``python -m
+It ends when the process that started it ends, however that ends. For jobs without a launcher that is rank 0, whose
+``init()`` starts it; for elastic jobs the launcher (:mod:`tfcollective.control.watched`). The other half is ``python -m
 tfcollective.control``.
 """
 
@@ -27,6 +28,10 @@ from tfcollective.topology import Endpoint
 _MAX_LINE_BYTES = 1 << 16
 
 
+class CannotServeError(CoordinatorError):
+    """The coordinator's process says why it cannot serve the job: another one could not, either."""
+
+
 @dataclass(frozen=True)
 class CoordinatorConfig:
     """What the process gets: one line of JSON on its stdin, never in argv.
@@ -35,15 +40,21 @@ class CoordinatorConfig:
         options: the coordinator's.
         owner: the process to end with.
         log_level: what it logs.
-        runtime_dir: where to leave a record for ``tfcollective status``.
+        runtime_dir: where to leave a record for ``tfcollective status``; empty: nowhere.
         command: what the job runs, for people.
+        journal: the file, which exists, where it writes what has changed; empty: it is not started again.
+        life: how often another process has served this job before.
+        listener: the descriptor of the socket to listen on, which it has inherited; -1: it binds one itself.
     """
 
     options: ServerOptions
     owner: int
     log_level: str
-    runtime_dir: str
-    command: tuple[str, ...]
+    runtime_dir: str = ""
+    command: tuple[str, ...] = ()
+    journal: str = ""
+    life: int = 0
+    listener: int = -1
 
     @classmethod
     def of_this_process(cls, options: ServerOptions, settings: Settings) -> CoordinatorConfig:
@@ -69,22 +80,8 @@ class CoordinatorProcess:
 
     @classmethod
     def start(cls, config: CoordinatorConfig, environ: Mapping[str, str]) -> CoordinatorProcess:
-        """Starts it and waits until it listens. Raises CoordinatorError that says why it does not.
-
-        The child finds modules where this process does, whatever has been done to ``sys.path``.
-        """
-        places = [place for place in sys.path if isinstance(place, str) and place]
-        try:
-            process = subprocess.Popen(
-                [sys.executable, *program_of("tfcollective.control.__main__")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**environ, "PYTHONPATH": os.pathsep.join(places)},
-                bufsize=0,
-                start_new_session=True,  # a Ctrl-C at the terminal is for the ranks: they still have to leave
-            )
-        except OSError as error:
-            raise CoordinatorError(f"cannot start the coordinator: {error}") from error
+        """Starts it and waits until it listens. Raises CoordinatorError that says why it does not."""
+        process = spawn(config, environ)
         try:
             return cls(process, introduce(process, config))
         except BaseException:
@@ -111,8 +108,28 @@ class CoordinatorProcess:
         end_process(self._process, TIMING.coordinator)
 
 
+def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | None = None) -> subprocess.Popen[bytes]:
+    """A child that waits for its configuration (:func:`introduce`). It finds modules where this process does, whatever
+    has been done to ``sys.path``. Raises CoordinatorError when it cannot be started."""
+    places = [place for place in sys.path if isinstance(place, str) and place]
+    try:
+        return subprocess.Popen(
+            [sys.executable, *program_of("tfcollective.control.__main__")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**environ, "PYTHONPATH": os.pathsep.join(places)},
+            bufsize=0,
+            start_new_session=True,  # a Ctrl-C at the terminal is for the ranks: they still have to leave
+            pass_fds=() if config.listener < 0 else (config.listener,),
+        )
+    except OSError as error:
+        raise CoordinatorError(f"cannot start the coordinator: {error}") from error
+
+
 def introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig, timing: Timing = TIMING) -> Endpoint:
-    """Tells the child what to do; where it listens."""
+    """Tells the child what to do; where it listens. Raises CannotServeError where it says that it cannot serve the
+    job, CoordinatorError where it says nothing."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
@@ -127,7 +144,7 @@ def introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig, timin
             f"the coordinator's process (pid {process.pid}) {_fate(process, timeout, timing)}"
         ) from error
     if answer.endpoint is None:
-        raise CoordinatorError(answer.error)
+        raise CannotServeError(answer.error)
     return answer.endpoint
 
 

@@ -12,6 +12,7 @@ from tfcollective.control.rounds import Bounds
 from tfcollective.tasks import TaskKey
 
 MAX_BODY_BYTES = 4 << 20
+BACKLOG = 4096  # in a large job all connect at once
 HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
 ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host
 NODES = "nodes"  # the key of the list of what enrolled nodes have said of themselves

@@ -38,9 +38,11 @@ class JobRecord:
         job_id: its name.
         coordinator: where its coordinator listens.
         key: the job key.
-        pid: the process that runs the coordinator, as its own PID namespace numbers it; for people.
+        pid: the process with which the job ends, as its own PID namespace numbers it; for people.
         created: when that process started, in seconds since 1970; for people.
         command: what the job runs, for people.
+        coordinator_pid: the process that runs the coordinator, where that is another one; 0: it is the same, or has not
+            begun to listen.
     """
 
     job_id: str
@@ -49,6 +51,7 @@ class JobRecord:
     pid: int
     created: float
     command: tuple[str, ...]
+    coordinator_pid: int = 0
 
 
 class _Owner(Enum):

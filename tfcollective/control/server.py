@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -17,8 +18,9 @@ from tfcollective.control import blobs
 from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
 from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.door import Door
+from tfcollective.control.journal import Journal
 from tfcollective.control.messages import Refused
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
+from tfcollective.control.protocol import BACKLOG, ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective.control.refusals import RefusalLog
 from tfcollective.control.service import JobService, JobView
 from tfcollective.control.state import Membership, Refusal
@@ -42,7 +44,6 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _MAX_UNAUTHENTICATED = 128
 _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
-_BACKLOG = 4096
 
 
 class CoordinatorServer:
@@ -53,6 +54,9 @@ class CoordinatorServer:
     that takes part no longer though its process may live, and why; ``on_exited`` with the record of each process that
     has ended. All are called on the coordinator's thread: they
     must not block.
+
+    ``journal``, ``life`` and ``paused`` are for a coordinator whose death the job survives: see :class:`JobService`.
+    ``listener`` is the socket to listen on, which its owner has bound; it stays open.
     """
 
     def __init__(
@@ -63,7 +67,12 @@ class CoordinatorServer:
         on_trained: Callable[[], None] | None = None,
         on_dropped: Callable[[TaskKey, str], None] | None = None,
         on_exited: Callable[[ExitRecord], None] | None = None,
+        journal: Journal | None = None,
+        life: int = 0,
+        paused: Callable[[], bool] = lambda: False,
+        listener: socket.socket | None = None,
     ) -> None:
+        self._listener = listener
         self._options = options
         membership = Membership(
             options.tasks,
@@ -83,6 +92,9 @@ class CoordinatorServer:
             on_trained,
             on_dropped,
             on_exited,
+            journal,
+            life,
+            paused,
         )
         self._certificate: Certificate | None = None
         self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
@@ -153,6 +165,28 @@ class CoordinatorServer:
         """No further task will take part: ranks that are too few need not wait for one."""
         self._on_thread(_call(self._service.admit_no_more))
 
+    def look(self) -> JobView:
+        """See :class:`~tfcollective.control.owner.Coordinator`."""
+        return self.view()
+
+    def wait(self) -> None:
+        """See :class:`~tfcollective.control.owner.Coordinator`: it has been started."""
+
+    @property
+    def pid(self) -> int:
+        """See :class:`~tfcollective.control.owner.Coordinator`."""
+        return 0
+
+    @property
+    def failure(self) -> str | None:
+        """See :class:`~tfcollective.control.owner.Coordinator`: one on a thread ends with its process."""
+        return None
+
+    @property
+    def restarts(self) -> int:
+        """See :class:`~tfcollective.control.owner.Coordinator`."""
+        return 0
+
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
         for key, value in blobs.encode(name, data):  # one by one: the tasks' requests are served in between
@@ -186,9 +220,12 @@ class CoordinatorServer:
             logger=self._refusals.as_logger(),
         )
         self._certificate = _certificate_for(self._options)
-        self._server = await loop.create_server(
-            self._admit, self._options.bind_host, self._options.bind_port, backlog=_BACKLOG
-        )
+        if self._listener is not None:
+            self._server = await loop.create_server(self._admit, sock=self._listener.dup(), backlog=BACKLOG)
+        else:
+            self._server = await loop.create_server(
+                self._admit, self._options.bind_host, self._options.bind_port, backlog=BACKLOG
+            )
         self._time_keeper = asyncio.create_task(self._service.keep_time())
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))

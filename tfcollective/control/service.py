@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.codec import decode, encode
-from tfcollective.control import blobs, messages
+from tfcollective.control import messages
+from tfcollective.control.job_state import JobState, Resume
+from tfcollective.control.journal import Journal
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
-from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
 from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
@@ -26,9 +27,11 @@ from tfcollective.topology import World
 
 _T = TypeVar("_T")
 _MAX_OUTPUT_BYTES = 16 << 20
+_OUTPUT_OF_A_LIFE = 1 << 32  # more pieces than a process can have
 _GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines every few milliseconds
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
-_TIME, _ROUND, _ENDS, _OUTPUT, _STORE = "time", "round", "ends", "output", "store"
+_TIME, _ROUND, _ENDS, _OUTPUT, _STORE, _CHANGES = "time", "round", "ends", "output", "store", "changes"
+_MAX_NEWS_BYTES, _VIEW_BYTES, _MAX_EVENTS = 1 << 20, 600, 16
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,9 @@ class JobService:
         on_trained: called once when rank 0's process has ended; must not block.
         on_exited: called with the record of each process that has ended; must not block.
         on_dropped: called with a member that takes part no longer though its process may live, and why; must not block.
+        journal: where changes are written; None: nowhere.
+        life: how often another process has served this job before: what stands in the journal is done again.
+        paused: whether the launcher, which would act on what happens, is stopped: that time ends no wait of a round.
     """
 
     def __init__(
@@ -84,7 +90,19 @@ class JobService:
         on_trained: Callable[[], None] | None = None,
         on_dropped: Callable[[TaskKey, str], None] | None = None,
         on_exited: Callable[[ExitRecord], None] | None = None,
+        journal: Journal | None = None,
+        life: int = 0,
+        paused: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._state = JobState(membership, store, None if journal is None else journal.write)
+        if journal is not None and life:
+            self._state.repeat(journal.read())
+            self._state.make(Resume(), clock.monotonic())
+        self._life = life
+        self._paused = paused
+        self._handed_on = len(self._state.events)
+        self._seen: dict[TaskKey, tuple[int, TaskView]] = {}  # by those that follow the job: at which look
+        self._looks = 0
         self._on_dropped = on_dropped
         self._on_exited = on_exited
         self._job_id = job_id
@@ -99,12 +117,8 @@ class JobService:
         self._awaited: Counter[messages.Presence] = Counter()
         self._never_heard: set[str] = set()
         self._closing = False
-        self._announced = 0  # the newest generation that members were asked to form
         self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
-        self._began: dict[TaskKey, float] = {}
-        self._durations: dict[TaskKey, float] = {}
-        self._nodes: dict[str, int] = {}  # the token of each -> its number
-        self._output = OutputLog(_MAX_OUTPUT_BYTES)
+        self._output = OutputLog(_MAX_OUTPUT_BYTES, life * _OUTPUT_OF_A_LIFE)
         self._gathers_output = False
         kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
             messages.Join: self._join,
@@ -126,6 +140,9 @@ class JobService:
             messages.Remove: self._remove,
             messages.Show: self._show,
             messages.ReadOutput: self._read_output,
+            messages.Admit: self._admit,
+            messages.AdmitNoMore: self._admit_no_more,
+            messages.Follow: self._follow,
         }
         self._handlers = {messages.path_of(kind): (kind, handler) for kind, handler in kinds.items()}
 
@@ -157,7 +174,7 @@ class JobService:
             membership.initialised,
             membership.side_views,
             generation,
-            dict(self._durations),
+            dict(self._state.durations),
             tuple(membership.members),
             membership.leavers,
             membership.changes,
@@ -167,41 +184,49 @@ class JobService:
 
     def exited(self, record: ExitRecord) -> None:
         """Notes the end of a task's process."""
-        self._membership.exited(record, self._clock.monotonic())
-        task = TaskKey.parse(record.task)
-        if task in self._began:
-            self._durations.setdefault(task, self._clock.monotonic() - self._began[task])
-        if self._membership.training_ended and self._store.get(TRAINING_ENDED) is None:
-            self.put(TRAINING_ENDED, True)
-            if self._on_trained is not None:
-                self._on_trained()
-        self._wakeups.wake(_ROUND, _ENDS, _TIME)
-        self._announce_change()
-        if self._on_exited is not None:
-            self._on_exited(record)
+        self._make(messages.Exited(record), _ROUND, _ENDS, _TIME)
 
     def admit(self, task: TaskKey) -> None:
         """See :meth:`Membership.admit`."""
-        self._membership.admit(task)
+        self._make(messages.Admit(task))
 
     def admit_no_more(self) -> None:
         """See :meth:`Membership.admit_no_more`."""
-        self._membership.admit_no_more(self._clock.monotonic())
-        self._wakeups.wake(_ROUND, _TIME)
+        self._make(messages.AdmitNoMore(), _ROUND, _TIME)
 
     def put(self, key: str, value: object) -> int:
         """Stores a value for the tasks; returns its version."""
-        version = self._store.put(key, value)
-        self._wakeups.wake((_STORE, key))
+        version: int = self._make(messages.Put(key, value))
         return version
 
     def segments(self, name: str) -> list[object] | None:
-        """The segments of the bytes under ``name``, as they were stored; None if there are none."""
-        count = self._store.get(blobs.count_key(name))
-        if count is None or not isinstance(count.value, int):
-            return None
-        entries = [self._store.get(blobs.segment_key(name, index)) for index in range(count.value)]
-        return [entry.value if entry is not None else None for entry in entries]
+        """See :meth:`JobState.segments`."""
+        return self._state.segments(name)
+
+    def _make(self, what: object, *topics: Hashable) -> Any:
+        """Makes a change, and wakes those that wait for it or for one of the topics."""
+        made = self._state.make(what, self._clock.monotonic())
+        self._wakeups.wake(*topics)
+        self._tell()
+        return made
+
+    def _tell(self) -> None:
+        """Something may have changed: those that it concerns hear of it."""
+        self._wakeups.wake(_CHANGES, *((_STORE, key) for key in self._state.take_touched()))
+        news = self._state.events[self._handed_on :]
+        self._handed_on += len(news)
+        for event in news:
+            self._call_for(event)
+
+    def _call_for(self, event: messages.JobEvent) -> None:
+        if event.exited is not None and self._on_exited is not None:
+            self._on_exited(event.exited)
+        if event.dropped is not None and self._on_dropped is not None:
+            self._on_dropped(*event.dropped)
+        if event.silent is not None and self._on_silent is not None:
+            self._on_silent(*event.silent)
+        if event.trained and self._on_trained is not None:
+            self._on_trained()
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -210,11 +235,14 @@ class JobService:
         while not self._closing:
             await self._wakeups.wait((_TIME,), self._until_due())
             now = self._clock.monotonic()
-            self._expire_round(now)
-            for task, seconds in self._membership.find_silent(now, self._silence_limit).items():
-                if self._on_silent is not None:
-                    self._on_silent(task, seconds)
-            self._announce_change()  # a newcomer may have been heard again
+            if self._paused():
+                self._membership.pause(now)
+            before = (self._membership.failure, self._membership.world)
+            self._state.expire(now)
+            if (self._membership.failure, self._membership.world) != before:
+                self._wakeups.wake(_ROUND)
+            self._state.find_silent(now, self._silence_limit)
+            self._tell()
             self._wakeups.wake(*(one for one in self._awaited if self._is_silent(one)))
 
     def _until_due(self) -> float | None:
@@ -224,21 +252,6 @@ class JobService:
         if deadline is None:
             return TIMING.watch if judges else None
         return min(TIMING.watch, max(0.0, deadline - self._clock.monotonic()))
-
-    def _expire_round(self, now: float) -> None:
-        before = (self._membership.failure, self._membership.world)
-        for task, why in self._membership.expire(now).items():
-            if self._on_dropped is not None:
-                self._on_dropped(task, why)
-        if (self._membership.failure, self._membership.world) != before:
-            self._wakeups.wake(_ROUND)
-
-    def _announce_change(self) -> None:
-        """Tells the members that they are to come together, if that is new."""
-        pending = self._membership.pending
-        if pending > self._announced:
-            self._announced = pending
-            self.put(PENDING, pending)
 
     def _is_silent(self, presence: messages.Presence | None) -> bool:
         if presence is None:
@@ -265,8 +278,7 @@ class JobService:
         request, round_ends = message.request, self._membership.deadline
         if message.first and self._membership.trains_without(request.task):
             return messages.Joined(begun=True)
-        self._membership.join(request, self._clock.monotonic(), message.lost)
-        self._announce_change()
+        self._make(message)
         if self._membership.deadline != round_ends or self._membership.outcome(request) is not None:
             # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
             self._wakeups.wake(_ROUND, _TIME)
@@ -293,7 +305,10 @@ class JobService:
         return messages.Nothing()
 
     def _heartbeat(self, beat: messages.Beat) -> None:
-        self._membership.heartbeat(beat.task, beat.activity, beat.info, self._clock.monotonic(), beat.said)
+        changes = self._state.changes
+        self._state.hear(beat, self._clock.monotonic())
+        if self._state.changes != changes:
+            self._tell()
 
     async def _alive(self, message: messages.Alive) -> messages.Nothing:
         self._liveness.heard(message.name, self._clock.monotonic())
@@ -303,26 +318,28 @@ class JobService:
         return messages.Nothing()
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
-        self._membership.leave(message.task, self._clock.monotonic(), message.for_good, message.why, ends=message.ends)
-        self._wakeups.wake(_ROUND, _TIME)
-        self._announce_change()
+        self._make(message, _ROUND, _TIME)
         return messages.Nothing()
 
     async def _node_leaves(self, message: messages.NodeLeaves) -> messages.Nothing:
-        self._membership.ask_to_leave(message.tasks, message.why, self._clock.monotonic())
-        self._wakeups.wake(_ROUND, _TIME)
-        self._announce_change()
+        self._make(message, _ROUND, _TIME)
         return messages.Nothing()
 
     async def _done(self, message: messages.Done) -> messages.Nothing:
-        self._membership.done_training(message.task, self._clock.monotonic(), again=message.again)
-        self._wakeups.wake(_ROUND, _TIME)
-        self._announce_change()
+        self._make(message, _ROUND, _TIME)
         return messages.Nothing()
 
     async def _failing(self, message: messages.Failing) -> messages.Nothing:
-        self._membership.failing(message.task, message.cause, self._clock.monotonic())
-        self._wakeups.wake(_ROUND, _TIME)
+        self._make(message, _ROUND, _TIME)
+        return messages.Nothing()
+
+    async def _admit(self, message: messages.Admit) -> messages.Nothing:
+        self.admit(message.task)
+        return messages.Nothing()
+
+    async def _admit_no_more(self, message: messages.AdmitNoMore) -> messages.Nothing:
+        del message
+        self.admit_no_more()
         return messages.Nothing()
 
     async def _find_lost(self, message: messages.FindLost) -> messages.Lost:
@@ -334,8 +351,7 @@ class JobService:
         return messages.Members(len(self._membership.members))
 
     async def _started(self, message: messages.Started) -> messages.Nothing:
-        self._membership.started(message.task, message.node, message.pid, message.host)
-        self._began.setdefault(message.task, self._clock.monotonic())
+        self._make(message)
         return messages.Nothing()
 
     async def _exited(self, message: messages.Exited) -> messages.Nothing:
@@ -377,18 +393,11 @@ class JobService:
                 del self._awaited[presence]
 
     async def _remove(self, message: messages.Remove) -> messages.Nothing:
-        """Forgets the bytes under a name: the number of their segments first, so that no reader finds half of them."""
-        count = len(self.segments(message.name) or ())
-        self._store.remove(blobs.count_key(message.name))
-        for index in range(count):
-            self._store.remove(blobs.segment_key(message.name, index))
+        self._make(message)
         return messages.Nothing()
 
     async def _enroll(self, message: messages.Enroll) -> messages.Enrolled:
-        if message.token not in self._nodes:
-            self._nodes[message.token] = self._store.append(NODES, message.facts)
-            self._wakeups.wake((_STORE, NODES))
-        return messages.Enrolled(self._nodes[message.token])
+        return messages.Enrolled(self._make(message))
 
     async def _show(self, message: messages.Show) -> messages.Nothing:
         self._output.add(message.piece)
@@ -405,6 +414,48 @@ class JobService:
         position = message.position
         page = await self._until(lambda: self._output.since(position), message.timeout, _OUTPUT)
         return page or OutputPage((), position, 0)
+
+    async def _follow(self, message: messages.Follow) -> messages.JobNews:
+        def changed() -> bool | None:
+            return (self._life, self._state.changes) != (message.life, message.changes) or None
+
+        await self._until(changed, message.timeout, _CHANGES)
+        return self._news(message)
+
+    def _news(self, known: messages.Follow) -> messages.JobNews:
+        """What one does not know yet that has these marks."""
+        same = known.life == self._life
+        for view in (*self._membership.views, *self._membership.side_views):
+            if (seen := self._seen.get(view.task)) is None or seen[1] is not view:
+                self._looks += 1
+                self._seen[view.task] = self._looks, view
+        after = known.look if same else 0
+        unseen = sorted((one for one in self._seen.values() if one[0] > after), key=lambda one: one[0])
+        tasks = unseen[: _at_once([view for _, view in unseen])]
+        events = self._state.events[known.position : known.position + _MAX_EVENTS]
+        return messages.JobNews(
+            self._life,
+            tasks[-1][0] if tasks else after,
+            self._state.changes,
+            tuple(events),
+            tuple(view for _, view in tasks),
+            None if same and known.changes == self._state.changes else self._facts(),
+            len(tasks) < len(unseen) or known.position + len(events) < len(self._state.events),
+        )
+
+    def _facts(self) -> messages.JobFacts:
+        view = self.view()
+        return messages.JobFacts(
+            view.failure,
+            view.initialised,
+            view.generation,
+            tuple(view.durations.items()),
+            view.members,
+            tuple(view.leavers.items()),
+            view.changes,
+            tuple(view.done),
+            view.trained,
+        )
 
     async def _read_clock(self, message: messages.ReadClock) -> messages.Time:
         del message
@@ -433,6 +484,7 @@ class JobService:
             "min_size": membership.bounds.smallest,
             "max_size": membership.bounds.largest,
             "pending": membership.pending or None,
+            "coordinator_restarts": self._life,
             "leaving": {str(task): why for task, why in membership.leaving.items()},
             "left": {str(task): why for task, why in membership.leavers.items()},
             "changes": [
@@ -455,6 +507,20 @@ def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
     if isinstance(outcome, World):
         return messages.Joined(messages.pack_world(outcome))
     return messages.Joined(failure=outcome.message, missing=outcome.missing, over=outcome.over)
+
+
+def _at_once(views: Sequence[TaskView]) -> int:
+    """How many of these go into one answer: what a process says of its end may be long."""
+    size = 0
+    for number, view in enumerate(views):
+        size += _VIEW_BYTES
+        if view.exit is not None:
+            size += sum(map(len, view.exit.stderr_tail)) + len(
+                view.exit.exception.traceback if view.exit.exception else ""
+            )
+        if size > _MAX_NEWS_BYTES and number:
+            return number
+    return len(views)
 
 
 def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, object]:

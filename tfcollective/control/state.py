@@ -6,7 +6,7 @@ words why there is no next world: a :class:`RendezvousFailure` that all who wait
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -134,6 +134,26 @@ class WorldChange:
         followed."""
         after = {name: self.after[name] for name in PHASES_AFTER if name in self.after}
         return {"detect": self.detect, "agree": self.seconds - self.detect, **after}
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Tasks that have given no sign of life for too long.
+
+    Attributes:
+        waiting: newcomers that have joined and are not to be taken in before they give one.
+        new: newcomers that have just been taken in, and for how many seconds each has been silent.
+        members: the same of the members of the world.
+    """
+
+    waiting: tuple[TaskKey, ...] = ()
+    new: tuple[tuple[TaskKey, float], ...] = ()
+    members: tuple[tuple[TaskKey, float], ...] = ()
+
+    @property
+    def of_world(self) -> Mapping[TaskKey, float]:
+        """Those that the others of the world may wait for, and for how many seconds each has been silent."""
+        return {**dict(self.new), **dict(self.members)}
 
 
 class Membership:
@@ -344,12 +364,13 @@ class Membership:
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
-    ) -> None:
+    ) -> bool:
         """A sign of life, with what the rank does and counts; ``said``: when, on the monotonic clock of its host. One
-        that was given before the newest one changes nothing: it has come by a longer way."""
+        that was given before the newest one changes nothing: it has come by a longer way. Returns whether it has
+        changed more than what is known of the task's life."""
         view = self._known(task)
         if said < view.said:
-            return
+            return False
         # A member of the world runs when the world has formed, an auxiliary task as soon as it says anything.
         state = TaskState.RUNNING if view.rank == NO_RANK and not view.ended else view.state
         # The commonest request: replace() and a key that is equal but not the same would double its cost.
@@ -358,30 +379,36 @@ class Membership:
         views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
         if task in self._liveness:
             self._liveness.heard(task, now)
+        changed = state is not view.state or view.ended  # nothing says it again
         if task in self._newcomers:
-            self._hear_newcomer(task, now)
+            changed |= self._hear_newcomer(task, now)
         if self._changes and "change" in info:
-            self._note_phases(info["change"])
+            changed |= self._note_phases(info["change"])
+        return changed
 
-    def _hear_newcomer(self, task: TaskKey, now: float) -> None:
+    def _hear_newcomer(self, task: TaskKey, now: float) -> bool:
         self._newcomers.heard(task, now)
-        if task in self._members and now - self._formed >= TIMING.relay:
+        settled = task in self._members and now - self._formed >= TIMING.relay
+        if settled:
             self._newcomers.forget(task)  # it has said so since: now it is a member like others
         request = self._withdrawn.pop(task, None)
         if request is not None:
             self._rounds.join(request, now)
             self._note_round(now)
+        return settled or request is not None
 
-    def _note_phases(self, said: object) -> None:
-        """What a rank says of its way into a world; the slowest counts."""
+    def _note_phases(self, said: object) -> bool:
+        """What a rank says of its way into a world; the slowest counts. Returns whether it is news."""
         generation = said.get("generation") if isinstance(said, Mapping) else None
         if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > self._generation:
-            return
+            return False
         known = self._after.setdefault(generation, {})
+        before = dict(known)
         for name in PHASES_AFTER:
             seconds = said.get(name)
             if isinstance(seconds, int | float):
                 known[name] = max(float(seconds), known.get(name, 0.0))
+        return known != before
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
         """The members of the world that have given no heartbeat for ``limit`` seconds or longer, and for how long.
@@ -390,26 +417,39 @@ class Membership:
         newcomer is found earlier (:attr:`Timing.newcomer_silent`): the others wait for it while they connect. One that
         still waits is not taken in before it gives a sign of life.
         """
-        for task in self._newcomers.silent(TIMING.newcomer_silent, now):
-            if task not in self._members:
-                request = self._rounds.withdraw(task)
-                if request is not None:
-                    self._withdrawn[task] = request
-        new = [task for task in self._newcomers.silent(TIMING.newcomer_silent, now) if task in self._members]
-        for task in new:
+        silence = self.look_for_silent(now, limit)
+        self.note_silent(silence, now)
+        return silence.of_world
+
+    def look_for_silent(self, now: float, limit: float) -> Silence:
+        """What :meth:`find_silent` would find; changes nothing but the time."""
+        late = self._newcomers.silent(TIMING.newcomer_silent, now)
+        waiting = [task for task in late if task not in self._members and self._rounds.is_waiting(task)]
+        new = [task for task in late if task in self._members]
+        return Silence(
+            tuple(waiting), self._silent_for(new, now), self._silent_for(self._liveness.silent(limit, now), now)
+        )
+
+    def _silent_for(self, tasks: Sequence[TaskKey], now: float) -> tuple[tuple[TaskKey, float], ...]:
+        heard = [(task, self._views[task].last_heartbeat) for task in tasks]
+        return tuple((task, now - at) for task, at in heard if at is not None)
+
+    def note_silent(self, silence: Silence, now: float) -> None:
+        """What follows for the rounds from a silence that :meth:`look_for_silent` has found."""
+        for task in silence.waiting:
+            request = self._rounds.withdraw(task)
+            if request is not None:
+                self._withdrawn[task] = request
+        for task, _ in silence.new:
             self._newcomers.forget(task)
-        silent = self._liveness.silent(limit, now)
-        for task in silent:
+        for task, _ in silence.members:
             self._liveness.heard(task, now)
-        return {
-            task: now - heard for task in (*new, *silent) if (heard := self._views[task].last_heartbeat) is not None
-        }
 
     def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float) -> None:
         """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
         together next, and the others train on."""
-        for task in tasks:
-            view = self._known(task)
+        for view in [self._known(task) for task in tasks]:  # all or none
+            task = view.task
             if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
                 continue
             self._asked[task] = why
@@ -462,12 +502,13 @@ class Membership:
         self._rounds.end(Failure.PROGRAM)
         self._note_round(now)
 
-    def exited(self, record: ExitRecord, now: float) -> None:
-        """An agent has seen the end of the task's process. Fails the round if that needs the task."""
+    def exited(self, record: ExitRecord, now: float) -> bool:
+        """An agent has seen the end of the task's process. Fails the round if that needs the task. Returns whether that
+        is news."""
         task = TaskKey.parse(record.task)
         view = self._known(task)
         if view.ended:
-            return
+            return False
         self._liveness.forget(task)
         self._newcomers.forget(task)
         self._withdrawn.pop(task, None)
@@ -478,12 +519,13 @@ class Membership:
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
         if task in self._side_views:
             self._side_views[task] = gone
-            return
+            return True
         self._views[task] = gone
         self._ended[task] = self._rounds.is_waiting(task)
         self._judge_end(record, task)
         self._rounds.ended(task, now, well=not record.failed)
         self._note_round(now)
+        return True
 
     def _judge_end(self, record: ExitRecord, task: TaskKey) -> None:
         """Ends an elastic job in which no other process can take the place of this one, or that has no more to do."""
@@ -533,6 +575,46 @@ class Membership:
             del self._overdue[task]
             gone[task] = f"had not ended {TIMING.grace:g} s after its error, and was killed"
         return gone
+
+    # ---- for a process that goes on where another one has ended -----------------------------------------------------
+
+    def view_of(self, task: TaskKey) -> TaskView | None:
+        """What is known of this task; None if the job has none of this name."""
+        return self._views.get(task) or self._side_views.get(task)
+
+    @property
+    def stopped(self) -> float:
+        """See :attr:`Rounds.stopped`."""
+        return self._rounds.stopped
+
+    @property
+    def mark(self) -> Hashable:
+        """Differs after each call that has changed more than the time and what is known of a task's life."""
+        return self._rounds.mark, self._disturbed, self._first_came, self._failure, self._over, len(self._overdue)
+
+    def count_from(self, now: float, stopped: float) -> None:
+        """See :meth:`Rounds.count_from`."""
+        self._rounds.count_from(now, stopped)
+
+    def pause(self, now: float) -> None:
+        """The time since the newest call ends no wait of a round: none could have acted in it."""
+        self._rounds.pause(now)
+
+    def recall(self, task: TaskKey, activity: str, info: Mapping[str, object], said: float, heard: float) -> None:
+        """What this task said last, and when that was heard. No news."""
+        self._keep(replace(self._known(task), activity=activity, info=info, said=said, last_heartbeat=heard))
+
+    def resume(self, now: float) -> None:
+        """No process has listened for a while, until ``now``: all that should be alive count as heard, and no wait has
+        gone on meanwhile."""
+        self._rounds.pause(now)
+        for task in [one for one in self._views if one in self._liveness]:
+            self._liveness.heard(task, now)
+            self._keep(replace(self._views[task], last_heartbeat=now))
+        for task in [one for one in self._views if one in self._newcomers]:
+            self._newcomers.heard(task, now)
+            self._keep(replace(self._views[task], last_heartbeat=now))
+        self._overdue = {task: max(due, now + TIMING.settle) for task, due in self._overdue.items()}
 
     def _known(self, task: TaskKey) -> TaskView:
         view = self._views.get(task) or self._side_views.get(task)

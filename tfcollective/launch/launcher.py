@@ -83,6 +83,7 @@ class JobOutcome:
         generation: of its last world; 0 when none came together.
         earlier: why it failed before it was started again, each time in one line.
         changes: how the worlds of an elastic job after its first one came about.
+        coordinator_restarts: how often its coordinator was started again.
         not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
     """
 
@@ -103,6 +104,7 @@ class JobOutcome:
     earlier: tuple[str, ...] = ()
     not_restarted: str = ""
     changes: tuple[WorldChange, ...] = ()
+    coordinator_restarts: int = 0
 
     @property
     def cause(self) -> ExitRecord | None:

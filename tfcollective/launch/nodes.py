@@ -24,7 +24,7 @@ from tfcollective.agent.protocol import (
     node_name,
 )
 from tfcollective.codec import encode_line, from_document
-from tfcollective.control.channel import Channel, Retry
+from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import orders_to
@@ -66,6 +66,7 @@ class Node:
         self._stop_limit = 0.0
         self._stop_by: float | None = None
         self._finished: Callable[[], bool] = lambda: False
+        self._unserved: Callable[[], bool] = lambda: False
         self._went: Went | None = None
         self._woken = False
         self._launcher_python = ""
@@ -82,6 +83,7 @@ class Node:
         self._launcher_python = launcher_python
         tasks = tuple(worker.task for worker in workers)
         self._finished = lambda: job.has_finished(tasks)
+        self._unserved = lambda: job.unserved
         self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
         local = self._provider.local
         config = replace(
@@ -148,8 +150,9 @@ class Node:
     def wait(self) -> AgentFailure | None:
         """Blocks until its agent has ended; what happened when it did not end its work in order, else None."""
         try:
-            # Twice: a launcher that was stopped for a while finds its own request timed out.
-            entry = Channel(self._client, Retry(seconds=0.0, tries=2)).call(
+            # A launcher that was stopped for a while finds its own request timed out, and a coordinator may be started
+            # again.
+            entry = Channel(self._client, cancelled=self._unserved).call(
                 lambda client: client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
             )
             if entry is None:

@@ -20,6 +20,8 @@ class FaultKind(str, Enum):
     KILL_SYNC = "kill in sync"
     KILL_CONNECT = "kill in connect"
     KILL_NEWCOMER = "kill a newcomer"
+    KILL_COORDINATOR = "kill the coordinator"
+    KILL_BOTH = "kill coordinator and rank"
     EXIT = "exit code 3"
     STOP = "stop and continue"
     LEAVE = "SIGTERM"
@@ -31,12 +33,12 @@ class FaultKind(str, Enum):
         """How many ranks the world needs, so that one is left that has the state."""
         if self in (FaultKind.KILL_TWO, FaultKind.KILL_SYNC, FaultKind.KILL_CONNECT, FaultKind.LEAVE):
             return 3
-        return 1 if self in (FaultKind.HOG, FaultKind.SLOW, FaultKind.STOP) else 2
+        return 2 if self.ends_a_rank else 1
 
     @property
     def ends_a_rank(self) -> bool:
-        """Whether a process ends by it."""
-        return self not in (FaultKind.HOG, FaultKind.SLOW, FaultKind.STOP)
+        """Whether a rank ends by it."""
+        return self not in (FaultKind.KILL_COORDINATOR, FaultKind.HOG, FaultKind.SLOW, FaultKind.STOP)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ __all__ = ["chaos"]
             option("--keep", is_flag=True, help="Keep the journals and the output of the jobs, and say where."),
         ),
     ],
-    short_help="An elastic job under faults of thirteen kinds.",
+    short_help="An elastic job under faults of fifteen kinds.",
     epilog="""\b
 Examples:
   tfcollective bench chaos --minutes 5
@@ -58,7 +58,7 @@ def chaos(
     as_json: bool,
     keep: bool,
 ) -> int:
-    """Disturbs an elastic job with a fault every 15 s on average, of thirteen kinds, and compares it with an
+    """Disturbs an elastic job with a fault every 15 s on average, of fifteen kinds, and compares it with an
     undisturbed one: speed, result, and what it leaves behind.
 
     The exit code is 1 if anything is not as it must be. A job that hangs or ends too soon leaves its directory, with

@@ -388,3 +388,17 @@ def test_an_error_on_a_node_that_is_to_be_taken_away_costs_its_rank_alone():
     for index in (0, 2):
         state.join(request(index, world=2), 2.0)
     assert order(state) == [0, 2]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_time_in_which_a_launcher_of_its_own_is_stopped_ends_no_wait(paused):
+    state = Membership(workers(2), 10.0, bounds=Bounds(2, 2, 2, 5.0))
+    for index in range(2):
+        state.join(request(index), 0.0)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)  # it waits for a second one, at most 5 s
+    for second in range(2, 60):
+        if paused:
+            state.pause(float(second))
+        state.expire(float(second))
+    assert (state.failure is None) is paused

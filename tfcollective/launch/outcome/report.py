@@ -71,6 +71,7 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         for record in in_order_of_arrival(outcome.survived)
     )
     yield from (f"  {_change_line(change)}" for change in outcome.changes)
+    yield from describe_restarts("coordinator", outcome.coordinator_restarts)
     for auxiliary_task in outcome.auxiliary_tasks:
         yield from _auxiliary_task_lines(auxiliary_task, outcome)
 
@@ -98,10 +99,15 @@ def describe_change(
     return f"{line}: {cause}" if cause else line
 
 
+def describe_restarts(what: str, count: int) -> Sequence[str]:
+    """How often something was started again: a line, or none if it was not."""
+    times = "once" if count == 1 else f"{count} times"
+    return [f"the {what} was started again {times}"] if count else []
+
+
 def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
     if outcome.earlier:
-        times = "once" if len(outcome.earlier) == 1 else f"{len(outcome.earlier)} times"
-        yield f"the job was started again {times}:"
+        yield from (f"{line}:" for line in describe_restarts("job", len(outcome.earlier)))
         yield from (f"  {number}. because {cause}" for number, cause in enumerate(outcome.earlier, 1))
     if outcome.not_restarted:
         yield f"it was not started again: {outcome.not_restarted}"

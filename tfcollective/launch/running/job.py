@@ -17,11 +17,14 @@ import psutil
 from tfcollective.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
+from tfcollective.control.messages import JobEvent
+from tfcollective.control.owner import Coordinator
 from tfcollective.control.protocol import MODULES, ServerOptions, read_published
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
+from tfcollective.control.watched import WatchedCoordinator
 from tfcollective.descriptors import many_descriptors
 from tfcollective.errors import CoordinatorError
 from tfcollective.failures import NOT_STARTED, ExitRecord
@@ -34,7 +37,7 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running import function
 from tfcollective.log import get_logger
 from tfcollective.machine.network import interface_addresses, with_interface
-from tfcollective.settings import Settings, variable
+from tfcollective.settings import Settings, environ_snapshot, variable
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
@@ -42,6 +45,7 @@ from tfcollective.topology import Placement
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
+_JOURNAL = "journal"
 LOST = "was lost with its host"
 _DISMISSED = "was not needed any more"
 _NOT_NEEDED = (_DISMISSED, NOT_STARTED)
@@ -116,6 +120,7 @@ class Job:
         )
         self._store: GlooStoreServer | None = None
         self._places: dict[str, str] = {}  # of processes that joined later
+        self._publishing = threading.Lock()
         self._open = ExitStack()
 
     def __enter__(self) -> Job:
@@ -124,18 +129,11 @@ class Job:
             opened.enter_context(many_descriptors())  # the coordinator has a connection to each rank and agent
             self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
             opened.callback(self._auxiliary_tasks.close)
-            self._coordinator = opened.enter_context(
-                CoordinatorServer(
-                    self._options,
-                    on_silent=self._silent,
-                    on_trained=self._auxiliary_tasks.training_ended,
-                    on_dropped=self._killer.kill,
-                    on_exited=self.exits.put,
-                )
-            )
+            self._coordinator = self._make_coordinator()
+            opened.enter_context(self._coordinator)
+            self._publish_record()
             if self.spec.call is not None:
                 function.publish(self.spec.call, self._coordinator)
-            self._directory.publish(_record(self._options, self._coordinator, self.spec))
             if self._observer is not None:
                 show = partial(_show, self._coordinator, self._observer)
                 opened.enter_context(every(_LOOK_S, show, "tfc-observer"))
@@ -145,6 +143,48 @@ class Job:
 
     def __exit__(self, *unused: object) -> None:
         self._open.close()
+
+    def _make_coordinator(self) -> Coordinator:
+        """On a thread; of a job that survives its death, in a process of its own."""
+        if self.spec.bounds is None:
+            return CoordinatorServer(
+                self._options,
+                on_silent=self._silent,
+                on_trained=self._auxiliary_tasks.training_ended,
+                on_dropped=self._killer.kill,
+                on_exited=self.exits.put,
+            )
+        environ = {name: value for name, value in environ_snapshot().items() if name != variable("job_id")}
+        return WatchedCoordinator(
+            self._options,
+            self._directory.path / _JOURNAL,
+            environ,
+            Settings.load().log_level,
+            self._take_event,
+            self._publish_record,
+            lambda why: self.exits.put(None),
+        )
+
+    def _take_event(self, event: JobEvent) -> None:
+        if event.exited is not None:
+            self.exits.put(event.exited)
+        if event.dropped is not None:
+            self._killer.kill(*event.dropped)
+        if event.silent is not None:
+            self._silent(*event.silent)
+        if event.trained:
+            self._auxiliary_tasks.training_ended()
+
+    def _publish_record(self) -> None:
+        """Lets ``tfcollective status`` find the job."""
+        created, options, at = psutil.Process().create_time(), self._options, self._coordinator
+        with self._publishing:
+            about = self.job_id, at.endpoint, options.key, os.getpid(), created, self.spec.command
+            self._directory.publish(JobRecord(*about, coordinator_pid=at.pid))
+
+    def await_coordinator(self) -> None:
+        """Returns when the coordinator serves the job. Raises CoordinatorError when it cannot."""
+        self._coordinator.wait()
 
     @property
     def job_id(self) -> str:
@@ -180,7 +220,7 @@ class Job:
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
-        if self.spec.bounds is None:
+        if self.spec.bounds is None or self.unserved:
             return False
         self.note_lost(tasks)
         _LOG.warning("%s; the other ranks go on", failure)
@@ -188,7 +228,7 @@ class Job:
 
     def note_lost(self, tasks: Collection[TaskKey]) -> None:
         """The node of these tasks has gone: those whose end no agent has reported have ended with it."""
-        for one in self._coordinator.view().tasks:
+        for one in self._coordinator.look().tasks:
             if one.task in tasks and one.exit is None:
                 gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=LOST)
                 # An order to start may reach an agent that is about to end.
@@ -196,18 +236,23 @@ class Job:
 
     def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
         """Of these tasks, those that no agent has started will not be."""
-        views = self._coordinator.view().tasks if tasks else ()
+        views = self._coordinator.look().tasks if tasks else ()
         self.note_lost([one.task for one in views if one.task in tasks and one.state is TaskState.EXPECTED])
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
-        view = self._coordinator.view()
+        view = self._coordinator.look()
         exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
 
     @property
+    def unserved(self) -> bool:
+        """Whether the job has lost its coordinator, and gets no other one."""
+        return self._coordinator.failure is not None
+
+    @property
     def view(self) -> JobView:
-        """The job as its coordinator sees it."""
+        """The job as far as its coordinator has said; see :meth:`Coordinator.view`."""
         return self._coordinator.view()
 
     @property
@@ -283,7 +328,9 @@ class Job:
             host_lost: whether that was a host that does not answer any more.
             side_failures: the same of agents that had auxiliary tasks only, by task.
         """
-        view = self._coordinator.view()
+        if self._coordinator.failure is not None:
+            return self._outcome_without_coordinator(received, self._coordinator.failure)
+        view = self._coordinator.look()
         tasks = [one.task for one in view.tasks]  # those that replaced others, too
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
@@ -311,10 +358,27 @@ class Job:
             published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
             durations={str(task): seconds for task, seconds in view.durations.items()},
             generation=view.generation,
+            coordinator_restarts=self._coordinator.restarts,
+        )
+
+    def _outcome_without_coordinator(self, received: Sequence[int], why: str) -> JobOutcome:
+        """How a job ended whose coordinator serves it no longer: what became of its last ranks is not known."""
+        view = self._coordinator.view()
+        return JobOutcome(
+            exits=(),
+            survived=tuple(one.exit for one in view.tasks if one.exit is not None and one.exit.failed),
+            changes=view.changes,
+            initialised=True,
+            stopped_by=received[0] if received else None,
+            agent_failure=why,
+            host_lost=True,
+            places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
+            generation=view.generation,
+            coordinator_restarts=self._coordinator.restarts,
         )
 
 
-def _show(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -> None:
+def _show(coordinator: Coordinator, observer: Callable[[JobView], None]) -> None:
     try:
         observer(coordinator.view())
     except CoordinatorError as error:
@@ -364,11 +428,6 @@ class _AuxiliaryTaskWatch:
 def _auxiliary_task_end(view: TaskView, lost: Mapping[str, str]) -> AuxiliaryTaskEnd:
     started = view.state is not TaskState.EXPECTED
     return AuxiliaryTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
-
-
-def _record(options: ServerOptions, coordinator: CoordinatorServer, spec: JobSpec) -> JobRecord:
-    created = psutil.Process().create_time()
-    return JobRecord(options.job_id, coordinator.endpoint, options.key, os.getpid(), created, spec.command)
 
 
 def _unreported(view: JobView) -> AgentFailure | None:
