@@ -86,7 +86,8 @@ class ExitRecord:
         note: why it was ended, if there is more to say than the signal; empty otherwise.
         stderr_tail: its last lines of stderr.
         exception: what it said itself, if it did.
-        leaving: whether its node was to be taken away: what it did on its way out costs the job this task alone.
+        leaving: whether it was to leave, as when its node is to be taken away: what it did on its way out costs the job
+            this task alone.
         seen: when its report reached the coordinator, in seconds on the coordinator's monotonic clock; 0 before that.
     """
 
@@ -126,8 +127,8 @@ class ExitRecord:
     def of_the_program(self) -> bool:
         """Whether it ended by an error of the program, which another process in its place would raise, too: not by a
         signal, by another rank's end or by an exit code alone. What was killed for its lateness (the note says so)
-        after it had raised an error was still on its way out. On a node that is to be taken away a program may raise
-        anything: no process takes its place there."""
+        after it had raised an error was still on its way out. A program that is to leave may raise anything: no process
+        takes its place there."""
         return self.failed and self.raised and not self.leaving and (self.signal is None or bool(self.note))
 
     @property

@@ -349,10 +349,7 @@ Status Engine::BeginWatched(const Operation& operation, uint32_t channel, uint64
   if (failure_.failed()) return failure_.Get();
   bool view_owed = false;
   const Status begun = watch_.Begin(channel, sequence, operation, &view_owed);
-  if (!begun.ok()) {
-    Fail(begun);
-    return failure_.Get();
-  }
+  if (!begun.ok()) return FailWith(begun);
   KeepTicking();
   if (view_owed) Send(control_, 0, Message::kView, watch_.View(channel, sequence));
   return Status::Ok();
@@ -411,13 +408,15 @@ Status Engine::Submit(Operation operation, Done done) {
   const Deadline deadline = Start(&operation);
   AllocateOutside(&operation);
   const Request request = RequestFor(operation);
+  Status left;
   {
     const MutexLock lock(mutex_);
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
     TFC_RETURN_IF_ERROR(Admit());
-    TFC_RETURN_IF_ERROR(watch_.CheckNoneLeft(operation.Title()));
-    pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
+    left = watch_.CheckNoneLeft(operation.Title());
+    if (left.ok()) pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
   }
+  if (!left.ok()) return FailWith(left);
   Ask(request);
   return Status::Ok();
 }
@@ -524,6 +523,7 @@ Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operat
   const Deadline deadline = Start(&operation);
   bool ask = false;
   std::optional<uint32_t> agreed;
+  Status left;
   {
     const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(Admit());
@@ -536,14 +536,16 @@ Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operat
                                                 "' has buckets on GPUs and in the host's memory: all must lie in one");
     if (!plan->on_gpus) plan->on_gpus = on_gpus;
     // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
-    if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel)
-      TFC_RETURN_IF_ERROR(watch_.CheckNoneLeft(operation.Title()));
-    plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
-    ++plan->waiting;
-    ++plan->unfinished;
-    ask = !std::exchange(plan->asked, true);
-    agreed = plan->channel;
+    if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel) left = watch_.CheckNoneLeft(operation.Title());
+    if (left.ok()) {
+      plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
+      ++plan->waiting;
+      ++plan->unfinished;
+      ask = !std::exchange(plan->asked, true);
+      agreed = plan->channel;
+    }
   }
+  if (!left.ok()) return FailWith(left);
   if (ask) AskForPlan(spec, on_gpus);
   if (agreed) RunBuckets(plan, *agreed);
   KeepTicking();
@@ -677,6 +679,11 @@ std::vector<Done> Engine::TakeEverythingPending() {
     plan->waiting = 0;
   }
   return all;
+}
+
+Status Engine::FailWith(const Status& why) {
+  Fail(why);
+  return failure_.Get();
 }
 
 void Engine::FailAll(const Status& status) {

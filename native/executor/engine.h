@@ -133,6 +133,8 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void Abort(const std::string& cause);
   // Ends everything here with `status`. For failures that the peers see for themselves.
   void Fail(const Status& status) override;
+  // The same; returns why all has ended, which an earlier failure may say. Not with a lock of the caller's.
+  Status FailWith(const Status& why);
   // Ends everything here and at the peers with `status`. Never blocks.
   void FailEverywhere(const Status& status) override { FailAll(status); }
   // Lets rank 0 decide about an operation on GPUs. Not in a world of one.

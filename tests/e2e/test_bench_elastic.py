@@ -20,10 +20,12 @@ def test_a_job_outlasts_some_faults_and_has_done_each_step_once(tmp_path, framew
         [*COMMAND, "chaos", *options], capture_output=True, text=True, timeout=within(400), check=False
     )
     report = json.loads((tmp_path / "chaos.json").read_text())
-    checks = {check["what"]: check for check in report["attachments"]["checks"]}
-    assert checks.keys() > HOLDS
-    assert all(checks[what]["passed"] for what in HOLDS), done.stderr
-    assert report["attachments"]["faults"]
+    found = report["attachments"]
+    checks = {check["what"]: check for check in found["checks"]}
+    said = "\n".join([done.stderr, *found["changes"], found["stacks"]])
+    assert checks.keys() > HOLDS, said
+    assert all(checks[what]["passed"] for what in HOLDS), said
+    assert found["faults"]
     assert (tmp_path / "chaos-faults.png").exists()
     assert done.returncode == (0 if all(check["passed"] for check in checks.values()) else 1)
 

@@ -1,6 +1,7 @@
 """A rank of an elastic job that trains a model in a loop: job_elastic.py DIRECTORY STEPS KIND VICTIM AT.
 
-KIND is dense, sparse or sets. Worker VICTIM kills itself at step AT. Each rank leaves in DIRECTORY what it has seen.
+KIND is dense, sparse or sets. Worker VICTIM kills itself at step AT; with LEAVES in the environment it leaves the world
+instead, and the others come to that step afterwards. Each rank leaves in DIRECTORY what it has seen.
 
 How long anything takes depends on the machine: its replacement joins when a file "changed" is there, which the others
 make with WHOLE in the environment, once they have gone on without it; and then they train until the world is whole.
@@ -85,13 +86,27 @@ def is_done(state: tfc.elastic.TensorFlowKerasState) -> bool:
     return state.step >= STEPS and (not WHOLE or state.whole_again >= 5)
 
 
+def leave_or_wait() -> None:
+    left = DIRECTORY / "left"
+    if me == VICTIM:
+        tfc.shutdown()
+        left.touch()
+        sys.exit(3)
+    while not left.exists():
+        assert time.monotonic() < deadline, "it has not left"
+        time.sleep(0.05)
+    tfc.allreduce(tf.ones(1), name="not agreed on yet")
+
+
 @tfc.elastic.run
 def train(state: tfc.elastic.TensorFlowKerasState) -> None:
     if KIND == "sets" and tfc.size() == 2:
         sets_seen.append(try_sets())
     while not is_done(state):
         assert time.monotonic() < deadline, "no replacement has come"
-        if (state.step, me) == (AT, VICTIM):
+        if state.step == AT and "LEAVES" in os.environ:
+            leave_or_wait()
+        elif (state.step, me) == (AT, VICTIM):
             os.kill(os.getpid(), signal.SIGKILL)
         random = np.random.default_rng((state.step, tfc.rank()))
         x = random.integers(0, 50, (8, 4))

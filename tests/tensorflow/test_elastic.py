@@ -42,6 +42,12 @@ def test_the_others_train_on(kind: str, victim: int, tmp_path: Path) -> None:
 
 
 @every_fault
+def test_the_others_train_on_when_one_has_left_before_they_need_it(tmp_path: Path) -> None:
+    found = run(tmp_path, "dense", 1, 15, LEAVES="1")
+    assert all(set(found[task]["sizes"][15:]) == {2} for task in (0, 2))
+
+
+@every_fault
 def test_a_replacement_trains_with_the_state_of_the_others(tmp_path: Path) -> None:
     found = run(tmp_path, "dense", 1, 15, WHOLE="1")
     assert sorted(found) == [0, 2, 3]

@@ -257,9 +257,11 @@ class StartCommand:
 
 @dataclass(frozen=True)
 class LeaveCommand:
-    """A later line on the stdin of an elastic job's agent: ask this task's process to leave in order."""
+    """A later line on the stdin of an elastic job's agent: this task is to leave in order, at a commit, as all do
+    where the node is to be taken away; ``why`` is for people."""
 
     task: TaskKey
+    why: str
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class _Worker:
     tail: Tail
     pumps: list[OutputPump] = field(default_factory=list)
     kill_reason: str = ""
-    asked_to_leave: bool = False
+    leaves: bool = False  # it alone was asked to
 
     @property
     def stderr_pump(self) -> OutputPump | None:
@@ -74,6 +74,7 @@ class Supervisor:
         self._stop: Stop | None = None
         self._leaving = False
         self._schedule: list[tuple[float, int]] = []
+        self._departures: list[tuple[float, int, int]] = []  # when, which signal, to which process that is to leave
         self._preemption = PreemptionWatch(
             config.preemption_file, config.preemption_command, environ_snapshot(), config.cwd, self._limits, clock
         )
@@ -87,8 +88,8 @@ class Supervisor:
     @property
     def wake_at(self) -> float | None:
         """When :meth:`tick` has something to do (monotonic), or None."""
-        own = self._schedule[0][0] if self._schedule else None
-        return min((at for at in (own, self._preemption.wake_at) if at is not None), default=None)
+        own = [one[0] for one in (*self._schedule[:1], *self._departures[:1])]
+        return min((at for at in (*own, self._preemption.wake_at) if at is not None), default=None)
 
     @property
     def leaving(self) -> bool:
@@ -138,12 +139,18 @@ class Supervisor:
         self._known.add(worker.task)
         self._record_start_failure(worker, reason, _CANNOT_RUN)
 
-    def ask_to_leave(self, task: TaskKey) -> None:
-        """Sends a task's process SIGTERM; where it then ends, it was stopped. Nothing if it does not run."""
+    def ask_to_leave(self, task: TaskKey, why: str) -> None:
+        """One task is to leave an elastic job in order, as all are when the node is to be taken away (:meth:`leave`).
+        Nothing if it does not run, or is being ended."""
+        if self._stop is not None:
+            return
         for pid, worker in self._running.items():
-            if worker.config.task == task:
-                worker.asked_to_leave = True
-                signal_group(pid, signal.SIGTERM)
+            if worker.config.task == task and not worker.leaves:
+                worker.leaves = True
+                stop = Stop(StopCause.PREEMPTION, self._clock.monotonic())
+                self._departures += [(at, number, pid) for at, number in stop_schedule(stop, self._limits)]
+                self._departures.sort()
+                self._reporter.node_leaves([task], why)
 
     def finish(self) -> None:
         """No more processes will be started."""
@@ -240,15 +247,23 @@ class Supervisor:
         """Sends the signals that are due, and looks whether the node is to be taken away."""
         self._preemption.tick()
         self._heed_notice()
-        while self._schedule and self._schedule[0][0] <= self._clock.monotonic():
+        now, limit = self._clock.monotonic(), f"{self._limits.grace:g} s (--grace)"
+        while self._departures and self._departures[0][0] <= now:
+            _, number, pid = self._departures.pop(0)
+            if pid in self._running:
+                self._running[pid].kill_reason = f"had not left, as it was asked to, within {limit}"
+                self._signal(pid, number)
+        while self._schedule and self._schedule[0][0] <= now:
             _, number = self._schedule.pop(0)
             for pid, worker in self._running.items():
                 if self._stop is not None and self._stop.cause is StopCause.PREEMPTION:
-                    limit = f"{self._limits.grace:g} s (--grace)"
                     worker.kill_reason = f"had not left its node, which is to be taken away, within {limit}"
-                _LOG.info("agent: sending signal %d to process %d", number, pid)
-                signal_group(pid, number)
+                self._signal(pid, number)
             self._signalled_at = self._signalled_at or self._clock.wall()
+
+    def _signal(self, pid: int, number: int) -> None:
+        _LOG.info("agent: sending signal %d to process %d", number, pid)
+        signal_group(pid, number)
 
     def drain(self, timeout: float) -> None:
         """Waits until all output is shown, at most ``timeout`` seconds, somewhat longer when it is we who are late."""
@@ -323,12 +338,11 @@ class Supervisor:
                 exit_code=code,
                 signal=number,
                 time=time,
-                stopped=(self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason)
-                or worker.asked_to_leave,
+                stopped=self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason,
                 note=note,
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
-                leaving=self.leaving,
+                leaving=self.leaving or worker.leaves,
             )
         )
 

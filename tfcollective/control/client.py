@@ -173,10 +173,10 @@ class CoordinatorClient:
         """Gives a sign of life of the process of this name, which is not a task, and hands on those of its tasks."""
         self._call(messages.Alive(name, tuple(beats)), messages.Nothing)
 
-    def leave(self, task: TaskKey, *, for_good: bool = False, why: str = "") -> None:
+    def leave(self, task: TaskKey, *, for_good: bool = False, why: str = "", ends: bool = False) -> None:
         """Says that the task leaves the world in order; ``for_good``: an elastic job goes on without it. ``why`` is for
-        people."""
-        self._call(messages.Leave(task, for_good, why), messages.Nothing)
+        people; ``ends``: its process is about to end, in whatever way."""
+        self._call(messages.Leave(task, for_good, why, ends), messages.Nothing)
 
     def node_leaves(self, tasks: Sequence[TaskKey], why: str) -> None:
         """Says that the node of these tasks of an elastic job is to be taken away, and why: for agents."""

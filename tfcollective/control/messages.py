@@ -97,11 +97,12 @@ class Alive:
 @dataclass(frozen=True)
 class Leave:
     """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it. ``why`` is
-    for people."""
+    for people. ``ends``: because its process ends, of which the agent will say how."""
 
     task: TaskKey
     for_good: bool = False
     why: str = ""
+    ends: bool = False
 
 
 @dataclass(frozen=True)

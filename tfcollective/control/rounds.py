@@ -314,6 +314,14 @@ class Rounds:
             self._break_off()
             self._give_up_without_state()
 
+    def steps_out(self, task: TaskKey, now: float) -> None:
+        """A member has left its world, and its process is about to end: no round waits for that."""
+        now = self._counted(now)
+        if task in self._members and task not in self._waiting:
+            self._required.pop(task, None)
+            self._suspected.pop(task, None)
+            self._settle(now)
+
     def ask_to_leave(self, task: TaskKey, now: float) -> None:
         """It is to leave the next time that the members come together: it completes what it does until then. One that
         waits in a round has nothing to complete."""

@@ -303,7 +303,7 @@ class JobService:
         return messages.Nothing()
 
     async def _leave(self, message: messages.Leave) -> messages.Nothing:
-        self._membership.leave(message.task, self._clock.monotonic(), message.for_good, message.why)
+        self._membership.leave(message.task, self._clock.monotonic(), message.for_good, message.why, ends=message.ends)
         self._wakeups.wake(_ROUND, _TIME)
         self._announce_change()
         return messages.Nothing()

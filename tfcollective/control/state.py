@@ -209,7 +209,10 @@ class Membership:
     @property
     def changes(self) -> tuple[WorldChange, ...]:
         """How the worlds after the first one came about."""
-        return tuple(replace(one, after=self._after.get(one.generation, {})) for one in self._changes)
+        return tuple(
+            replace(one, after=self._after.get(one.generation, {}), cause=one.cause or self._cause(one.lost))
+            for one in self._changes
+        )
 
     @property
     def bounds(self) -> Bounds:
@@ -416,13 +419,17 @@ class Membership:
                 self._rounds.ask_to_leave(task, now)
         self._note_round(now)
 
-    def leave(self, task: TaskKey, now: float, for_good: bool = False, why: str = "") -> None:
+    def leave(self, task: TaskKey, now: float, for_good: bool = False, why: str = "", *, ends: bool = False) -> None:
         """The task leaves the world in order; it may join the next round, unless it goes ``for_good``: then the others
-        train on without it, and ``why`` says the reason."""
+        train on without it, and ``why`` says the reason. ``ends``: its process is about to end, which may take seconds;
+        no round waits for it, and what its end means is judged then."""
         view = self._known(task)
         if for_good and self._bounds.replaces:
             self._leavers.setdefault(task, self._asked.get(task) or why)
             self._rounds.leaves(task, now)
+            self._note_round(now)
+        elif ends and self._bounds.replaces:
+            self._rounds.steps_out(task, now)
             self._note_round(now)
         if view.state is TaskState.RUNNING or (task in self._leavers and view.state is TaskState.WAITING):
             self._keep(replace(view, state=TaskState.LEFT, last_heartbeat=now))
@@ -584,19 +591,25 @@ class Membership:
         lost = tuple(task for task in self._members if task not in tasks)
         joined = tuple(task for task in tasks if task not in self._members)
         began = now if began is None else began
-        cause = ", ".join(f"{task} {self._how_gone(task)}" for task in lost)
+        cause = self._cause(lost)
         detect = (now if came is None else came) - began
         self._changes.append(
             WorldChange(world.generation, world.size, lost, joined, now - began, cause, now, max(0.0, detect))
         )
 
+    def _cause(self, lost: Sequence[TaskKey]) -> str:
+        """What has become of these tasks; "" while it is not known of all of them."""
+        known = {task: self._how_gone(task) for task in lost}
+        return ", ".join(f"{task} {how}" for task, how in known.items()) if all(known.values()) else ""
+
     def _how_gone(self, task: TaskKey) -> str:
+        """In words; "": its process has yet to end."""
         if task in self._leavers:
             return f"left: {self._leavers[task]}" if self._leavers[task] else "left"
         record, why = self._views[task].exit, self._rounds.absence(task)
         if record is not None:
             return record.how
-        return "is gone" if why is None else f"is gone: {_WHY_GONE[why]}"
+        return "" if why is None else f"is gone: {_WHY_GONE[why]}"
 
     def _describe(self, why: Failure) -> str:
         if why is Failure.LATE:

@@ -192,16 +192,17 @@ class Reconciler:
         if record.stopped and not asked and slot.host in self._nodes:
             self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
         left = task in self._job.view.leavers
-        if left or record.leaving:
-            self._given_up.update(() if asked else (slot,))
+        if left or record.leaving or asked:
             if left and not self._stopping():
                 _LOG.warning("%s has left in order, the other ranks go on", task)
-            if record.leaving:
-                self._give_up_host(slot.host)
-        elif self._job.failed or not (record.failed or asked):
+            elif asked:
+                _LOG.warning("%s %s: it was asked to leave", task, record.how)
+            if not asked:
+                self._given_up.add(slot)
+                if record.leaving:
+                    self._give_up_host(slot.host)
+        elif self._job.failed or not record.failed:
             self._finish()
-        elif asked:
-            _LOG.warning("%s has ended, as it was asked to", task)
         elif not record.note.startswith((LOST, NOT_STARTED)) and not record.stopped and not self._over:
             self._blame(slot.host, task)
 
@@ -310,10 +311,11 @@ class Reconciler:
     def _ask_to_leave(self, task: TaskKey) -> None:
         slot = self._running[task]
         self._leaving.add(task)
-        _LOG.warning("%s is asked to leave: slot %d of %s is gone", task, slot.number, slot.host or "this host")
+        why = f"slot {slot.number} of {slot.host or 'this host'} is gone"
+        _LOG.warning("%s is asked to leave: %s", task, why)
         node = self._nodes.get(slot.host)
         if node is not None:
-            node.send(LeaveCommand(task))
+            node.send(LeaveCommand(task, why))
 
     def _fill(self, slot: Slot) -> None:
         """Starts a process there, or the agent that will, if it is not about to come or to end."""

@@ -452,8 +452,16 @@ def _hook_process() -> None:
     global _hooked
     if not _hooked:
         _hooked = True
-        atexit.register(shutdown)
+        atexit.register(_end)
         os.register_at_fork(after_in_child=_after_fork)
+
+
+def _end() -> None:
+    """The process ends."""
+    session = _session
+    if session is not None:
+        session.ends = True
+    shutdown()
 
 
 def _after_fork() -> None:

@@ -78,6 +78,8 @@ class Session:
         self.change_times = ChangeTimes(lambda times: self.publish({"change": times}))
         self.leaving = ""
         """Why this rank is to leave an elastic job at the next commit; "": it stays."""
+        self.ends = False
+        """Whether it leaves because the process ends."""
         self.between_worlds = False
         """Whether it has left a world and has yet to come to the next one."""
         self.newcomer = joined.settings.newcomer is not None
@@ -462,7 +464,7 @@ class Session:
 
     def _leave(self, client: CoordinatorClient) -> None:
         try:
-            client.leave(self.identity.task, for_good=bool(self.leaving), why=self.leaving)
+            client.leave(self.identity.task, for_good=bool(self.leaving), why=self.leaving, ends=self.ends)
         except TfCollectiveError as error:
             _LOG.debug("the coordinator did not hear us leave: %s", error)
         client.close()

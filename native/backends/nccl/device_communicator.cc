@@ -252,15 +252,19 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Prepare(Operation* opera
 // Takes the operation's memory over where it succeeds.
 Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::Begin(Operation* operation, const TaskPtr& task, Kind kind,
                                                               std::string name) {
+  Status left;
   {
     // Under the lock: what ends the use of GPUs, or a departure, after this point finds the task.
     const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(StillUsable());
-    TFC_RETURN_IF_ERROR(engine_->CheckNoneLeft(operation->Title()));
-    task->operation = std::move(*operation);
-    AddOpen(task, kind);
-    Expect(name, task, kind);
+    left = engine_->CheckNoneLeft(operation->Title());
+    if (left.ok()) {
+      task->operation = std::move(*operation);
+      AddOpen(task, kind);
+      Expect(name, task, kind);
+    }
   }
+  if (!left.ok()) return engine_->FailWith(left);
   Ask(RequestFor(*task, kind == kByName ? Subject::kOperation : Subject::kDirectCall, std::move(name)));
   return task;
 }

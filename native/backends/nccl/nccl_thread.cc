@@ -121,7 +121,7 @@ bool DeviceCommunicator::Wanted(const Queue& queue) const {
 void DeviceCommunicator::AskForSetup(Queue* queue) {
   // A rank that leaves after this OnLeft hears of; of a bucket whose plan the ranks have agreed on nothing else asks.
   const Status left = engine_->CheckNoneLeft(SetupOf(queue->number));
-  if (!left.ok()) return GiveUp(left);
+  if (!left.ok()) return GiveUp(engine_->FailWith(left));
   SetupEntry mine;
   mine.nccl_version = nccl_->version;
   mine.nccl_path = nccl_->path;

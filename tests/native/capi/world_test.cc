@@ -430,6 +430,26 @@ TEST_P(WorldTest, ARankThatLeavesEarlyIsNamed) {
   });
 }
 
+// Whether the news that it has left comes before the call or while the call waits, the world has ended by it.
+TEST_P(WorldTest, WhatNeedsARankThatHasLeftEndsTheWorld) {
+  if (size() == 1) GTEST_SKIP() << "one rank: no other to leave";
+  EveryRank([this](int rank, tfc_communicator* communicator) {
+    if (rank == size() - 1) return;  // shuts down
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // by then the news has come, as a rule
+    std::vector<float> values(10, 1);
+    tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "named");
+    const tfc_span span{values.data(), values.data(), 10};
+    request.spans = &span;
+    request.num_spans = 1;
+    const CallResult result = SubmitAndWait(communicator, request);
+    EXPECT_EQ(result.code, TFC_PEER_LOST) << result.message;
+    tfc_communicator_info info{};
+    info.struct_size = sizeof(info);
+    ASSERT_EQ(tfc_communicator_get_info(communicator, &info, nullptr), TFC_OK);
+    EXPECT_EQ(info.broken, 1);
+  });
+}
+
 TEST_P(WorldTest, BadArgumentsAreRefusedWithoutHarm) {
   EveryRank([this](int, tfc_communicator* communicator) {
     tfc_request request = MakeRequest(TFC_BROADCAST, TFC_FLOAT32, TFC_SUM);

@@ -238,17 +238,34 @@ def test_the_agent_of_an_elastic_job_may_have_no_process_for_a_while(tmp_path, c
     assert supervisor.done
 
 
-def test_a_process_that_is_asked_to_leave_alone_was_stopped(tmp_path, clock):
-    supervisor, reports = elastic(tmp_path, clock)
-    for index in range(2):
-        supervisor.start_later(later(index, "import time; time.sleep(1000)"))
-    supervisor.ask_to_leave(TaskKey("worker", 1))
-    reap_until(supervisor, lambda: reports.ended)
-    (record,) = reports.ended
-    assert (record.task, record.signal, record.stopped) == ("worker:1", signal.SIGTERM, True)
-
-
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+
+
+def test_a_process_that_is_to_leave_alone_has_the_grace_to_leave_by_itself(tmp_path, clock):
+    gate = tmp_path / "gate"
+    waits = f"import os, time; print(1, flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    supervisor, reports = supervise(tmp_path, clock, waits, f"{waits}\nraise ValueError", DEAF, elastic=True)
+    logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
+    reap_until(supervisor, lambda: all(log.stat().st_size for log in logs))
+    for index in (1, 2, 2, 3):
+        supervisor.ask_to_leave(TaskKey("worker", index), "its slot is gone")
+    assert reports.notices == [(["worker:1"], "its slot is gone"), (["worker:2"], "its slot is gone")]
+    assert supervisor.wake_at == 100.0 + GRACE_S - LIMITS.terminate
+    assert not supervisor.leaving
+    clock.advance(GRACE_S)
+    gate.touch()
+    reap_until(supervisor, lambda: len(reports.ended) == 2)
+    supervisor.tick()
+    reap_until(supervisor, lambda: len(reports.ended) == 3)
+    ends = {record.task: record for record in reports.ended}
+    assert [ends[f"worker:{index}"].exit_code for index in range(2)] == [0, 1]
+    assert [ends[f"worker:{index}"].leaving for index in range(3)] == [False, True, True]
+    last = ends["worker:2"]
+    assert (last.signal, last.stopped, last.of_the_program) == (signal.SIGKILL, False, False)
+    assert last.note == "had not left, as it was asked to, within 30 s (--grace)"
+    supervisor.start_later(later(3, ""))  # its node stays
+    reap_until(supervisor, lambda: len(reports.ended) == 4)
+    assert reports.ended[3].exit_code == 0
 
 
 def test_ranks_of_a_node_that_is_to_be_taken_away_have_the_grace_to_leave_by_themselves(tmp_path, clock):

@@ -286,6 +286,30 @@ def test_what_leaves_a_job_of_fixed_size_may_join_again():
     assert state.world.generation == 2
 
 
+def test_a_member_whose_process_is_about_to_end_is_not_waited_for():
+    state = begun()
+    state.leave(task(1), 1.0, ends=True)
+    for index in (0, 2):
+        state.join(request(index, world=2), 1.5)
+    assert order(state) == [0, 2]
+    assert state.failure is None
+    assert state.changes[0].cause == ""
+    state.exited(ended(1, code=3), 4.0)
+    assert state.changes[0].cause == "worker:1 exited with code 3"
+
+
+def test_when_all_processes_are_about_to_end_their_ends_are_judged():
+    state = begun(2)
+    for index in range(2):
+        state.leave(task(index), 1.0, ends=True)
+    assert state.failure is None
+    assert not state.training_ended
+    state.exited(ended(0), 1.5)
+    assert state.training_ended
+    state.exited(ended(1, code=1), 1.5)
+    assert state.failure is None
+
+
 def test_a_member_whose_node_is_to_be_taken_away_leaves_when_it_comes_next():
     state = begun()
     state.ask_to_leave([task(1)], "SIGTERM", 1.0)

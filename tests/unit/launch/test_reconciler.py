@@ -436,11 +436,12 @@ def test_nothing_is_started_on_a_host_that_is_being_taken_away(began):
     assert "b" not in made.opener.wanted
 
 
-def test_a_rank_that_was_asked_to_leave_and_ends_by_itself_does_not_end_the_job(began):
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_rank_that_was_asked_to_leave_may_end_in_any_way(began, code):
     made = began(("a", 2))
     made.it.found([Host("a", 1)])
     until(lambda: made.nodes["a"].asked == ["worker:1"])
-    made.job.ends("worker:1", 0)
+    made.job.ends("worker:1", code, leaving=True)
     made.job.ends("worker:0", 3)
     until(lambda: started(made.nodes["a"]) == ["worker:2"])
 

@@ -52,7 +52,7 @@ class Coordinator:
     def put_blob(self, _name: str, _data: bytes) -> None:
         pass
 
-    def leave(self, _task: Any, *, for_good: bool = False, why: str = "") -> None:
+    def leave(self, _task: Any, *, for_good: bool = False, why: str = "", ends: bool = False) -> None:
         pass
 
     def close(self) -> None:
