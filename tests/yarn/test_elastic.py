@@ -176,7 +176,7 @@ def test_a_job_whose_containers_are_not_all_granted_begins_with_fewer(yarn, on_y
     options = {"start_timeout": 20.0, **on_yarn(allocation_timeout=30.0)}
     assert len(tfcollective.run(yarn_jobs.train_on, task_specs=specs, **options)) == 2
     err = capfd.readouterr().err
-    assert re.search(r"(chief|worker):\d +- +never came", err), err
+    assert re.search(r"(chief|worker):\d +- +(never came|not used)", err), err
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
@@ -200,6 +200,24 @@ def test_a_job_grows_to_its_largest_world_and_a_stopped_agent_is_followed_by_ano
     assert len(tfcollective.run(yarn_jobs.train_on, task_specs=specs, **options, **on_yarn())) == 3
     assert {"chief:0", "worker:0", "worker:1", "worker:2"} <= set(seen)
     assert len({one["container"] for one in seen.values()}) == 4
+    assert yarn.latest()["finalStatus"] == "SUCCEEDED"
+
+
+def test_a_job_that_has_lost_its_master_is_submitted_again(yarn, on_yarn, disturb, tmp_path):
+    """All containers end with it, so no rank has the state any longer."""
+
+    def act(training):
+        training.trains_with(3)
+        first = training.app_id
+        os.kill(yarn.process(first, "com.anaconda.skein.ApplicationMaster", "java"), signal.SIGKILL)
+        yarn.until(lambda: [app for app in yarn.apps("RUNNING") if app["id"] != first], "the second one runs", 300)
+        (tmp_path / "progress").unlink()
+        training.trains_with(3)
+
+    disturb(act)
+    totals = run(on_yarn, max_restarts=1)
+    assert len(totals) == 3
+    assert len(set(totals)) == 1
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
