@@ -33,7 +33,7 @@ ME = int(os.environ.get("TFCOLLECTIVE_TASK", "worker:0").rpartition(":")[2])
 NEWCOMER, WHOLE = "TFCOLLECTIVE_NEWCOMER" in os.environ, os.environ.get("WHOLE", "")
 CHANGED = DIRECTORY / "changed"
 GLOBAL_BATCH = int(os.environ["GLOBAL_BATCH"]) if "GLOBAL_BATCH" in os.environ else None
-traces: list[int] = []
+traces: list[bool] = []
 calls: list[tuple[Any, ...]] = []
 rows: list[int] = []
 log = (DIRECTORY / f"rows-{ME}.jsonl").open("a", buffering=1)
@@ -62,7 +62,7 @@ class Noting(tf.keras.Sequential):
     """Notes when its step is traced, and the rows that it gets."""
 
     def train_step(self, data: Any) -> Any:
-        traces.append(1)
+        traces.append(runtime.is_newcomer())
         x, y = data
         noted = tf.numpy_function(
             lambda some: np.int64(rows.extend(some[:, 1].astype(int).tolist()) or 0), [x], tf.int64
@@ -147,6 +147,7 @@ history = model.fit(
             "weights": [weight.tobytes().hex() for weight in model.get_weights()],
             "iterations": int(model.optimizer.iterations),
             "calls": calls,
+            "traced alone": traces,
         }
     )
 )

@@ -76,6 +76,7 @@ def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path) -> None:
     assert set(done.ends) == {1, 2, 3}
     assert [done.ends[task]["rank"] for task in (1, 2, 3)] == [0, 1, 2]
     assert done.ends[3]["calls"][1] == ["epoch", 1]  # its first epoch
+    assert all(done.ends[3]["traced alone"])  # before it joined: the others did not wait for that
     assert [done.sizes[1, batch] for batch in range(5)] == [2, 2, 2, 3, 3]
     for epoch, rows in done.rows.items():
         assert set(rows.values()) == {1}, epoch  # nothing twice

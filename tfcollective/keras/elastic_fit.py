@@ -24,7 +24,7 @@ from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.keras.backup import BackupAndRestore
 from tfcollective.keras.elastic import KerasState, learning_rates
 from tfcollective.keras.elastic_data import Part, Source, source_of
-from tfcollective.keras.global_batch import ShareWeight
+from tfcollective.keras.global_batch import ShareWeight, steps_per_execution
 from tfcollective.keras.optimizers import optimizers_of
 from tfcollective.keras.synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.keras.variables import is_built
@@ -122,6 +122,8 @@ def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str,
     training = _Training(fit, model, arguments, source, state, weight)
     options._in_fit = _begun = True
     try:
+        if runtime.is_newcomer():
+            training.rehearse()
         training.callbacks = _Callbacks(callbacks, training, options.commit_every)
         training.callbacks.begin()
         elastic.run(lambda _: training.go_on())(state)
@@ -190,6 +192,16 @@ class _Training:
         self.verbose = 1 if arguments["verbose"] == "auto" else arguments["verbose"]
         self.state = state
         self.part = source.part(state.epoch, 0, runtime.rank(), runtime.size())
+
+    def rehearse(self) -> None:
+        """Makes a step on this process's own and takes it back: it is traced and compiled while the others train, who
+        would stand still for that in their first step together."""
+        few = self.part.dataset.take(steps_per_execution(self.model))
+        given = {"x": few, "epochs": 1, "shuffle": False, "callbacks": [], "verbose": 0}
+        kept = {name: value for name, value in self._kept.items() if not name.startswith("validation_")}
+        self.begin_step(0)
+        self._fit(self.model, **given, **kept)
+        self.state.restore()
 
     def begin_step(self, step: int) -> None:
         """A step of the present part begins: this rank's share of it may be another one than before."""

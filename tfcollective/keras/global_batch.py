@@ -47,9 +47,13 @@ class ShareWeight:
             self._value = value
 
 
+def steps_per_execution(model: Any) -> int:
+    """How many steps a call of the model's training function makes; Keras 2 keeps it under a name of its own."""
+    return int(getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1)
+
+
 def _check(model: Any) -> None:
-    steps = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1
-    if int(steps) != 1:
+    if steps_per_execution(model) != 1:
         raise UnsupportedError("steps_per_execution: with global_batch of Elastic it is 1: shares may change each step")
     for loss in tf.nest.flatten(getattr(model, "loss", None)):
         if getattr(loss, "reduction", None) == "sum":

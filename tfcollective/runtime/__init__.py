@@ -42,6 +42,7 @@ __all__ = [
     "is_homogeneous",
     "is_between_worlds",
     "is_initialized",
+    "is_newcomer",
     "is_without_state",
     "local_rank",
     "leaves",
@@ -208,6 +209,11 @@ def apart() -> Iterator[None]:
         yield
     for callback in (*_shutdown_callbacks, *_new_world_callbacks):
         callback()
+
+
+def is_newcomer() -> bool:
+    """Whether this rank has come to a job that trains already, and has yet to join the others: it is alone."""
+    return _current().newcomer
 
 
 def is_without_state() -> bool:

@@ -434,7 +434,7 @@ TEST_P(WorldTest, ARankThatLeavesEarlyIsNamed) {
 TEST_P(WorldTest, WhatNeedsARankThatHasLeftEndsTheWorld) {
   if (size() == 1) GTEST_SKIP() << "one rank: no other to leave";
   EveryRank([this](int rank, tfc_communicator* communicator) {
-    if (rank == size() - 1) return;  // shuts down
+    if (rank == size() - 1) return;                               // shuts down
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // by then the news has come, as a rule
     std::vector<float> values(10, 1);
     tfc_request request = MakeRequest(TFC_ALLREDUCE, TFC_FLOAT32, TFC_SUM, "named");
