@@ -1,5 +1,6 @@
 """The functions that jobs on YARN run in the tests. Only `train` needs TensorFlow."""
 
+import json
 import os
 import sys
 import time
@@ -54,6 +55,38 @@ def wait_for(name):
         assert time.monotonic() < deadline, f"{path} has not come"
         time.sleep(0.1)
     return _sum(1.0)
+
+
+def train_on(steps=20):
+    """Elastic: commits step after step until a file called `finish` is there, and says of each world where its ranks
+    are. The sum of the sizes of its steps, which is the same on all ranks."""
+    import tfcollective
+    from tfcollective import elastic
+
+    tfcollective.init()
+    folder = Path(os.environ["TFC_TEST_FOLDER"])
+    deadline = time.monotonic() + LONG_S
+
+    @elastic.run
+    def train(state):
+        mine = {"task": str(tfcollective.task()), "pid": os.getpid(), "container": os.environ["CONTAINER_ID"]}
+        world = tfcollective.size()
+        (folder / f"in-{world}-{mine['task']}").write_text(json.dumps(mine))
+        while not state.finish:
+            assert time.monotonic() < deadline, "nothing has ended the training"
+            added = _sum(1.0)
+            state.finish = _sum(float((folder / "finish").exists())) > 0 and state.step >= steps
+            state.total += added
+            state.step += 1
+            if tfcollective.rank() == 0:
+                partial = folder / f"partial-{mine['task']}"
+                partial.write_text(f"{state.step} {world}")
+                partial.rename(folder / "progress")
+            time.sleep(0.05)
+            state.commit()
+        return state.total
+
+    return train(elastic.ObjectState(step=0, total=0.0, finish=False))
 
 
 def with_evaluator(until, *, fails):
@@ -125,6 +158,39 @@ def train(steps=20):
         callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
     )
     return float(model.evaluate(x, y, verbose=0))
+
+
+def elastic_experiment(model_dir, epochs):
+    """One whose chief waits in its second epoch until a file called `go` is there: it is to be lost there."""
+    import numpy
+    import tensorflow as tf
+
+    import tfcollective.keras as tfc
+
+    folder = Path(os.environ["TFC_TEST_FOLDER"])
+
+    class Waits(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1 and tfc.size() == 2:
+                (folder / f"here-{tfc.rank()}").write_text(str(os.getpid()))
+                deadline = time.monotonic() + LONG_S
+                while not (folder / "go").exists():
+                    assert time.monotonic() < deadline, "nothing has been lost"
+                    time.sleep(0.1)
+
+    def model():
+        made = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        made.compile(tfc.DistributedOptimizer(tf.keras.optimizers.SGD(0.05)), "mse")
+        return made
+
+    x = numpy.random.default_rng(1).normal(size=(240, 4)).astype("float32")
+    return tfc.KerasExperiment(
+        model=model,
+        model_dir=model_dir,
+        train_params={"epochs": epochs, "batch_size": 8, "verbose": 0, "callbacks": [Waits()]},
+        input_data_fn=lambda: x,
+        target_data_fn=lambda: x.sum(1),
+    )
 
 
 def experiment(model_dir, epochs, waits_in=None):

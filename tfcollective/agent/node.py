@@ -91,6 +91,7 @@ def enroll(
         packages=str(HOROVOD_PACKAGES),
         pid=os.getpid(),
         slots=settings.slots,
+        instance=settings.instance,
         rank=None if settings.mpi is None else settings.mpi[0],
         ports=tuple(free_ports(address, settings.ports)),
     )

@@ -34,6 +34,7 @@ class NodeSettings:
         executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
         ports: how many free ports it is to name, for a TF_CONFIG.
         mpi: where MPI has started one agent for each rank: the rank, its place on this host, and how many are here.
+        instance: see :class:`NodeFacts`.
     """
 
     coordinator: str
@@ -45,6 +46,7 @@ class NodeSettings:
     executable: str | None = None
     ports: int = 0
     mpi: tuple[int, int, int] | None = None
+    instance: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class NodeFacts:
         ports: free ones.
         pid: the agent's process.
         number: the order of enrolment; the launcher's side fills it in.
+        instance: what its platform calls this one of those that have its name one after another; empty: none has it
+            again.
     """
 
     name: str = ""
@@ -78,6 +82,7 @@ class NodeFacts:
     ports: tuple[int, ...] = ()
     pid: int = 0
     number: int = -1
+    instance: str = ""
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,7 @@ def run_function_job(spec: JobSpec, launcher: str) -> Results:
     launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
     main_thread = threading.current_thread() is threading.main_thread()
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
-    # An elastic job may end with fewer ranks: then all that end have one.
-    return results_of(outcome, spec.num_proc if spec.bounds is None else len(outcome.exits))
+    return results_of(outcome, results_wanted(spec, outcome))
 
 
 def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -224,6 +223,11 @@ def _as_path(name: str, value: object) -> str | None:
     raise ConfigError(f"{name}: expected a path, got {value!r}")
 
 
+def results_wanted(spec: JobSpec, outcome: JobOutcome) -> int:
+    """How many ranks have to have left a result. Of an elastic job, some may have left before its end."""
+    return spec.num_proc if spec.bounds is None else len(outcome.results)
+
+
 def results_of(outcome: JobOutcome, count: int) -> Results:
     """What a job's function has returned on each of ``count`` ranks; raises what :func:`run` does when it failed."""
     if outcome.stopped_by is not None:
@@ -243,5 +247,5 @@ def results_of(outcome: JobOutcome, count: int) -> Results:
     report = render(outcome)  # after a success: of auxiliary tasks
     if report:
         sys.stderr.write("".join(f"tfcollective: {line}\n" for line in report.splitlines()))
-    results = [payload.loads(outcome.results[record.task]) for record in tasks]
+    results = [payload.loads(outcome.results[record.task]) for record in tasks if record.task in outcome.results]
     return Results(results, {end.task: end.info for end in outcome.auxiliary_tasks})

@@ -71,10 +71,12 @@ def gather(
     stopped: Callable[[], bool] = lambda: False,
     after: int | None = None,
     events: Callable[[], Sequence[Went]] | None = None,
+    enough: Callable[[Sequence[NodeFacts]], bool] = lambda here: False,
 ) -> tuple[NodeFacts, ...]:
     """The nodes of a job, in the order in which they came, once all are there, can take part and still live.
 
-    Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``.
+    Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``, or after ``timeout`` when
+    those that are here are ``enough``.
 
     Args:
         client: for waiting; what it leaves for nodes it leaves until it is closed.
@@ -86,6 +88,7 @@ def gather(
         after: while a job runs: how many nodes had enrolled before these were asked for. Nodes with other names are
             none of this call's business: another one waits for them.
         events: what the provider says of these nodes, where another thread asks it; None: the provider is asked.
+        enough: whether these nodes can do without the others.
 
     Raises:
         RendezvousError: they have not come in time.
@@ -93,7 +96,7 @@ def gather(
     """
     gathering = _Gathering(client, provider, tuple(names), host_timeout, events or provider.events, after)
     try:
-        here = gathering.wait(timeout, stopped)
+        here = gathering.wait(timeout, stopped, enough)
     except (LaunchError, RendezvousError) as error:
         for arrival in gathering.arrivals:
             refuse(arrival, client, provider, str(error))
@@ -120,7 +123,9 @@ class _Gathering:
     def __post_init__(self) -> None:
         self.seen = self.after or 0
 
-    def wait(self, timeout: float, stopped: Callable[[], bool]) -> tuple[NodeFacts, ...]:
+    def wait(
+        self, timeout: float, stopped: Callable[[], bool], enough: Callable[[Sequence[NodeFacts]], bool]
+    ) -> tuple[NodeFacts, ...]:
         began = looked = time.monotonic()
         tell_at = began + TIMING.remind
         while True:
@@ -134,6 +139,10 @@ class _Gathering:
             if len(here) >= len(self.names) or stopped():
                 return here[: len(self.names)]
             self._check_events()
+            if late and enough(here):
+                what = self._describe(here, f"came within {timeout:g} s")
+                sys.stderr.write(f"tfcollective: {what}; the job begins without the others\n")
+                return here
             if late:
                 raise RendezvousError(self._describe(here, f"came within {timeout:g} s", self.provider.advice))
             if now > tell_at and self.provider.others_may_come:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from tfcollective.agent.protocol import NodeSettings
+from tfcollective.agent.protocol import NodeFacts, NodeSettings
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import TfCollectiveError
 from tfcollective.launch.gather import enrolled, gather, refuse
 from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.running.job import Job
+from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
+
+_LOG = get_logger(__name__)
+_TRIES = 4  # to get a node on another machine
 
 
 class LateNodes:
@@ -56,16 +60,31 @@ class LateNodes:
         """Whether the platform can start any."""
         return self._provider.adds_nodes
 
-    def open(self, host: str, slots: int, then: Callable[[Node | str], None]) -> None:
+    @property
+    def renews(self) -> bool:
+        """Whether the platform gives another node for one that it has taken away."""
+        return self._provider.adds_nodes and self._provider.takes_nodes
+
+    def machine(self, host: str) -> str:
+        """See :meth:`NodeProvider.machine`."""
+        return self._provider.machine(host)
+
+    def open(
+        self, host: str, slots: int, then: Callable[[Node | str], None], avoid: Callable[[], Collection[str]] = tuple
+    ) -> None:
         """Has an agent started on this host; ``then`` is called, on another thread, with the node that has come, or
-        with why none has. It is not called after :meth:`close`."""
-        thread = threading.Thread(target=self._open, args=(host, slots, then), name=f"tfc-open-{host}", daemon=True)
+        with why none has. It is not called after :meth:`close`. ``avoid`` says on which machines there should be none:
+        a node there is given back and asked for again a few times."""
+        arguments = (host, slots, then, avoid)
+        thread = threading.Thread(target=self._open, args=arguments, name=f"tfc-open-{host}", daemon=True)
         with self._lock:
             self._threads.add(thread)
         thread.start()
 
     def hears(self, event: Went) -> None:
         """The provider says that a node has gone; from any thread."""
+        if event.instance and any(event.instance == node.facts.instance for node in self._agents.all):
+            return  # an earlier one with its name, which had come
         with self._lock:
             waiting = self._news.get(event.name)
         if waiting is not None:
@@ -79,13 +98,15 @@ class LateNodes:
         for thread in threads:
             thread.join(TIMING.event_loop)
 
-    def _open(self, host: str, slots: int, then: Callable[[Node | str], None]) -> None:
+    def _open(
+        self, host: str, slots: int, then: Callable[[Node | str], None], avoid: Callable[[], Collection[str]]
+    ) -> None:
         news: queue.SimpleQueue[Went] = queue.SimpleQueue()
         with self._lock:
             self._news[host] = news
         answer: Node | str | None
         try:
-            answer = self._come(host, slots, news)
+            answer = self._come(host, slots, news, avoid)
         except TfCollectiveError as error:
             self._provider.release(host)
             answer = str(error)
@@ -96,8 +117,40 @@ class LateNodes:
         if answer is not None and not self._closed.is_set():
             then(answer)
 
-    def _come(self, host: str, slots: int, news: queue.SimpleQueue[Went]) -> Node | None:
+    def _come(
+        self, host: str, slots: int, news: queue.SimpleQueue[Went], avoid: Callable[[], Collection[str]]
+    ) -> Node | None:
         """The node, with its part of the job and waited for; None when it is not needed any longer."""
+        facts = self._elsewhere(host, news, avoid)
+        if facts is None:
+            return None
+        node = Node(facts, self._client, self._provider)
+        if self._closed.is_set():
+            refuse(facts, self._client, self._provider, "the job is over: this agent is not needed")
+            return None
+        node.begin(self._job, (), self._python, slots)
+        return node if self._agents.add(node) else None
+
+    def _elsewhere(
+        self, host: str, news: queue.SimpleQueue[Went], avoid: Callable[[], Collection[str]]
+    ) -> NodeFacts | None:
+        """The agent, not on a machine that is to be avoided if that can be had."""
+        for tries_left in reversed(range(_TRIES)):
+            facts = self._ask(host, news)
+            if facts is None:
+                return None
+            machine = self._provider.machine(host)
+            if machine not in avoid():
+                return facts
+            if tries_left:
+                _LOG.warning("%s has come on %s again, and is given back: ranks were lost there", host, machine)
+                refuse(facts, self._client, self._provider, f"another machine than {machine} is wanted")
+                self._provider.release(host)
+        _LOG.warning("%s is taken on %s though ranks were lost there: there seems to be no other place", host, machine)
+        return facts
+
+    def _ask(self, host: str, news: queue.SimpleQueue[Went]) -> NodeFacts | None:
+        """The agent of a new node; None when it is not needed any longer."""
 
         def events() -> Sequence[Went]:
             return [] if news.empty() else [news.get()]
@@ -119,9 +172,4 @@ class LateNodes:
         if not found:
             self._provider.release(host)
             return None
-        node = Node(found[0], self._client, self._provider)
-        if self._closed.is_set():
-            refuse(found[0], self._client, self._provider, "the job is over: this agent is not needed")
-            return None
-        node.begin(self._job, (), self._python, slots)
-        return node if self._agents.add(node) else None
+        return found[0]

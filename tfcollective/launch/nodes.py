@@ -32,6 +32,7 @@ from tfcollective.launch.plan.rank_variables import PYTHONPATH
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.running.job import AgentFailure, Job
 from tfcollective.log import get_logger
+from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
 _LOG = get_logger(__name__)
@@ -76,13 +77,17 @@ class Node:
         """When its end was noticed."""
         self.lost = False
         """Whether its host or container is gone, or does not answer."""
+        self.silent = False
+        """Whether it does not answer, for an unknown reason: its machine may be down."""
+        self.tasks: list[TaskKey] = []
+        """Which processes it has been given, the newest last."""
 
     def begin(self, job: Job, workers: Sequence[WorkerPlan], launcher_python: str, slots: int = 0) -> None:
         """Gives it its part of the job. Its ranks run under its own interpreter where ours would run here. ``slots``:
         how many ranks it may have, where that changes."""
         self._launcher_python = launcher_python
-        tasks = tuple(worker.task for worker in workers)
-        self._finished = lambda: job.has_finished(tasks)
+        self.tasks += (worker.task for worker in workers)
+        self._finished = lambda: bool(self.tasks) and job.has_finished(tuple(self.tasks))
         self._unserved = lambda: job.unserved
         self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
         local = self._provider.local
@@ -100,6 +105,7 @@ class Node:
 
     def start(self, worker: WorkerPlan, slots: int) -> None:
         """Has its agent start one more process; ``slots``: how many ranks it may have now."""
+        self.tasks.append(worker.task)
         self.send(StartCommand(self._localised(worker), slots))
 
     def prepare(self, worker: WorkerPlan, slots: int, modules: tuple[str, ...]) -> None:
@@ -183,7 +189,7 @@ class Node:
             return None
         if how is not None:
             return self._explained(how, self._host_timeout)
-        self.lost = True
+        self.lost = self.silent = True
         where = f"the host {self.facts.name} ({self.facts.address})"
         return AgentFailure(
             f"{where} has not answered for {self._host_timeout:g} s: it is down, its agent was stopped, or the network "

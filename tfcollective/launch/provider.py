@@ -23,11 +23,17 @@ class Went:
         name: as in its settings; empty: every node, where the platform gives all or none.
         how: what happened to it, as what is said of :meth:`NodeProvider.subject`: ``was ended (exit code 137)``.
         detail: what helps to understand that it never came: the end of its log.
+        instance: which one of those with its name; see :class:`NodeFacts`.
     """
 
     name: str
     how: str
     detail: str = ""
+    instance: str = ""
+
+    def concerns(self, node: NodeFacts) -> bool:
+        """Whether it is this node that has gone."""
+        return self.name in ("", node.name) and self.instance in ("", node.instance)
 
 
 class NodeProvider(ABC):
@@ -45,7 +51,8 @@ class NodeProvider(ABC):
         takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
             may replace, and so is one whose agent gets a signal that the launcher has not asked for.
         adds_nodes: whether :meth:`request` may be called again while the job runs, for other nodes or for some that
-            have gone; it may wait then.
+            have gone; it may wait then. With ``takes_nodes``, the platform gives another one for each that it has
+            taken away in order.
         advice: what a person may do about nodes that do not come.
     """
 
@@ -94,6 +101,11 @@ class NodeProvider(ABC):
         the platform does not know. May wait some seconds for the platform to know."""
         del node, silent
         return None
+
+    def machine(self, name: str) -> str:
+        """The machine on which the newest node of this name is or was, where the platform chooses machines; else its
+        name. Empty: the platform has not chosen yet."""
+        return name
 
     def describe_missing(self, names: Sequence[str]) -> str:
         """What is known of nodes that have not come in time."""

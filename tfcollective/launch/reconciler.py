@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
@@ -31,8 +31,18 @@ class OpensNodes(Protocol):
     def possible(self) -> bool:
         """Whether it can."""
 
-    def open(self, host: str, slots: int, then: Callable[[Node | str], None]) -> None:
-        """Starts one; calls ``then`` with the node, or with why there is none."""
+    @property
+    def renews(self) -> bool:
+        """Whether the platform gives another node for one that it has taken away."""
+
+    def machine(self, host: str) -> str:
+        """The machine that this host is on; see :meth:`NodeProvider.machine`."""
+
+    def open(
+        self, host: str, slots: int, then: Callable[[Node | str], None], avoid: Callable[[], Collection[str]]
+    ) -> None:
+        """Starts one, not on a machine of those to ``avoid`` if it can; calls ``then`` with the node, or with why there
+        is none."""
 
 
 class Reconciler:
@@ -73,9 +83,11 @@ class Reconciler:
         self._settled: Sequence[TaskKey] = ()
         self._earlier = {slot: task for task, slot in self._running.items()}
         self._prepared: set[Node] = set()  # have a warm spare
-        self._blocks = Blocks(job.spec.cooldown_range)
-        self._next = max((task.index for task in nodes if task.type == WORKER), default=-1) + 1
-        self._started = len(self._running)
+        self._blocks = Blocks(job.spec.cooldown_range)  # by machine
+        self._blocked: Collection[str] = frozenset()
+        known = (*nodes, *(one.task for one in job.view.tasks))  # some may not have been started
+        self._next = max((task.index for task in known if task.type == WORKER), default=-1) + 1
+        self._started = max(len(self._running), job.spec.num_proc)
         self._first = frozenset(self._running)
         self._begun: dict[TaskKey, float] = {}  # when one that is none of the first was started
         self._over = False
@@ -142,6 +154,8 @@ class Reconciler:
             self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
             return
         self._nodes[host] = answer
+        if self._machine_of(host) != host:
+            self._blocks.clear(host)
         if answer.ended is not None:
             self._lose(answer)
         elif self._over:
@@ -155,6 +169,8 @@ class Reconciler:
         asked = host in self._closing | self._taken_away
         if host in self._taken_away:
             self._given_up.update(self._running[task] for task in self.tasks_on(node))
+        if self._opener.renews:
+            self._given_up = {slot for slot in self._given_up if slot.host != host}
         self._closing.discard(host)
         self._taken_away.discard(host)
         self._ending.discard(host)
@@ -162,7 +178,7 @@ class Reconciler:
             return
         self._job.note_lost(self.tasks_on(node))
         if not asked:
-            self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
+            self._blame_for_node(node)
 
     def _ended(self, record: ExitRecord | None) -> None:
         if record is None:
@@ -187,7 +203,7 @@ class Reconciler:
                     self._give_up_host(slot.host)
         elif self._job.failed or not record.failed:
             self._finish()
-        elif record.note not in (LOST, NOT_STARTED) and not record.stopped and not self._over:
+        elif not record.note.startswith((LOST, NOT_STARTED)) and not record.stopped and not self._over:
             self._blame(slot.host, task)
 
     def _give_up_host(self, host: str) -> None:
@@ -196,10 +212,29 @@ class Reconciler:
         if host in self._nodes:
             self._taken_away.add(host)
 
+    def _machine_of(self, host: str) -> str:
+        return self._opener.machine(host) or host
+
     def _blame(self, host: str, task: TaskKey) -> None:
+        machine = self._machine_of(host)
         started, trained = self._begun.get(task, 0.0), self._trained_for(task)
-        pause = self._blocks.failed(host, time.monotonic(), started=started, trained=trained)
-        self._note_block(host, f"{self._blocks.failures(host)} ranks that had hardly trained", pause)
+        pause = self._blocks.failed(machine, time.monotonic(), started=started, trained=trained)
+        self._note_block(machine, f"{self._blocks.failures(machine)} ranks that had hardly trained", pause)
+        node = self._nodes.get(host)
+        if pause and machine != host and node is not None and not self.tasks_on(node):
+            self._closing.add(host)  # its slots are filled elsewhere
+            node.send(FinishCommand())
+
+    def _blame_for_node(self, node: Node) -> None:
+        host, now = node.facts.name, time.monotonic()
+        machine = self._machine_of(host)
+        if machine == host or node.silent:
+            self._note_block(machine, "its agent", self._blocks.lost(machine, now))
+            return
+        # A platform has ended it, for whatever reason, and gives another one.
+        trained = max(map(self._trained_for, node.tasks), default=0.0)
+        pause = self._blocks.failed(machine, now, started=node.began, trained=trained)
+        self._note_block(machine, f"{self._blocks.failures(machine)} agents whose ranks had hardly trained", pause)
 
     def _note_block(self, host: str, lost: str, pause: float) -> None:
         if pause:
@@ -221,13 +256,14 @@ class Reconciler:
             self._finish()
             return TIMING.idle
         now = time.monotonic()
+        self._blocked = self._blocks.blocked(now)
         changes = next_changes(
             self._hosts,
             self._most,
             self._running,
             leaving=self._leaving,
             members=self._members_with_state(),
-            blocked=self._blocks.blocked(now),
+            blocked=self._hosts_on(self._blocked),
             given_up=self._given_up,
         )
         for task in changes.leave:
@@ -242,6 +278,11 @@ class Reconciler:
             self._finish()
         waits = [TIMING.idle if ends is None else max(0.0, ends - now)]
         return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
+
+    def _hosts_on(self, machines: Collection[str]) -> Collection[str]:
+        """The hosts whose machines are these. One that has no agent is on a machine only if it is one."""
+        there = (host for host in self._nodes if self._machine_of(host) in machines) if machines else ()
+        return {*machines, *there}
 
     def _members_with_state(self) -> Sequence[TaskKey]:
         """Those of the newest world that rank 0 is known to have come to: others may have yet to take the state from
@@ -287,7 +328,12 @@ class Reconciler:
         elif node is None and self._opener.possible:
             self._opening.add(host)
             _LOG.warning("an agent is started on %s", host)
-            self._opener.open(host, self._slots_of(host), lambda answer: self._post(lambda: self._come(host, answer)))
+            self._opener.open(
+                host,
+                self._slots_of(host),
+                lambda answer: self._post(lambda: self._come(host, answer)),
+                lambda: self._blocked,
+            )
 
     def _start(self, slot: Slot, node: Node) -> None:
         task, rank = TaskKey(WORKER, self._next), self._started

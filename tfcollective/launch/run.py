@@ -30,6 +30,7 @@ from tfcollective.launch.reconciler import Reconciler
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
 from tfcollective.settings import variable
+from tfcollective.tasks import TaskKey
 
 __all__ = [
     "Assign",
@@ -178,12 +179,16 @@ def run_on_nodes(
             timeout=requests[0].timeout,
             host_timeout=job.spec.host_timeout,
             stopped=lambda: bool(signals()),
+            enough=lambda here: _can_begin(job, provider, assign(here)),
         )
         if signals():
             _dismiss(found, client, provider, "the job was stopped before it began")
             return NodesRun(JobOutcome((), initialised=True, stopped_by=signals()[0]), ())
         assignment = assign(found)
         job.replace_plan(assignment.plan)
+        missing = _without_node(assignment)
+        if missing:
+            job.note_lost(missing)
         parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
         side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
         elastic: _Elastic | None = None
@@ -213,6 +218,22 @@ def run_on_nodes(
     side_failures = {str(one.task): why for node, why in agents.side_failures.items() for one in parts[node]}
     outcome = job.outcome(signals(), failure, host_lost=agents.host_lost, side_failures=side_failures)
     return NodesRun(outcome, agents.all)
+
+
+def _without_node(assignment: Assignment) -> list[TaskKey]:
+    """The tasks whose nodes have not come."""
+    placed = {one.task for _, workers in assignment.parts for one in workers}
+    return [one.task for one in assignment.plan.processes if one.task not in placed]
+
+
+def _can_begin(job: Job, provider: NodeProvider, assignment: Assignment) -> bool:
+    """Whether an elastic job may begin though some of its nodes have not come: the platform may give them later."""
+    bounds = job.spec.bounds
+    if bounds is None or not (provider.adds_nodes and provider.takes_nodes):
+        return False
+    missing = _without_node(assignment)
+    trainers = job.spec.num_proc - len(missing)
+    return trainers >= bounds.smallest and not any(task in job.spec.auxiliary_tasks for task in missing)
 
 
 def _slots_of(spec: JobSpec, host: str, at_least: int) -> int:
@@ -281,7 +302,7 @@ def _look(provider: NodeProvider, agents: Agents, hears: Callable[[Went], None])
     for event in provider.events():
         hears(event)
         for node in agents.all:
-            if event.name in ("", node.facts.name):
+            if event.concerns(node.facts):
                 node.went(event)
     for node in agents.all:
         node.look()

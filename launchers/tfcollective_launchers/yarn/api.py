@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.api import function_job, results_of
+from tfcollective.launch.api import function_job, results_of, results_wanted
 from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome, Launcher, find_launcher
 from tfcollective.launch.outcome.restarts import run_job
@@ -149,7 +149,7 @@ def _run(spec: JobSpec, launcher: str) -> Metrics:
     outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main else ())
     last = launching.last if isinstance(launching, YarnLauncher) else None
     ended = HostedOutcome(outcome, (), time.monotonic() - began) if last is None else last.ended
-    results = results_of(outcome, spec.num_proc) if spec.call is not None else _checked(outcome)
+    results = results_of(outcome, results_wanted(spec, outcome)) if spec.call is not None else _checked(outcome)
     return _metrics("" if last is None else last.app_id, ended, tuple(results))
 
 

@@ -47,13 +47,15 @@ class Amount:
 
 @dataclass(frozen=True)
 class Request:
-    """One container: what it is called and what it needs; ``processes`` is how many run in it."""
+    """One container: what it is called and what it needs; ``processes`` is how many run in it. One that is ``later`` is
+    not there at the start: an elastic job asks for it while it runs."""
 
     name: str
     role: str
     amount: Amount
     label: str
     processes: int
+    later: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({self.amount}{f', label {self.label}' if self.label else ''})"
@@ -65,7 +67,7 @@ def container_name(instance: TaskKey) -> str:
 
 
 def requests(spec: JobSpec) -> tuple[Request, ...]:
-    """The containers of a job, those of the world in rank order."""
+    """The containers with which a job starts, those of the world in rank order."""
     specs = spec.task_specs or {WORKER: TaskSpec(DEFAULT_MEMORY, DEFAULT_VCORES, instances=spec.num_proc)}
     return tuple(
         Request(
@@ -79,6 +81,23 @@ def requests(spec: JobSpec) -> tuple[Request, ...]:
         if role in specs
         for index in range(specs[role].instances)
     )
+
+
+def further_requests(spec: JobSpec) -> tuple[Request, ...]:
+    """The containers for more workers that an elastic job has besides those with which it starts."""
+    bounds = spec.bounds
+    workers = [request for request in requests(spec) if request.role == WORKER]
+    if bounds is None or not workers:
+        return ()
+    count = -(-(bounds.largest - spec.num_proc) // workers[0].processes)
+    names = (container_name(TaskKey(WORKER, len(workers) + number)) for number in range(count))
+    return tuple(replace(workers[0], name=name, later=True) for name in names)
+
+
+def containers_for_ranks(spec: JobSpec) -> tuple[Host, ...]:
+    """All containers that an elastic job may have for its ranks, as hosts."""
+    wanted = (*requests(spec), *further_requests(spec))
+    return tuple(Host(one.name, one.processes) for one in wanted if one.role in TRAINER_TYPES)
 
 
 def _label(spec: TaskSpec) -> str:
@@ -127,7 +146,7 @@ def application(
     Raises:
         ConfigError: an environment or a file that cannot be sent.
     """
-    wanted = requests(spec)
+    wanted = (*requests(spec), *further_requests(spec))
     return {
         "name": options.name,
         "queue": options.queue,
@@ -151,7 +170,7 @@ def _service(
     resources = {"memory": request.amount.memory, "vcores": request.amount.vcores}
     timeout = f"{options.allocation_timeout:g}"
     return {
-        "instances": 1,
+        "instances": 0 if request.later else 1,
         # The master decides what a container's end means.
         "allow_failures": True,
         "max_restarts": 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.platform_side import serve_container
 from tfcollective.launch.provider import NodeSettings, wait_for_key
 from tfcollective.log import get_logger
+from tfcollective.settings import environ_snapshot
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import KEY_FILE
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
@@ -28,7 +30,8 @@ def main() -> int:
     try:
         coordinator = _find_coordinator(application_client(import_skein()), timeout)
         key = wait_for_key(Path(KEY_FILE), 0.0)
-        return serve_container(NodeSettings(coordinator, key.hex(), name, timeout=timeout, executable=interpreter))
+        settings = NodeSettings(coordinator, key.hex(), name, timeout=timeout, executable=interpreter)
+        return serve_container(replace(settings, instance=environ_snapshot().get("CONTAINER_ID", "")))
     except TfCollectiveError as error:
         sys.stderr.write(f"tfcollective: {error}\n")
         return ExitCode.INTERNAL

@@ -33,6 +33,8 @@ from tfcollective_launchers.yarn.application import (
     JOB_FILE,
     KEY_FILE,
     application,
+    containers_for_ranks,
+    further_requests,
     plan_containers,
     requests,
 )
@@ -136,7 +138,7 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
         hosted = HostedJob(
             job_id=new_job_id(),
             key=spec.key or new_key(),
-            spec=spec,
+            spec=_elastic(spec) if spec.bounds is not None else spec,
             plan=plan_containers(spec, environ_snapshot()),
             python=sys.executable,
             allocation_timeout=options.allocation_timeout,
@@ -154,19 +156,26 @@ def _checked(spec: JobSpec) -> JobSpec:
         raise ConfigError("YARN chooses the hosts: use the launcher 'yarn' without hosts")
     if spec.emit_tf_config:
         raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found: not on YARN")
-    if spec.bounds is not None:
-        raise UnsupportedError(
-            "min_proc, min_instances: on YARN a lost rank ends the job; let max_restarts start it again"
-        )
+    if spec.discovery:
+        raise UnsupportedError("discovery: YARN chooses the hosts: say with max_proc how far the job may grow")
+    if spec.blacklist:
+        raise UnsupportedError("blacklist: YARN chooses the hosts: keep the job away from some by a node label")
+    if spec.max_proc is not None and spec.max_proc > spec.num_proc and not further_requests(spec):
+        raise ConfigError("max_proc: the job has no workers of which there could be more: give it some in task_specs")
     if spec.max_restarts and spec.platform.get("detach"):
         raise ConfigError("detach cannot be combined with max_restarts: no process stays to start the job again")
     return spec
 
 
+def _elastic(spec: JobSpec) -> JobSpec:
+    """What runs there. A spare would take its memory from the container's."""
+    return replace(spec, hosts=containers_for_ranks(spec), warm_spares=False)
+
+
 def _check(yarn: YarnClient, spec: JobSpec, options: YarnOptions) -> None:
     """What YARN would never grant is refused before anything is sent."""
     yarn.check_queue(options.queue)
-    problems = impossible(requests(spec), yarn.nodes())
+    problems = impossible((*requests(spec), *further_requests(spec)), yarn.nodes())
     if problems:
         raise ConfigError("YARN can never give what this job asks for:\n  " + "\n  ".join(problems))
 
@@ -185,7 +194,8 @@ def _with_script(spec: JobSpec, options: YarnOptions) -> tuple[JobSpec, YarnOpti
 
 def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
     """The files of this job alone; only its user can read them, here and there."""
-    contents = {JOB_FILE: hosted.to_bytes(requests=requests(hosted.spec)), KEY_FILE: hosted.key.hex().encode()}
+    wanted = (*requests(hosted.spec), *further_requests(hosted.spec))
+    contents = {JOB_FILE: hosted.to_bytes(requests=wanted), KEY_FILE: hosted.key.hex().encode()}
     if hosted.spec.call is not None:
         contents[CALL_FILE] = hosted.spec.call.payload
     for name, data in contents.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,19 @@ from tfcollective.settings import environ_snapshot
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, Request
-from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
+from tfcollective_launchers.yarn.skein_client import (
+    ENDPOINT_KEY,
+    SkeinError,
+    application_client,
+    import_skein,
+    within,
+)
 
 _LOG = get_logger(__name__)
 _TAIL_LINES = 20
 _ASK_S = 2.0
 _OVER = ("FAILED", "KILLED", "SUCCEEDED")
+_PENDING = ("WAITING", "REQUESTED")
 _MAX_DIAGNOSTICS = 4000
 
 
@@ -82,7 +90,10 @@ def _finish(platform: SkeinPlatform, ended: HostedOutcome) -> int:
 
 
 class SkeinPlatform(ContainerProvider):
-    """skein's application, as the master asks it."""
+    """skein's application, as the master asks it. A container that has gone is followed by another one of the same
+    service, on whatever machine YARN gives; skein counts the containers of a service."""
+
+    adds_nodes = True
 
     def __init__(
         self,
@@ -96,29 +107,90 @@ class SkeinPlatform(ContainerProvider):
         self._end_known = end_known
         self._wanted = {request.name: request for request in wanted}
         self._user = environ_snapshot().get("USER", "")
-        self._reported: set[str] = set()
+        self._lock = threading.Lock()
+        self._reported: set[str] = set()  # ids of containers whose end is known, or was our own doing
+        self._newest: dict[str, Any] = {}  # by service, of those that run or have run
         self._asked = -math.inf
+        self._published = False
 
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """See :class:`ContainerProvider`."""
+        if self._published:
+            for settings in nodes:
+                self._renew(settings.name)
+            return
 
         def put() -> None:
             self._app.kv[ENDPOINT_KEY] = nodes[0].coordinator.encode()
 
         within(TIMING.platform_call, "telling where the coordinator is", put)
+        self._published = True
+
+    def _renew(self, name: str) -> None:
+        """Requests one more container of a service, unless one is on its way. None that still runs is needed."""
+        containers = self._of(name, (*_PENDING, "RUNNING", *_OVER))
+        pending = [one for one in containers if str(one.state) in _PENDING]
+        with self._lock:
+            self._reported.update(one.id for one in containers if one not in pending)
+            self._newest.pop(name, None)
+        for container in containers:
+            if str(container.state) == "RUNNING":
+                self._kill(container)
+        if not pending:
+            _LOG.warning("another container is requested from YARN: %s", self._wanted[name])
+            self._order(f"requesting another container of {name}", lambda: self._app.add_container(name))
+
+    def release(self, name: str) -> None:
+        """See :class:`NodeProvider`."""
+        try:
+            for container in self._of(name, (*_PENDING, "RUNNING")):
+                self._kill(container)
+        except SkeinError as error:
+            _LOG.warning("yarn: %s", error)  # it ends with the application at the latest
+
+    def _kill(self, container: Any) -> None:
+        with self._lock:
+            self._reported.add(container.id)
+        self._order(f"ending the container {container.id}", lambda: self._app.kill_container(container.id))
+
+    def _order(self, what: str, work: Callable[[], Any]) -> Any:
+        try:
+            return within(TIMING.platform_call, what, work)
+        except SkeinError:
+            raise
+        except Exception as error:
+            raise SkeinError(f"{what}: {error}") from error
+
+    def _of(self, name: str, states: Sequence[str]) -> list[Any]:
+        found = self._order("asking for containers", lambda: self._app.get_containers(states=states))
+        return [container for container in found if container.service_name == name]
+
+    def machine(self, name: str) -> str:
+        """See :class:`NodeProvider`."""
+        with self._lock:
+            container = self._newest.get(name)
+        if container is None:
+            container = self._newest_of(("RUNNING",)).get(name)
+        return "" if container is None else _machine_of(container)
 
     def events(self) -> Sequence[Went]:
         """See :class:`NodeProvider`."""
         if self._clock.monotonic() - self._asked < _ASK_S:
             return ()
         self._asked = self._clock.monotonic()
-        over = {name: one for name, one in self._containers(_OVER).items() if name not in self._reported}
-        self._reported.update(over)
-        return [Went(name, f"was ended{_how(one)}", self._end_of_log(name, one)) for name, one in over.items()]
+        containers = self._containers((*_OVER, "RUNNING"))
+        over = [one for one in containers if str(one.state) in _OVER]
+        with self._lock:
+            self._newest.update((one.service_name, one) for one in containers if one.id not in self._reported)
+            new = [one for one in over if one.id not in self._reported]
+            self._reported.update(one.id for one in new)
+        return [
+            Went(one.service_name, f"was ended{_how(one)}", self._end_of_log(one), one.yarn_container_id) for one in new
+        ]
 
     def describe_missing(self, names: Sequence[str]) -> str:
         """See :class:`ContainerProvider`."""
-        running = self._containers(("RUNNING",))
+        running = self._newest_of(("RUNNING",))
         pending = [str(self._wanted[name]) for name in names if name not in running]
         silent = [name for name in names if name in running]
         parts = [f"YARN has not granted {', '.join(pending)}"] if pending else []
@@ -130,7 +202,10 @@ class SkeinPlatform(ContainerProvider):
         """See :class:`ContainerProvider`."""
 
         def look() -> str | None:
-            container = self._containers((*_OVER, "RUNNING")).get(node.name)
+            containers = self._containers((*_OVER, "RUNNING"))
+            mine = [one for one in containers if one.service_name == node.name]
+            same = [one for one in mine if not node.instance or one.yarn_container_id == node.instance]
+            container = same[-1] if same else None
             if container is not None and str(container.state) in _OVER:
                 how = _how(container)
                 return f"was ended{how}" if how or silent else ""  # the agent's own message says more
@@ -144,34 +219,41 @@ class SkeinPlatform(ContainerProvider):
     def places(self) -> Mapping[str, tuple[str, str]]:
         """See :class:`ContainerProvider`."""
         containers = self._containers((*_OVER, "RUNNING"))
-        return {name: self._place(container) for name, container in containers.items()}
+        names = {container.service_name: self._place(container) for container in containers}
+        return {**names, **{container.yarn_container_id: self._place(container) for container in containers}}
 
     def _place(self, container: Any) -> tuple[str, str]:
         address = container.yarn_node_http_address or ""
         page = logs.log_page(address, container.yarn_container_id, self._user) if address else ""
-        return address.partition(":")[0], page
+        return _machine_of(container), page
 
     def end(self, status: str, diagnostics: str) -> None:
         """Ends the application, and this process with it."""
         with suppress(Exception):  # it may end us before it has answered
             within(TIMING.platform_call, "ending the application", lambda: self._app.shutdown(status, diagnostics))
 
-    def _containers(self, states: Sequence[str]) -> dict[str, Any]:
-        try:
-            found = within(
-                TIMING.platform_call, "asking for containers", lambda: self._app.get_containers(states=states)
-            )
-        except Exception as error:  # noqa: BLE001  skein raises many kinds, and the job can go on without
-            _LOG.warning("yarn: %s", error)
-            return {}
-        return {container.service_name: container for container in found}
+    def _newest_of(self, states: Sequence[str]) -> dict[str, Any]:
+        return {container.service_name: container for container in self._containers(states)}
 
-    def _end_of_log(self, name: str, container: Any) -> str:
+    def _containers(self, states: Sequence[str]) -> list[Any]:
+        """Those of a service stand in the order in which they were requested; none while skein cannot be asked."""
+        try:
+            return list(self._order("asking for containers", lambda: self._app.get_containers(states=states)))
+        except SkeinError as error:  # the job can go on without
+            _LOG.warning("yarn: %s", error)
+            return []
+
+    def _end_of_log(self, container: Any) -> str:
         if not container.yarn_node_http_address:
             return ""
         node, key = container.yarn_node_http_address, container.yarn_container_id
-        lines = logs.last_lines(node, key, f"{name}.log", _TAIL_LINES)
+        lines = logs.last_lines(node, key, f"{container.service_name}.log", _TAIL_LINES)
         return "\n    ".join(["the end of its log:", *lines]) if lines else ""
+
+
+def _machine_of(container: Any) -> str:
+    address: str = container.yarn_node_http_address or ""
+    return address.partition(":")[0]
 
 
 def _end_of(container: Any) -> logs.ContainerEnd | None:

@@ -12,9 +12,10 @@ _COLUMNS = ("task", "host", "state", "duration", "exit", "log")
 
 def render_table(app_id: str, ended: HostedOutcome) -> str:
     """One row a task; empty when nothing is known of the containers."""
-    exits = {record.task: record for record in ended.outcome.exits}
+    exits = {record.task: record for record in (*ended.outcome.exits, *ended.outcome.survived)}
     exits.update({end.task: end.exit for end in ended.outcome.auxiliary_tasks if end.exit is not None})
-    rows = [_row(task, container, exits) for container in ended.containers for task in container.tasks]
+    lost = {record.task for record in ended.outcome.survived}
+    rows = [_row(task, container, exits, task in lost) for container in ended.containers for task in container.tasks]
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in (_COLUMNS, *rows)) for column in range(len(_COLUMNS))]
@@ -25,10 +26,11 @@ def render_table(app_id: str, ended: HostedOutcome) -> str:
     return "\n".join([f"tfcollective: {app_id}", *(f"  {line}" for line in lines)]) + "\n"
 
 
-def _row(task: str, container: ContainerRow, exits: Mapping[str, ExitRecord]) -> tuple[str, ...]:
+def _row(task: str, container: ContainerRow, exits: Mapping[str, ExitRecord], lost: bool) -> tuple[str, ...]:
     record = exits.get(task)
     duration = "" if container.duration is None else f"{container.duration:.1f} s"
-    return (task, container.host or "-", _state(container, record), duration, _how(record), container.log)
+    state = "lost" if lost else _state(container, record)
+    return (task, container.host or "-", state, duration, _how(record), container.log)
 
 
 def _state(container: ContainerRow, record: ExitRecord | None) -> str:

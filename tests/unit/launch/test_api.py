@@ -6,8 +6,12 @@ import threading
 import pytest
 
 import tfcollective
+from tfcollective import payload
+from tfcollective.errors import LaunchError
+from tfcollective.failures import ExitRecord
 from tfcollective.launch import api
-from tfcollective.launch.launcher import find_launcher
+from tfcollective.launch.launcher import JobOutcome, find_launcher
+from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers.local import LocalLauncher
 from tfcollective.launch.running import function
 
@@ -117,3 +121,12 @@ def test_launchers_are_found_by_name():
     assert isinstance(find_launcher("local"), LocalLauncher)
     with pytest.raises(tfcollective.ConfigError, match="unknown launcher 'cloud': expected one of agents, local"):
         find_launcher("cloud")
+
+
+def test_ranks_that_have_left_an_elastic_job_have_no_result():
+    exits = tuple(ExitRecord(f"worker:{rank}", rank, "n", 7, 0, None, 1.0) for rank in range(2))
+    outcome = JobOutcome(exits, initialised=True, results={"worker:1": payload.dumps(5, "it")})
+    fixed, elastic = JobSpec(("x",), 2), JobSpec(("x",), 2, min_proc=1)
+    assert list(api.results_of(outcome, api.results_wanted(elastic, outcome))) == [5]
+    with pytest.raises(LaunchError, match="ended without leaving a result: rank 0"):
+        api.results_of(outcome, api.results_wanted(fixed, outcome))

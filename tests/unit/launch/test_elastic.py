@@ -45,9 +45,21 @@ def test_what_cannot_be_elastic_is_refused(options, message):
         JobSpec(("x",), 2, **options)
 
 
-def test_a_job_on_yarn_is_not_elastic():
-    with pytest.raises(UnsupportedError, match="min_proc, min_instances: on YARN a lost rank ends the job"):
-        YarnLauncher().plan(JobSpec(("x",), 2, min_proc=1))
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"discovery": ("x",)}, UnsupportedError, "discovery: YARN chooses the hosts"),
+        ({"blacklist": ("a",)}, UnsupportedError, "blacklist: YARN chooses the hosts"),
+        (
+            {"max_proc": 3, "task_specs": {"chief": TaskSpec(1, 1)}, "tasks": (TaskKey("chief", 0),)},
+            ConfigError,
+            "max_proc: the job has no workers of which there could be more",
+        ),
+    ],
+)
+def test_what_an_elastic_job_on_yarn_cannot_have(options, error, message):
+    with pytest.raises(error, match=message):
+        YarnLauncher().plan(JobSpec(("x",), 1, min_proc=1, **options))
 
 
 def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():

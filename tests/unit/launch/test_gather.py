@@ -97,3 +97,17 @@ def test_a_request_to_stop_ends_the_wait(client):
     come(client, "a")
     began = time.monotonic()
     assert gathered(client, ["a", "b"], FakeProvider(), stopped=lambda: time.monotonic() > began + 0.2) == ["a"]
+
+
+def test_those_that_are_here_in_time_may_be_enough(client, capfd):
+    come(client, "a")
+    asked = []
+
+    def enough(here):
+        asked.append([one.name for one in here])
+        return True
+
+    assert gathered(client, ["a", "b"], FakeProvider(**NAMED), 0.3, enough=enough) == ["a"]
+    assert asked == [["a"]]  # not before the time is over
+    err = capfd.readouterr().err
+    assert "1 of 2 containers came within 0.3 s; missing: b; the job begins without the others" in err

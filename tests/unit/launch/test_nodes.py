@@ -13,13 +13,14 @@ from time_limits import within
 
 from tfcollective._version import __version__
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import AgentConfig, Order, StopCommand
+from tfcollective.agent.protocol import AgentConfig, Order, StopCommand, WorkerPlan
 from tfcollective.codec import decode, encode_line
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import version_problem
 from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
+from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
 FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
@@ -130,17 +131,21 @@ def test_events_during_an_outage_of_the_coordinator_are_reported_later():
     assert one._client.put_first.is_set()
 
 
+def job_of(has_finished):
+    return SimpleNamespace(
+        has_finished=has_finished,
+        agent_config=lambda workers: AgentConfig("job", ()),
+        watch=lambda workers, send: None,
+        scratch_dir="/s",
+        spec=SimpleNamespace(grace=10.0, host_timeout=60.0),
+    )
+
+
 def given_work(one, finished):
     """As after its orders, with tasks that have ended well or have not."""
     one.begin(
-        SimpleNamespace(
-            has_finished=finished if callable(finished) else lambda tasks: finished,
-            agent_config=lambda workers: AgentConfig("job", ()),
-            watch=lambda workers, send: None,
-            scratch_dir="/s",
-            spec=SimpleNamespace(grace=10.0, host_timeout=60.0),
-        ),
-        (),
+        job_of(finished if callable(finished) else lambda tasks: finished),
+        (WorkerPlan(TaskKey("worker", 0), 0, ("train",), {}),),
         "python",
     )
     return one
@@ -152,6 +157,18 @@ def test_a_node_that_falls_silent_after_its_work_is_not_lost(finished):
     assert (one.wait() is None) == finished
     assert one.lost != finished
     assert one.provider.released == ["h2"]
+
+
+def test_a_node_that_has_been_given_no_process_yet_has_not_finished():
+    one = node(SILENT)
+    one.begin(job_of(lambda tasks: True), (), "python")
+    assert "has not answered" in one.wait().message
+    assert one.silent
+    one = node(SILENT)
+    one.begin(job_of(lambda tasks: len(tasks) == 1), (), "python")
+    one.start(WorkerPlan(TaskKey("worker", 0), 0, ("train",), {}), 1)
+    assert one.wait() is None
+    assert not one.silent
 
 
 def test_a_node_is_lost_also_if_it_is_unknown_whether_its_work_was_done():

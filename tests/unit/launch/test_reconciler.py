@@ -27,6 +27,9 @@ class Node:
     def __init__(self, name):
         self.facts = SimpleNamespace(name=name)
         self.ended = None
+        self.began = time.monotonic()
+        self.silent = False
+        self.tasks = []
         self.orders = []
         self.started = []
         self.prepared = []
@@ -35,6 +38,7 @@ class Node:
         self.orders.append(command)
 
     def start(self, worker, slots):
+        self.tasks.append(worker.task)
         self.started.append((str(worker.task), worker.local_rank, slots))
 
     def prepare(self, worker, slots, modules):
@@ -53,12 +57,16 @@ class Opener:
     """Has the agents come when a test says so."""
 
     possible = True
+    renews = False
 
     def __init__(self):
-        self.wanted = {}
+        self.wanted, self.machines, self.avoid = {}, {}, tuple
 
-    def open(self, host, slots, then):
-        self.wanted[host] = (slots, then)
+    def machine(self, host):
+        return self.machines.get(host, "" if self.renews else host)
+
+    def open(self, host, slots, then, avoid):
+        self.wanted[host], self.avoid = (slots, then), avoid
 
     def comes(self, host, answer=None):
         until(lambda: host in self.wanted)
@@ -448,3 +456,95 @@ def test_what_no_agent_has_started_at_the_end_is_said_to_be_so():
         job.ends("worker:0", 0)
         until(lambda: node.finished)
     assert job.unstarted == ["worker:2"]
+
+
+# ---- nodes that a platform puts on machines of its choice ------------------------------------------------------------
+
+
+def on_machines(made, **machines):
+    """The same job on a platform that gives another node for each that has gone."""
+    made.opener.renews = True
+    made.opener.machines.update(machines)
+    return made
+
+
+def goes(made, name):
+    """The container of this node is ended."""
+    node = made.nodes[name]
+    node.ended = 1.0
+    made.it.gone(node)
+
+
+def test_a_lost_container_is_asked_for_again_at_once(began):
+    made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m1")
+    made.nodes["b"].tasks = [TaskKey("worker", 1)]
+    goes(made, "b")
+    again = made.opener.comes("b")
+    until(lambda: started(again) == ["worker:2"])
+    assert made.opener.avoid() == frozenset()
+
+
+def test_a_container_whose_machine_is_silent_is_wanted_elsewhere(began, caplog):
+    made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m2")
+    made.nodes["b"].silent = True
+    goes(made, "b")
+    until(lambda: "b" in made.opener.wanted)
+    assert made.opener.avoid() == {"m2"}
+    assert "m2 has lost its agent: nothing is started there for 30 s" in caplog.text
+    made.opener.machines["b"] = "m3"
+    again = made.opener.comes("b")
+    until(lambda: started(again) == ["worker:2"])
+
+
+def test_on_a_machine_that_is_taken_all_the_same_nothing_is_started_before_its_time_is_over(began):
+    made = on_machines(began(("a", 1), ("b", 1), cooldown_range=(1, 1)), a="m1", b="m2")
+    made.nodes["b"].silent = True
+    began_at = time.monotonic()
+    goes(made, "b")
+    again = made.opener.comes("b")
+    until(lambda: started(again) == ["worker:2"])
+    assert time.monotonic() - began_at >= 1.0
+
+
+def test_a_container_in_which_ranks_fail_again_and_again_is_given_up_for_one_elsewhere(began):
+    made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m2")
+    b = made.nodes["b"]
+    made.job.ends("worker:1", 3)
+    until(lambda: started(b) == ["worker:2"])
+    made.job.ends("worker:2", 3)
+    until(lambda: b.finished)
+    goes(made, "b")
+    until(lambda: "b" in made.opener.wanted)
+    assert made.opener.avoid() == {"m2"}
+    made.opener.machines["b"] = "m3"
+    again = made.opener.comes("b")
+    until(lambda: started(again) == ["worker:3"])
+
+
+def test_a_container_that_is_taken_away_in_order_is_asked_for_again(began):
+    made = on_machines(began(("a", 1), ("b", 2)), a="m1", b="m2")
+    made.job.leaves("worker:1", leaving=True)
+    made.job.leaves("worker:2", leaving=True)
+    goes(made, "b")
+    again = made.opener.comes("b")
+    until(lambda: started(again) == ["worker:3", "worker:4"])
+    assert made.opener.avoid() == frozenset()
+
+
+def test_a_container_that_does_not_come_is_asked_for_again_later_and_no_machine_is_blamed(began):
+    made = on_machines(began(("a", 1), ("b", 1), cooldown_range=(1, 1)), a="m1")
+    goes(made, "b")
+    made.opener.comes("b", "1 of 1 containers missing")
+    again = made.opener.comes("b")
+    until(lambda: started(again) == ["worker:2"])
+
+
+def test_processes_of_nodes_that_have_not_come_keep_their_numbers(began):
+    job = Job(3)
+    job.view.tasks = tuple(SimpleNamespace(task=task, info={}) for task in workers(3))
+    nodes = {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}
+    opener = Opener()
+    with Reconciler(job, nodes, [Host("a", 2), Host("b", 1)], opener):
+        b = opener.comes("b")
+        until(lambda: started(b) == ["worker:3"])
+    assert [worker.rank for worker in job.admitted] == [3]

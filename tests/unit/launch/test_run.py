@@ -1,6 +1,7 @@
 """A job on nodes: it requests them, waits for them, sends them their orders and releases them."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 from fake_nodes import FakeProvider, come, refusal
@@ -8,12 +9,14 @@ from fake_nodes import FakeProvider, come, refusal
 from tfcollective.agent.protocol import AgentConfig, Order, end_key
 from tfcollective.codec import decode
 from tfcollective.errors import RendezvousError
+from tfcollective.failures import NOT_STARTED
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeSettings, Went
 from tfcollective.launch.run import Assignment, by_name, client_of, run_on_nodes
 from tfcollective.launch.running.job import Job
+from tfcollective.task_specs import TaskSpec, trainers_of
 
 SPEC = JobSpec(("train",), 3, hosts=parse_hosts("a:2,b:1"))
 PLAN = plan_hosts(SPEC, share_out(SPEC.hosts, 3), {})
@@ -124,3 +127,46 @@ def test_nodes_that_do_not_come(job, client):
     provider = FakeProvider()
     with pytest.raises(RendezvousError, match=r"0 of 1 agents came within 0\.1 s; missing: a"):
         run_on_nodes(job, client, provider, requests(job, "a", timeout=0.1), by_name(PLAN))
+
+
+# ---- elastic jobs of which not all nodes come ------------------------------------------------------------------------
+
+RENEWS = {"adds_nodes": True, "takes_nodes": True}
+
+
+@pytest.mark.parametrize(
+    ("least", "came", "attributes"),
+    [
+        (2, ("a",), RENEWS),
+        (3, ("a",), RENEWS),
+        (2, ("b",), RENEWS),
+        (2, ("a",), {"adds_nodes": True}),  # elsewhere a node that has not come will not
+        (None, ("a",), RENEWS),
+    ],
+)
+def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least, came, attributes):
+    spec = replace(SPEC, min_proc=least)
+    begins = least == 2 and came == ("a",) and attributes == RENEWS
+    with Job(spec, PLAN) as job, client_of(job, 3) as client:
+        provider = Here(client, came, **attributes)
+        asked = requests(job, "a", "b", timeout=0.3)
+        if not begins:
+            with pytest.raises(RendezvousError, match="1 of 2 agents came within"):
+                run_on_nodes(job, client, provider, asked, by_name(PLAN))
+            return
+        ran = run_on_nodes(job, client, provider, asked, by_name(PLAN))
+        assert [node.facts.name for node in ran.nodes] == ["a"]
+        assert [list(map(str, node.tasks)) for node in ran.nodes] == [["worker:0", "worker:1"]]
+        (late,) = (one for one in job.view.tasks if str(one.task) == "worker:2")
+        assert late.exit.note == NOT_STARTED
+
+
+def test_a_job_does_not_begin_without_its_evaluator():
+    specs = {"worker": TaskSpec(1, 1, instances=2, min_instances=1), "evaluator": TaskSpec(1, 1)}
+    spec = JobSpec(("train",), 2, hosts=parse_hosts("a:2"), task_specs=specs, tasks=trainers_of(specs))
+    made = plan_hosts(spec, share_out(spec.hosts, 2), {})
+    plan = replace(made, auxiliary_tasks=tuple(replace(one, host="e") for one in made.auxiliary_tasks))
+    with Job(spec, plan) as job, client_of(job, 3) as client:
+        provider = Here(client, ("a",), **RENEWS)
+        with pytest.raises(RendezvousError, match="missing: e"):
+            run_on_nodes(job, client, provider, requests(job, "a", "e", timeout=0.3), by_name(plan))

@@ -8,7 +8,14 @@ import types
 from pathlib import Path
 
 import pytest
-from tfcollective_launchers.yarn.application import Amount, application, plan_containers, requests
+from tfcollective_launchers.yarn.application import (
+    Amount,
+    application,
+    containers_for_ranks,
+    further_requests,
+    plan_containers,
+    requests,
+)
 from tfcollective_launchers.yarn.cluster import NodeView, impossible, shortage
 from tfcollective_launchers.yarn.environment import archives_of, environment_of, pack_directories
 from tfcollective_launchers.yarn.options import YarnOptions
@@ -18,8 +25,12 @@ from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.plan.placement import Slot
+from tfcollective.launch.plan.planner import plan_newcomer
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.task_specs import NodeLabel, TaskSpec, trainers_of
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Placement
 
 GOLDEN = Path(__file__).with_name("golden")
 STAGED = {"tfcollective-job.json": "/tmp/x/tfcollective-job.json", "tfcollective.key": "/tmp/x/tfcollective.key"}
@@ -94,6 +105,44 @@ def test_ranks_go_to_containers_of_their_own_roles():
 
 def test_a_number_of_processes_alone_means_so_many_workers():
     assert [request.name for request in requests(JobSpec(("a",), 3))] == ["worker-0", "worker-1", "worker-2"]
+
+
+def test_an_elastic_job_has_services_for_the_containers_that_it_may_ask_for_later():
+    specs = {
+        "chief": TaskSpec("1 GiB", 1),
+        "worker": TaskSpec("2 GiB", 2, instances=2, nb_proc_per_worker=2, min_instances=1),
+        "evaluator": TaskSpec("1 GiB", 1),
+    }
+    spec = job(specs, max_proc=8)
+    later = further_requests(spec)
+    assert [(one.name, one.amount.memory, one.processes, one.later) for one in later] == [
+        ("worker-2", 2048, 2, True),
+        ("worker-3", 2048, 2, True),  # of which one rank will do
+    ]
+    services = application(spec, YarnOptions(python="/p"), STAGED, {})["services"]
+    assert {name: one["instances"] for name, one in services.items()} == {
+        "chief-0": 1,
+        "worker-0": 1,
+        "worker-1": 1,
+        "evaluator-0": 1,
+        "worker-2": 0,
+        "worker-3": 0,
+    }
+    assert services["worker-3"]["resources"] == services["worker-0"]["resources"]
+    hosts = ["chief-0:1", "worker-0:2", "worker-1:2", "worker-2:2", "worker-3:2"]
+    assert [str(host) for host in containers_for_ranks(spec)] == hosts
+    assert further_requests(job(specs)) == ()
+    assert further_requests(JobSpec(("a",), 2)) == ()
+    assert [one.name for one in further_requests(JobSpec(("a",), 2, min_proc=1, max_proc=3))] == ["worker-2"]
+
+
+def test_a_replacement_in_a_container_with_gpus_is_of_that_container():
+    spec, _, _ = JOBS["everything"]
+    plan = plan_containers(spec, {})
+    place = Placement(1, 2, 0, 1, 1, 2)
+    made = plan_newcomer(spec, plan, TaskKey("worker", 1), 2, Slot("worker-1", 0), place)
+    assert made.env["TFCOLLECTIVE_NODE_ID"] == made.host == "worker-1"
+    assert made.env["OMP_NUM_THREADS"] == plan.workers[1].env["OMP_NUM_THREADS"]
 
 
 def test_a_container_with_gpus_is_a_node_of_its_own():
@@ -243,7 +292,9 @@ def test_the_table_has_a_row_for_every_task():
         ContainerRow("worker-2", ("worker:3",), "h3"),
         ContainerRow("worker-3", ("worker:4",), "h4", "", 7.0),
     )
-    ended = HostedOutcome(JobOutcome(exits, initialised=True), rows)
+    replaced = ContainerRow("worker-3", ("worker:5",), "h5", "", 7.0)
+    survived = (ExitRecord("worker:4", 5, "n", 6, None, 9, 1.0),)
+    ended = HostedOutcome(JobOutcome(exits, initialised=True, survived=survived), (*rows, replaced))
     assert render_table("application_1", ended).splitlines() == [
         "tfcollective: application_1",
         "  task      host  state       duration  exit                   log",
@@ -252,6 +303,7 @@ def test_the_table_has_a_row_for_every_task():
         "  worker:1  h2    stopped     2.0 s     was killed by SIGTERM",
         "  worker:2  -     never came",
         "  worker:3  h3    not used",
-        "  worker:4  h4    lost        7.0 s",
+        "  worker:4  h4    lost        7.0 s     was killed by SIGKILL",
+        "  worker:5  h5    lost        7.0 s",
     ]
     assert render_table("a", HostedOutcome(JobOutcome((), initialised=True), ())) == ""

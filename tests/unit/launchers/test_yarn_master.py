@@ -2,12 +2,15 @@
 
 from types import SimpleNamespace
 
+import pytest
 from manual_clock import ManualClock
+from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import Amount, Request
 from tfcollective_launchers.yarn.master import SkeinPlatform
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY
 
 from tfcollective.clock import SYSTEM_CLOCK
+from tfcollective.errors import LaunchError
 from tfcollective.launch.provider import NodeFacts, NodeSettings
 from tfcollective.timing import TIMING
 
@@ -15,33 +18,83 @@ WANTED = [Request(f"worker-{index}", "worker", Amount(4096, 1), "", 1) for index
 
 
 class Application:
-    """skein's, with containers by state."""
+    """skein's, with containers by state at first."""
 
     def __init__(self, **states):
-        self.kv, self.states, self.asked = {}, states, 0
+        self.kv, self.asked, self.broken = {}, 0, False
+        self.containers, self.killed = [], []
+        for state, names in states.items():
+            for name in names:
+                self.add_container(name).state = state
 
     def get_containers(self, states):
         self.asked += 1
-        return [self.container(name, state) for state in states for name in self.states.get(state, ())]
+        if self.broken:
+            raise ValueError("skein is away")
+        return [one for one in sorted(self.containers, key=lambda one: one.id) if one.state in states]
 
-    def container(self, name, state):
-        return SimpleNamespace(
-            service_name=name,
-            state=state,
-            exit_message="it took too much memory" if state == "FAILED" else "",
-            yarn_node_http_address="",
-            yarn_container_id="c",
+    def add_container(self, name):
+        instance = sum(one.service_name == name for one in self.containers)
+        self.containers.append(
+            SimpleNamespace(
+                id=f"{name}_{instance}",
+                service_name=name,
+                state="REQUESTED",
+                yarn_node_http_address="",
+                yarn_container_id=f"yarn-{name}-{instance}",
+                exit_message="",
+            )
         )
+        return self.containers[-1]
+
+    def kill_container(self, key):
+        self.killed.append(key)
+        self.becomes(key, "KILLED")
+
+    def becomes(self, key, state, node=None):
+        (container,) = (one for one in self.containers if one.id == key)
+        container.state = state
+        container.exit_message = "it took too much memory" if state == "FAILED" else ""
+        if node is not None:
+            container.yarn_node_http_address = f"{node}:8042"
+
+
+@pytest.fixture(autouse=True)
+def silent_nodes(monkeypatch):
+    """Nodes whose web service says nothing."""
+    monkeypatch.setattr(logs, "_get", lambda url: None)
 
 
 def platform(clock=SYSTEM_CLOCK, **states):
     app = Application(**states)
+    for container in app.containers:
+        app.becomes(container.id, container.state)
     return app, SkeinPlatform(app, WANTED, clock, end_known=0.0)
+
+
+def began(*states):
+    """One whose job has begun, with containers in these states; afterwards it may be asked for others."""
+    clock = ManualClock()
+    app = Application()
+    for number, state in enumerate(states):
+        app.add_container(f"worker-{number}").state = state
+    made = SkeinPlatform(app, WANTED, clock, end_known=0.0)
+    made.request([settings(request.name) for request in WANTED])
+
+    def news():
+        clock.advance(TIMING.container_news)
+        return [(event.name, event.instance) for event in made.events()]
+
+    return app, made, news
+
+
+def settings(name):
+    return NodeSettings("10.0.0.1:5", "ab", name)
 
 
 def test_containers_and_submitter_find_the_coordinator():
     app, made = platform()
-    made.request([NodeSettings("10.0.0.1:5", "ab", request.name) for request in WANTED])
+    made.request([settings(request.name) for request in WANTED])
     assert app.kv == {ENDPOINT_KEY: b"10.0.0.1:5"}
 
 
@@ -72,3 +125,84 @@ def test_containers_that_have_not_come_are_distinguished():
         "YARN has not granted worker-1 (4096 MiB, 1 vcores); granted, but no agent has come from worker-0: see "
         "`tfcollective logs`"
     )
+
+
+def test_a_container_that_has_gone_is_requested_again():
+    app, made, news = began("RUNNING", "RUNNING")
+    app.becomes("worker-1_0", "FAILED")
+    assert news() == [("worker-1", "yarn-worker-1-0")]
+    made.request([settings("worker-1")])
+    assert [one.id for one in app.containers] == ["worker-0_0", "worker-1_0", "worker-1_1"]
+    assert app.killed == []
+    assert news() == []
+    app.becomes("worker-1_1", "RUNNING")
+    app.becomes("worker-1_1", "FAILED")
+    assert news() == [("worker-1", "yarn-worker-1-1")]
+
+
+def test_nothing_runs_twice_under_a_name():
+    """skein learns late that a container has ended, and not at all that its agent is stopped."""
+    app, made, news = began("RUNNING")
+    made.request([settings("worker-0")])
+    assert app.killed == ["worker-0_0"]
+    assert [one.state for one in app.containers] == ["KILLED", "REQUESTED"]
+    assert news() == []  # it was our doing
+
+
+def test_the_end_of_a_container_is_no_event_once_another_one_is_requested():
+    app, made, news = began("RUNNING")
+    app.becomes("worker-0_0", "SUCCEEDED")
+    made.request([settings("worker-0")])
+    assert news() == []
+
+
+def test_a_container_that_is_on_its_way_is_not_requested_twice():
+    app, made, _ = began("REQUESTED")
+    made.request([settings("worker-0")])
+    assert len(app.containers) == 1
+
+
+def test_a_container_that_is_not_needed_is_ended_whether_it_has_come_or_not():
+    app, made, news = began("REQUESTED", "RUNNING", "FAILED")
+    for name in ("worker-0", "worker-1", "worker-2"):
+        made.release(name)
+    assert app.killed == ["worker-0_0", "worker-1_0"]
+    assert news() == [("worker-2", "yarn-worker-2-0")]
+
+
+def test_the_machine_of_a_container_is_that_of_the_newest_one():
+    app, made, news = began("RUNNING")
+    app.becomes("worker-0_0", "RUNNING", node="node1")
+    assert made.machine("worker-0") == "node1"
+    news()
+    app.becomes("worker-0_0", "FAILED")
+    news()
+    assert made.machine("worker-0") == "node1"  # where it was
+    made.request([settings("worker-0")])
+    assert made.machine("worker-0") == ""  # not granted yet
+    app.becomes("worker-0_1", "RUNNING", node="node2")
+    assert made.machine("worker-0") == "node2"
+
+
+def test_what_became_of_an_agent_is_said_of_its_own_container():
+    app, made, _ = began("FAILED")
+    app.becomes("worker-0_0", "FAILED", node="node1")
+    app.add_container("worker-0")
+    app.becomes("worker-0_1", "RUNNING", node="node2")
+    old, new = (NodeFacts(name="worker-0", instance=f"yarn-worker-0-{number}") for number in range(2))
+    assert made.explain(old, 15.0) == "was ended (it took too much memory)"
+    assert made.explain(new, 15.0) is None
+    places = made.places()
+    assert places["yarn-worker-0-0"][0] == "node1"
+    assert places["yarn-worker-0-1"] == places["worker-0"]
+    assert places["worker-0"][0] == "node2"
+
+
+def test_an_application_master_that_does_not_answer_is_an_error_that_is_tried_again_later():
+    app, made, news = began("RUNNING")
+    app.broken = True
+    with pytest.raises(LaunchError, match="asking for containers: skein is away"):
+        made.request([settings("worker-0")])
+    made.release("worker-0")
+    assert news() == []
+    assert made.machine("worker-0") == ""

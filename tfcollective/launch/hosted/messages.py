@@ -29,7 +29,8 @@ class HostedJob:
     Attributes:
         job_id: the name of the job.
         key: the job key.
-        spec: what to run, without the function's bytes.
+        spec: what to run, without the function's bytes; the hosts of an elastic job are all containers that it may
+            have for its ranks.
         plan: its processes; their hosts are the names of containers.
         python: the submitter's interpreter, for which each container takes its own.
         allocation_timeout: how long (s) to wait until all containers are there.
@@ -50,7 +51,7 @@ class HostedJob:
         The pickled function is not in it, nor what only the submitter needs.
         """
         call = None if self.spec.call is None else replace(self.spec.call, payload=b"")
-        spec = replace(self.spec, call=call, platform={}, hosts=(), key=None)
+        spec = replace(self.spec, call=call, platform={}, key=None)
         return encode({"job": replace(self, spec=spec), **more})
 
     @classmethod

@@ -33,7 +33,8 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 class ContainerProvider(NodeProvider):
     """The containers of the application in one of which this process runs. They have been asked for with it; to
-    request them is to tell them, and the submitter, where the coordinator is."""
+    request them is to tell them, and the submitter, where the coordinator is. Where :attr:`adds_nodes`, each further
+    request is for another container in place of one that has gone, or for one more."""
 
     units = "containers"
     takes_nodes = True
@@ -51,7 +52,8 @@ class ContainerProvider(NodeProvider):
 
     @abstractmethod
     def places(self) -> Mapping[str, tuple[str, str]]:
-        """Host and address of the log of each container that was there, by name."""
+        """Host and address of the log of each container that was there, by its instance; the last one of a name also
+        by that."""
 
 
 def serve_container(settings: NodeSettings) -> int:
@@ -111,14 +113,20 @@ def _rows(
     hosted: HostedJob, nodes: Sequence[Node], client: CoordinatorClient, platform: ContainerProvider
 ) -> tuple[ContainerRow, ...]:
     came = {one.name: one.host for one in enrolled(client, 0.0, 0)}
-    lasted = {node.facts.name: round(node.ended - node.began, 3) for node in nodes if node.ended is not None}
     places = platform.places()
     rows = []
     for name in hosted.plan.hosts:
-        tasks = tuple(str(worker.task) for worker in hosted.plan.on(name))
-        host, log = places.get(name, ("", ""))
-        rows.append(ContainerRow(name, tasks, host or came.get(name, ""), log, lasted.get(name)))
-    return tuple(rows)
+        if not any(node.facts.name == name for node in nodes):
+            tasks = tuple(str(worker.task) for worker in hosted.plan.on(name))
+            host, log = places.get(name, ("", ""))
+            rows.append(ContainerRow(name, tasks, host or came.get(name, ""), log))
+    for node in nodes:
+        facts = node.facts
+        host, log = places.get(facts.instance or facts.name, ("", ""))
+        lasted = None if node.ended is None else round(node.ended - node.began, 3)
+        rows.append(ContainerRow(facts.name, tuple(map(str, node.tasks)), host or facts.host, log, lasted))
+    order = {name: place for place, name in enumerate(hosted.plan.hosts)}
+    return tuple(sorted(rows, key=lambda row: order.get(row.name, len(order))))
 
 
 # ---- the submitter ---------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.running.function import fetch_results
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING, Timing
 
 _LOG = get_logger(__name__)
@@ -136,7 +137,9 @@ class HostedClient:
     def _take(self, ended: HostedOutcome, plan: Plan, received: Sequence[int], *, results: bool) -> HostedOutcome:
         outcome = ended.outcome
         if results and not received and exit_code(outcome) == ExitCode.OK:
-            outcome = replace(outcome, results=self._fetch(plan, lambda: bool(received)))
+            later = [TaskKey.parse(record.task) for record in outcome.exits]  # in place of others, in an elastic job
+            tasks = tuple(dict.fromkeys((*plan.tasks, *later)))
+            outcome = replace(outcome, results=self._fetch(tasks, lambda: bool(received)))
         if received:
             outcome = replace(outcome, stopped_by=received[0])
         self._ended.set()
@@ -144,11 +147,11 @@ class HostedClient:
         self._acknowledge()
         return replace(ended, outcome=outcome)
 
-    def _fetch(self, plan: Plan, cancelled: Callable[[], bool]) -> dict[str, bytes]:
+    def _fetch(self, tasks: Sequence[TaskKey], cancelled: Callable[[], bool]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         channel = Channel(self._client, Retry(self._timing.retry_for), cancelled)
         try:
-            for task in plan.tasks:
+            for task in tasks:
                 if cancelled():
                     break
                 found.update(channel.call(partial(fetch_results, [task])))

@@ -137,6 +137,11 @@ class Blocks:
             self._until[host] = now + pause
         return pause
 
+    def clear(self, host: str) -> None:
+        """What has failed there before says nothing any more."""
+        self._rows.pop(host, None)
+        self._until.pop(host, None)
+
     def failures(self, host: str) -> int:
         """How often in a row."""
         row = self._rows.get(host)

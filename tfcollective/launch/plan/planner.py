@@ -124,7 +124,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
 
 def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
     """A process that joins an elastic job while it runs: like the one that the plan has for its slot, else like the
-    first one, to which its agent adds what only its host knows.
+    first one of its role, to which its agent adds what only its host knows.
 
     Args:
         spec: the job.
@@ -135,12 +135,15 @@ def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slo
         place: the place that it will have in the world, as far as one knows.
     """
     workers = {(one.host, one.local_rank): one for one in plan.workers}
-    like = workers.get((slot.host, slot.number), plan.workers[0])
+    others = (one for one in plan.workers if one.task.type == task.type)
+    like = workers.get((slot.host, slot.number)) or next(others, plan.workers[0])
     own = {
         **newcomer_variables(place, slot.host or _THIS_HOST, spec.env, compat=spec.horovod_compat),
         variable("task"): str(task),
         variable("newcomer"): str(slot.number),
     }
+    if variable("node_id") in like.env:
+        own[variable("node_id")] = slot.host  # a node of its own, as that one is
     return replace(like, task=task, rank=rank, env={**like.env, **own}, local_rank=slot.number, host=slot.host)
 
 

@@ -222,15 +222,17 @@ class Job:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
         if self.spec.bounds is None or self.unserved:
             return False
-        self.note_lost(tasks)
+        self.note_lost(tasks, failure)
         _LOG.warning("%s; the other ranks go on", failure)
         return not self.failed
 
-    def note_lost(self, tasks: Collection[TaskKey]) -> None:
-        """The node of these tasks has gone: those whose end no agent has reported have ended with it."""
+    def note_lost(self, tasks: Collection[TaskKey], how: str = "") -> None:
+        """The node of these tasks has gone, as ``how`` says: those whose end no agent has reported have ended with
+        it."""
+        note = f"{LOST}: {how}" if how else LOST
         for one in self._coordinator.look().tasks:
             if one.task in tasks and one.exit is None:
-                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=LOST)
+                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=note)
                 # An order to start may reach an agent that is about to end.
                 self._coordinator.exited(replace(gone, note=NOT_STARTED) if one.state is TaskState.EXPECTED else gone)
 

@@ -1,0 +1,144 @@
+"""Nodes that are asked for while a job runs: which ones count, and which are given back."""
+
+import platform
+import queue
+import threading
+from types import SimpleNamespace
+
+import pytest
+from fake_nodes import FakeProvider, refusal
+from launching import until
+from time_limits import within
+
+from tfcollective._version import __version__
+from tfcollective.agent.protocol import NodeSettings
+from tfcollective.codec import to_document
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.server import CoordinatorServer
+from tfcollective.job_keys import new_key
+from tfcollective.launch.late_nodes import LateNodes
+from tfcollective.launch.provider import NodeFacts, Went
+from tfcollective.tasks import workers
+
+
+@pytest.fixture
+def client():
+    key = new_key()
+    options = ServerOptions("job", key, workers(1), 100.0)
+    with (
+        CoordinatorServer(options) as server,
+        CoordinatorClient(server.endpoint, key, connections=4) as client,
+    ):
+        yield client
+
+
+def enroll(client, instance):
+    """The agent of this instance of the node `b` comes; its number."""
+    facts = NodeFacts(name="b", instance=instance, version=__version__, python=platform.python_version())
+    return client.enroll((instance * 32)[:32], to_document(facts))
+
+
+class Platform(FakeProvider):
+    """Each request brings an agent on the next of these machines; "": it never comes."""
+
+    def __init__(self, client, *machines):
+        super().__init__(adds_nodes=True, takes_nodes=True)
+        self.client, self.machines, self.here = client, list(machines), ""
+        self.numbers = []
+
+    def request(self, nodes):
+        super().request(nodes)
+        self.here = self.machines.pop(0)
+        if self.here:
+            instance = f"{nodes[0].name}-{len(self.requested)}"
+            self.numbers.append(enroll(self.client, instance))
+
+    def machine(self, name):
+        return self.here
+
+
+class Agents:
+    def __init__(self, *earlier):
+        self.all = tuple(SimpleNamespace(facts=NodeFacts(name="b", instance=one)) for one in earlier)
+        self.added = []
+
+    def add(self, node):
+        self.added.append(node)
+        return True
+
+
+@pytest.fixture
+def opened(client):
+    """Asks for the node `b` on such a platform; what has come of it, as a queue."""
+    made = []
+
+    def begin(platform, agents, avoid=()):
+        spec = SimpleNamespace(grace=1.0, host_timeout=60.0)
+        job = SimpleNamespace(
+            spec=spec, scratch_dir="", agent_config=lambda workers: NodeFacts(), watch=lambda *unused: None
+        )
+        answers = queue.SimpleQueue()
+        late = LateNodes(job, client, platform, agents, NodeSettings("h:1", "ab", "a", timeout=60.0))
+        made.append(late)
+        late.open("b", 1, answers.put, lambda: avoid)
+        return late, answers
+
+    yield begin
+    for late in made:
+        late.close()
+
+
+@pytest.fixture(autouse=True)
+def no_orders(monkeypatch):
+    """What a node is given is none of these tests' business."""
+    monkeypatch.setattr("tfcollective.launch.nodes.Node.begin", lambda *unused: None)
+
+
+def test_a_node_that_has_come_is_waited_for(client, opened):
+    agents = Agents()
+    _, answers = opened(Platform(client, "m1"), agents)
+    node = answers.get(timeout=within(20))
+    assert agents.added == [node]
+    assert node.facts.instance == "b-1"
+
+
+def test_a_node_on_a_machine_to_avoid_is_given_back_and_another_one_asked_for(client, opened):
+    cluster = Platform(client, "m1", "m1", "m2")
+    _, answers = opened(cluster, Agents(), ["m1"])
+    assert answers.get(timeout=within(20)).facts.instance == "b-3"
+    assert cluster.released == ["b", "b"]
+    assert "another machine than m1 is wanted" in refusal(client, cluster.numbers[0])
+
+
+def test_a_machine_to_avoid_is_taken_where_there_is_no_other(client, opened, caplog):
+    cluster = Platform(client, *["m1"] * 9)
+    _, answers = opened(cluster, Agents(), ["m1"])
+    assert answers.get(timeout=within(40)).facts.instance == "b-4"
+    assert "b is taken on m1 though ranks were lost there" in caplog.text
+
+
+def test_the_end_of_an_earlier_node_with_the_name_is_none_of_this_one(client, opened):
+    cluster = Platform(client, "")
+    late, answers = opened(cluster, Agents("b-0"))
+    until(lambda: cluster.requested)
+    late.hears(Went("b", "was ended", instance="b-0"))
+    enroll(client, "b-1")
+    assert answers.get(timeout=within(20)).facts.instance == "b-1"
+
+
+def test_a_node_that_ends_before_its_agent_has_come_is_an_answer(client, opened):
+    cluster = Platform(client, "")
+    late, answers = opened(cluster, Agents())
+    until(lambda: cluster.requested)
+    stop = threading.Event()
+
+    def tell():
+        while not stop.wait(0.05):  # what comes before the request has been made is of an earlier one
+            late.hears(Went("b", "was ended (exit code 1)", instance="b-1"))
+
+    threading.Thread(target=tell, daemon=True).start()
+    answer = answers.get(timeout=within(20))
+    stop.set()
+    assert "was ended (exit code 1) before it had enrolled" in answer
+    assert cluster.released == ["b"]
