@@ -76,7 +76,8 @@ def gather(
     """The nodes of a job, in the order in which they came, once all are there, can take part and still live.
 
     Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``, or after ``timeout`` when
-    those that are here are ``enough``.
+    those that are here are ``enough``. What comes later where others may come is left to :func:`turn_away` or
+    :meth:`LateNodes.follow`.
 
     Args:
         client: for waiting; what it leaves for nodes it leaves until it is closed.
@@ -101,9 +102,6 @@ def gather(
         for arrival in gathering.arrivals:
             refuse(arrival, client, provider, str(error))
         raise
-    if provider.others_may_come and not stopped():
-        known = gathering.refused | {one.number for one in here}
-        threading.Thread(target=_turn_away, args=(client, provider, known), name="tfc-door", daemon=True).start()
     return here
 
 
@@ -116,7 +114,6 @@ class _Gathering:
     events: Callable[[], Sequence[Went]]
     after: int | None = None
     arrivals: list[NodeFacts] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     seen: int = 0
 
@@ -158,11 +155,9 @@ class _Gathering:
             if problem is None:
                 self.arrivals.append(arrival)
             elif self.provider.others_may_come or self._unwanted(arrival) is not None:
-                self.refused.add(arrival.number)
                 refuse(arrival, self.client, self.provider, problem)
                 sys.stderr.write(f"tfcollective: refused an agent on {arrival.host}: {problem}\n")
             elif self.after is not None:
-                self.refused.add(arrival.number)
                 refuse(arrival, self.client, self.provider, problem)
                 raise LaunchError(problem)
             else:
@@ -198,12 +193,23 @@ class _Gathering:
         return "; ".join(parts) + advice
 
 
-def _turn_away(client: CoordinatorClient, provider: NodeProvider, known: Collection[int]) -> None:
+def turn_away(client: CoordinatorClient, provider: NodeProvider, known: Sequence[NodeFacts]) -> None:
     """From now on, until ``client`` is closed, agents that are not among the known are refused."""
+
+    def each(facts: NodeFacts) -> None:
+        refuse(facts, client, provider, "the job has its agents: this one is not needed")
+
+    arguments = (client, [one.number for one in known], each)
+    threading.Thread(target=follow_arrivals, args=arguments, name="tfc-door", daemon=True).start()
+
+
+def follow_arrivals(client: CoordinatorClient, known: Collection[int], each: Callable[[NodeFacts], None]) -> None:
+    """Calls ``each`` with every agent that has enrolled and whose number is not among the known, until ``client`` is
+    closed or the coordinator has ended."""
     known = set(known)
     with suppress(CoordinatorError):  # the job has ended
         for _ in Channel(client).follow(NODES):
             for one in enrolled(client, 0.0, 0):
                 if one.number not in known:
                     known.add(one.number)
-                    refuse(one, client, provider, "the job has its agents: this one is not needed")
+                    each(one)

@@ -11,8 +11,9 @@ from dataclasses import replace
 from tfcollective.agent.protocol import NodeFacts, NodeSettings
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import TfCollectiveError
-from tfcollective.launch.gather import enrolled, gather, refuse
+from tfcollective.launch.gather import enrolled, follow_arrivals, gather, refuse, version_problem
 from tfcollective.launch.nodes import Agents, Node
+from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.running.job import Job
 from tfcollective.log import get_logger
@@ -61,6 +62,11 @@ class LateNodes:
         return self._provider.adds_nodes
 
     @property
+    def come_by_themselves(self) -> bool:
+        """Whether agents come that nothing here has asked for."""
+        return self._provider.others_may_come
+
+    @property
     def renews(self) -> bool:
         """Whether the platform gives another node for one that it has taken away."""
         return self._provider.adds_nodes and self._provider.takes_nodes
@@ -80,6 +86,24 @@ class LateNodes:
         with self._lock:
             self._threads.add(thread)
         thread.start()
+
+    def follow(self, known: Sequence[NodeFacts], then: Callable[[Host, Node], None]) -> None:
+        """Takes in each agent that comes by itself and is not among the known, on a thread of its own: ``then`` is
+        called there with the host that the job has more. It is not called after :meth:`close`."""
+        arguments = (self._client, [one.number for one in known], lambda facts: self.take_in(facts, then))
+        threading.Thread(target=follow_arrivals, args=arguments, name="tfc-door", daemon=True).start()
+
+    def take_in(self, facts: NodeFacts, then: Callable[[Host, Node], None]) -> None:
+        """Takes in this agent, or refuses it; see :meth:`follow`."""
+        problem = version_problem(facts)
+        if problem is not None:
+            _LOG.warning("refused an agent on %s: %s", facts.host, problem)
+            refuse(facts, self._client, self._provider, problem)
+            return
+        facts, slots = self._provider.take_in(facts)
+        node = self._begin(facts, slots)
+        if node is not None:
+            then(Host(facts.name, slots), node)
 
     def hears(self, event: Went) -> None:
         """The provider says that a node has gone; from any thread."""
@@ -122,8 +146,10 @@ class LateNodes:
     ) -> Node | None:
         """The node, with its part of the job and waited for; None when it is not needed any longer."""
         facts = self._elsewhere(host, news, avoid)
-        if facts is None:
-            return None
+        return None if facts is None else self._begin(facts, slots)
+
+    def _begin(self, facts: NodeFacts, slots: int) -> Node | None:
+        """Gives it its part of the job, and waits for its end from now on; None when it is not needed any longer."""
         node = Node(facts, self._client, self._provider)
         if self._closed.is_set():
             refuse(facts, self._client, self._provider, "the job is over: this agent is not needed")

@@ -45,8 +45,8 @@ class NodeProvider(ABC):
     Attributes:
         units: what people call its nodes.
         named: whether agents enrol under the names that were asked for; else any agent may take any part.
-        others_may_come: whether agents may come that were not asked for: they are turned away, and one that cannot
-            take part is waited past.
+        others_may_come: whether agents may come that were not asked for: an elastic job takes them in, other jobs turn
+            them away once they have theirs, and one that cannot take part is waited past.
         local: whether agents are children of this process, on this machine, for a plan that leaves nothing to them.
         takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
             may replace, and so is one whose agent gets a signal that the launcher has not asked for.
@@ -101,6 +101,11 @@ class NodeProvider(ABC):
         the platform does not know. May wait some seconds for the platform to know."""
         del node, silent
         return None
+
+    def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
+        """Of an agent that has come while an elastic job ran, where :attr:`others_may_come`: what it has said of
+        itself, with its name in the job, and how many ranks it takes."""
+        return facts, facts.slots or 1
 
     def machine(self, name: str) -> str:
         """The machine on which the newest node of this name is or was, where the platform chooses machines; else its

@@ -32,6 +32,10 @@ class OpensNodes(Protocol):
         """Whether it can."""
 
     @property
+    def come_by_themselves(self) -> bool:
+        """Whether agents come, and then are the job's hosts for as long as they are there."""
+
+    @property
     def renews(self) -> bool:
         """Whether the platform gives another node for one that it has taken away."""
 
@@ -114,6 +118,10 @@ class Reconciler:
         """These are the hosts now."""
         self._post(lambda: self._take_hosts(tuple(hosts)))
 
+    def arrived(self, host: Host, node: Node) -> None:
+        """An agent has come by itself."""
+        self._post(lambda: self._take_in(host, node))
+
     def gone(self, node: Node) -> None:
         """The agent of this node has ended, in whatever way."""
         self._post(lambda: self._lose(node))
@@ -153,13 +161,21 @@ class Reconciler:
             _LOG.warning("no rank can run on %s: %s", host, answer)
             self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
             return
-        self._nodes[host] = answer
         if self._machine_of(host) != host:
             self._blocks.clear(host)
-        if answer.ended is not None:
-            self._lose(answer)
+        self._add(answer)
+
+    def _take_in(self, host: Host, node: Node) -> None:
+        _LOG.warning("an agent has joined: %s", host)
+        self._hosts = (*self._hosts, host)
+        self._add(node)
+
+    def _add(self, node: Node) -> None:
+        self._nodes[node.facts.name] = node
+        if node.ended is not None:
+            self._lose(node)
         elif self._over:
-            answer.send(FinishCommand())
+            node.send(FinishCommand())
 
     def _lose(self, node: Node) -> None:
         host = node.facts.name
@@ -169,6 +185,8 @@ class Reconciler:
         asked = host in self._closing | self._taken_away
         if host in self._taken_away:
             self._given_up.update(self._running[task] for task in self.tasks_on(node))
+        if self._opener.come_by_themselves:
+            self._hosts = tuple(one for one in self._hosts if one.name != host)
         if self._opener.renews:
             self._given_up = {slot for slot in self._given_up if slot.host != host}
         self._closing.discard(host)
@@ -221,11 +239,13 @@ class Reconciler:
         pause = self._blocks.failed(machine, time.monotonic(), started=started, trained=trained)
         self._note_block(machine, f"{self._blocks.failures(machine)} ranks that had hardly trained", pause)
         node = self._nodes.get(host)
-        if pause and machine != host and node is not None and not self.tasks_on(node):
+        if pause and self._opener.renews and machine != host and node is not None and not self.tasks_on(node):
             self._closing.add(host)  # its slots are filled elsewhere
             node.send(FinishCommand())
 
     def _blame_for_node(self, node: Node) -> None:
+        if self._opener.come_by_themselves:
+            return  # the host has gone with it: there is nothing to start there
         host, now = node.facts.name, time.monotonic()
         machine = self._machine_of(host)
         if machine == host or node.silent:
@@ -267,7 +287,8 @@ class Reconciler:
             given_up=self._given_up,
         )
         for task in changes.leave:
-            self._ask_to_leave(task)
+            if self._running[task].host in self._nodes:  # else its end is about to be noted
+                self._ask_to_leave(task)
         # Once rank 0 has completed the training, a new one would find nothing to do.
         for slot in () if self._job.view.trained else changes.start:
             self._fill(slot)
@@ -313,9 +334,7 @@ class Reconciler:
         self._leaving.add(task)
         why = f"slot {slot.number} of {slot.host or 'this host'} is gone"
         _LOG.warning("%s is asked to leave: %s", task, why)
-        node = self._nodes.get(slot.host)
-        if node is not None:
-            node.send(LeaveCommand(task, why))
+        self._nodes[slot.host].send(LeaveCommand(task, why))
 
     def _fill(self, slot: Slot) -> None:
         """Starts a process there, or the agent that will, if it is not about to come or to end."""

@@ -16,8 +16,9 @@ from tfcollective.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.service import JobView
+from tfcollective.errors import ConfigError
 from tfcollective.launch.discovery import HostDiscovery
-from tfcollective.launch.gather import gather, refuse
+from tfcollective.launch.gather import gather, refuse, turn_away
 from tfcollective.launch.late_nodes import LateNodes
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes import Agents, Node
@@ -52,10 +53,14 @@ _ROUNDS = 3  # a process may start another while we look
 
 @dataclass(frozen=True)
 class Assignment:
-    """The processes of a job, and which node runs which of them. A node without any is not needed."""
+    """The processes of a job, and which node runs which of them. A node without any is not needed at the start.
+
+    ``hosts`` say how many ranks each may have in an elastic job, where the spec does not.
+    """
 
     plan: Plan
     parts: tuple[tuple[NodeFacts, tuple[WorkerPlan, ...]], ...]
+    hosts: tuple[Host, ...] = ()
 
 
 Assign = Callable[[Sequence[NodeFacts]], Assignment]
@@ -179,12 +184,16 @@ def run_on_nodes(
             timeout=requests[0].timeout,
             host_timeout=job.spec.host_timeout,
             stopped=lambda: bool(signals()),
-            enough=lambda here: _can_begin(job, provider, assign(here)),
+            enough=lambda here: _can_begin(job, provider, assign, here),
         )
         if signals():
             _dismiss(found, client, provider, "the job was stopped before it began")
             return NodesRun(JobOutcome((), initialised=True, stopped_by=signals()[0]), ())
-        assignment = assign(found)
+        try:
+            assignment = assign(found)
+        except ConfigError as error:
+            _dismiss(found, client, provider, str(error))
+            raise
         job.replace_plan(assignment.plan)
         missing = _without_node(assignment)
         if missing:
@@ -199,19 +208,24 @@ def run_on_nodes(
             lambda node, failure: None if elastic is None else elastic.reconciler.gone(node),
         )
         if job.spec.bounds is not None:
-            elastic = _Elastic.of(job, client, provider, agents, parts, requests[0], python, discovery)
-        _dismiss(
-            [facts for facts in found if facts.number not in {node.facts.number for node in parts}],
-            client,
-            provider,
-            "there are fewer ranks than agents: this one is not needed",
-        )
+            hosts = assignment.hosts or job.spec.hosts or (Host("", job.spec.num_proc),)  # this machine
+            elastic = _Elastic.of(job, client, provider, agents, parts, hosts, requests[0], python, discovery)
+        unused = [facts for facts in found if facts.number not in {node.facts.number for node in parts}]
+        if elastic is None or not provider.others_may_come:
+            _dismiss(unused, client, provider, "there are fewer ranks than agents: this one is not needed")
+            unused = []
         for node, workers in parts.items():
-            node.begin(job, workers, python, _slots_of(job.spec, node.facts.name, len(workers)))
+            node.begin(
+                job, workers, python, _slots_of(assignment.hosts or job.spec.hosts, node.facts.name, len(workers))
+            )
         hears = (lambda event: None) if elastic is None else elastic.late.hears
         following: AbstractContextManager[object] = contextlib.nullcontext() if elastic is None else elastic
+        if provider.others_may_come and elastic is None:
+            turn_away(client, provider, found)
         with following, every(_LOOK_S, partial(_look, provider, agents, hears), "tfc-events"):
             stop.open(agents.stop)
+            if provider.others_may_come and elastic is not None:
+                elastic.take_in(unused, found)
             failure = agents.wait(lambda: job.failed)
     if failure is not None:
         end_processes_of(job.job_id)
@@ -226,19 +240,22 @@ def _without_node(assignment: Assignment) -> list[TaskKey]:
     return [one.task for one in assignment.plan.processes if one.task not in placed]
 
 
-def _can_begin(job: Job, provider: NodeProvider, assignment: Assignment) -> bool:
-    """Whether an elastic job may begin though some of its nodes have not come: the platform may give them later."""
+def _can_begin(job: Job, provider: NodeProvider, assign: Assign, here: Sequence[NodeFacts]) -> bool:
+    """Whether an elastic job may begin though only these nodes have come: others may come later."""
     bounds = job.spec.bounds
-    if bounds is None or not (provider.adds_nodes and provider.takes_nodes):
+    if bounds is None or not (provider.others_may_come or (provider.adds_nodes and provider.takes_nodes)):
         return False
-    missing = _without_node(assignment)
+    try:
+        missing = _without_node(assign(here))
+    except ConfigError:  # they have too few slots
+        return False
     trainers = job.spec.num_proc - len(missing)
     return trainers >= bounds.smallest and not any(task in job.spec.auxiliary_tasks for task in missing)
 
 
-def _slots_of(spec: JobSpec, host: str, at_least: int) -> int:
+def _slots_of(hosts: Sequence[Host], name: str, at_least: int) -> int:
     """How many ranks this host may have."""
-    return max([at_least, *(one.slots for one in spec.hosts if one.name == host)])
+    return max([at_least, *(one.slots for one in hosts if one.name == name)])
 
 
 @dataclass(frozen=True)
@@ -258,6 +275,7 @@ class _Elastic:
         provider: NodeProvider,
         agents: Agents,
         parts: Mapping[Node, Sequence[WorkerPlan]],
+        hosts: Sequence[Host],
         settings: NodeSettings,
         python: str,
         discovery: HostDiscovery | None,
@@ -269,13 +287,17 @@ class _Elastic:
             for node, workers in parts.items()
             for one in workers
         }
-        # Without hosts all ranks are on this machine.
-        hosts = job.spec.hosts or (Host("", job.spec.num_proc),)
         return cls(job, Reconciler(job, nodes, hosts, late, lambda: agents.stopping), late, discovery)
 
     def outlasts(self, node: Node, failure: str) -> bool:
         """Whether the job goes on when this has happened to this node."""
         return self.job.outlasts(self.reconciler.tasks_on(node), failure)
+
+    def take_in(self, unused: Sequence[NodeFacts], known: Sequence[NodeFacts]) -> None:
+        """Agents that come by themselves join the job: those that had no part at the start, and all that come now."""
+        for facts in unused:
+            self.late.take_in(facts, self.reconciler.arrived)
+        self.late.follow(known, self.reconciler.arrived)
 
     def __enter__(self) -> _Elastic:
         self.reconciler.__enter__()

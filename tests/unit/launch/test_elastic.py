@@ -71,9 +71,10 @@ def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():
         replace(spec, min_proc=3)
 
 
-def test_a_job_of_agents_that_others_start_is_not_elastic():
-    with pytest.raises(UnsupportedError, match="min_proc: a lost rank ends a job whose agents others start"):
-        JoinedLauncher().plan(JobSpec(("x",), 2, min_proc=1, platform={"agents": 2}))
+@pytest.mark.parametrize("options", [{"discovery": ("x",)}, {"blacklist": True}])
+def test_the_hosts_of_a_job_whose_agents_others_start_are_found_in_no_other_way(options):
+    with pytest.raises(UnsupportedError, match="the hosts of this job are those whose agents join it"):
+        JoinedLauncher().plan(JobSpec(("x",), 2, min_proc=1, platform={"agents": 2}, **options))
 
 
 def test_a_job_is_elastic_if_it_says_how_few_ranks_are_enough():

@@ -11,7 +11,7 @@ from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import LaunchError, RendezvousError
 from tfcollective.job_keys import new_key
-from tfcollective.launch.gather import gather
+from tfcollective.launch.gather import enrolled, gather, turn_away
 from tfcollective.launch.provider import Went
 from tfcollective.tasks import workers
 
@@ -64,6 +64,7 @@ def test_a_node_of_another_version_ends_the_wait_where_none_can_take_its_place(c
 def test_agents_that_come_too_late_are_released(client):
     early, second = come(client, "a", "b")
     assert gathered(client, [""], FakeProvider(**JOINING)) == ["a"]
+    turn_away(client, FakeProvider(**JOINING), [one for one in enrolled(client, 0.0, 0) if one.number == early])
     assert "this one is not needed" in refusal(client, second)
     (late,) = come(client, "c")
     assert "this one is not needed" in refusal(client, late)

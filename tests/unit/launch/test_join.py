@@ -6,8 +6,8 @@ import pytest
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeSettings
-from tfcollective.launch.providers.join import JoinProvider, deal_to
+from tfcollective.launch.provider import NodeFacts, NodeSettings
+from tfcollective.launch.providers.join import JoinProvider, deal_to, elastic_assignment
 
 
 def dealt(num_proc, *slots):
@@ -56,3 +56,41 @@ def test_the_key_is_private_and_goes_away(tmp_path):
     assert not path.exists()
     with JoinProvider(str(tmp_path / "no" / "key")) as provider, pytest.raises(ConfigError, match="cannot be put into"):
         provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
+
+
+# ---- elastic jobs ----------------------------------------------------------------------------------------------------
+
+
+def assigned(num_proc, *agents, least=1, share=1):
+    """The parts of agents, each given as (number, host, slots)."""
+    found = [NodeFacts(number=number, host=host, slots=slots) for number, host, slots in agents]
+    made = elastic_assignment(found, JobSpec(("x",), num_proc, min_proc=least), share)
+    parts = {facts.name: [str(worker.task) for worker in workers] for facts, workers in made.parts}
+    return parts, {host.name: host.slots for host in made.hosts}
+
+
+def test_each_agent_has_the_slots_that_it_says_or_an_equal_share():
+    parts, hosts = assigned(3, (1, "b", None), (2, "a", 1), share=2)
+    assert parts == {"a": ["worker:0"], "b": ["worker:1", "worker:2"]}
+    assert hosts == {"a": 1, "b": 2}
+
+
+def test_agents_on_one_host_are_hosts_of_their_own_also_those_without_a_rank():
+    parts, hosts = assigned(1, (1, "m", 1), (2, "m", 3), (3, "n", 1))
+    assert parts == {"m (agent 1)": ["worker:0"], "m (agent 2)": [], "n": []}
+    assert hosts == {"m (agent 1)": 1, "m (agent 2)": 3, "n": 1}
+    assert JoinProvider("").machine("m (agent 2)") == JoinProvider("").machine("m") == "m"
+
+
+def test_a_job_may_begin_with_fewer_ranks_if_they_are_enough():
+    parts, hosts = assigned(4, (1, "a", 1), (2, "b", 1), least=2)
+    assert parts == {"a": ["worker:0"], "b": ["worker:1"]}
+    assert hosts == {"a": 1, "b": 1}
+    with pytest.raises(ConfigError, match="4 processes do not fit"):
+        assigned(4, (1, "a", 1), (2, "b", 1), least=3)
+
+
+def test_an_agent_that_comes_later_has_a_name_of_its_own():
+    facts, slots = JoinProvider("", share=2).take_in(NodeFacts(number=7, host="a"))
+    assert (facts.name, slots) == ("a (agent 7)", 2)
+    assert JoinProvider("").take_in(NodeFacts(number=8, host="a", slots=3))[1] == 3

@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from fake_nodes import FakeProvider, refusal
+from fake_nodes import FakeProvider, come, refusal
 from launching import until
 from time_limits import within
 
@@ -18,6 +18,7 @@ from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.job_keys import new_key
 from tfcollective.launch.late_nodes import LateNodes
+from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.provider import NodeFacts, Went
 from tfcollective.tasks import workers
 
@@ -69,24 +70,34 @@ class Agents:
 
 
 @pytest.fixture
-def opened(client):
-    """Asks for the node `b` on such a platform; what has come of it, as a queue."""
+def made_on(client):
+    """The late nodes of a job on a platform."""
     made = []
 
-    def begin(platform, agents, avoid=()):
+    def make(platform, agents):
         spec = SimpleNamespace(grace=1.0, host_timeout=60.0)
         job = SimpleNamespace(
             spec=spec, scratch_dir="", agent_config=lambda workers: NodeFacts(), watch=lambda *unused: None
         )
+        made.append(LateNodes(job, client, platform, agents, NodeSettings("h:1", "ab", "a", timeout=60.0)))
+        return made[-1]
+
+    yield make
+    for late in made:
+        late.close()
+
+
+@pytest.fixture
+def opened(made_on):
+    """Asks for the node `b` on such a platform; what has come of it, as a queue."""
+
+    def begin(platform, agents, avoid=()):
         answers = queue.SimpleQueue()
-        late = LateNodes(job, client, platform, agents, NodeSettings("h:1", "ab", "a", timeout=60.0))
-        made.append(late)
+        late = made_on(platform, agents)
         late.open("b", 1, answers.put, lambda: avoid)
         return late, answers
 
-    yield begin
-    for late in made:
-        late.close()
+    return begin
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +153,37 @@ def test_a_node_that_ends_before_its_agent_has_come_is_an_answer(client, opened)
     stop.set()
     assert "was ended (exit code 1) before it had enrolled" in answer
     assert cluster.released == ["b"]
+
+
+# ---- agents that come by themselves ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def followed(client, made_on):
+    """Follows the agents that come to a job that has one already; what is taken in, as a queue."""
+    (known,) = come(client, "a")
+    agents, arrived = Agents(), queue.SimpleQueue()
+    late = made_on(FakeProvider(named=False, others_may_come=True), agents)
+    late.follow([NodeFacts(number=known)], lambda host, node: arrived.put((host, node)))
+    return SimpleNamespace(late=late, agents=agents, arrived=arrived)
+
+
+def test_an_agent_that_comes_by_itself_is_taken_in_with_its_slots(client, followed):
+    come(client, "b", slots=3)
+    host, node = followed.arrived.get(timeout=within(20))
+    assert host == Host("b", 3)
+    assert followed.agents.added == [node]
+
+
+def test_one_of_another_version_is_refused_and_the_next_one_taken_in(client, followed):
+    (number,) = come(client, "b", version="0.0.0")
+    assert "b has tfcollective 0.0.0" in refusal(client, number)
+    come(client, "c")
+    assert followed.arrived.get(timeout=within(20))[0] == Host("c", 1)
+
+
+def test_one_that_comes_when_the_job_is_over_is_refused(client, followed):
+    followed.late.close()
+    (number,) = come(client, "b")
+    assert "the job is over" in refusal(client, number)
+    assert followed.arrived.empty()

@@ -58,6 +58,7 @@ class Opener:
 
     possible = True
     renews = False
+    come_by_themselves = False
 
     def __init__(self):
         self.wanted, self.machines, self.avoid = {}, {}, tuple
@@ -548,3 +549,42 @@ def test_processes_of_nodes_that_have_not_come_keep_their_numbers(began):
         b = opener.comes("b")
         until(lambda: started(b) == ["worker:3"])
     assert [worker.rank for worker in job.admitted] == [3]
+
+
+# ---- agents that come by themselves ----------------------------------------------------------------------------------
+
+
+def with_arrivals(made):
+    """The same job, whose hosts are those whose agents are there."""
+    made.opener.possible, made.opener.come_by_themselves = False, True
+    return made
+
+
+def test_an_agent_that_joins_brings_its_slots(began):
+    made = with_arrivals(began(("a", 1), max_proc=3))
+    node = Node("b")
+    made.it.arrived(Host("b", 4), node)
+    until(lambda: started(node) == ["worker:1", "worker:2"])
+
+
+def test_a_host_goes_with_its_agent_and_the_next_one_takes_its_place_at_once(began, caplog):
+    made = with_arrivals(began(("m (agent 1)", 1), ("m (agent 2)", 1)))
+    made.opener.machines.update({"m (agent 1)": "m", "m (agent 2)": "m", "m (agent 3)": "m"})
+    made.nodes["m (agent 2)"].silent = True
+    goes(made, "m (agent 2)")
+    made.job.exits.put(None)
+    node = Node("m (agent 3)")
+    made.it.arrived(Host("m (agent 3)", 1), node)
+    made.job.ends("worker:1", None, note="was lost with its host")
+    until(lambda: started(node) == ["worker:2"])
+    assert "nothing is started there" not in caplog.text
+    assert "asked to leave" not in caplog.text
+
+
+def test_an_agent_that_joins_when_training_is_over_is_sent_away(began):
+    made = with_arrivals(began(("a", 1)))
+    made.job.ends("worker:0", 0)
+    until(lambda: made.nodes["a"].finished)
+    node = Node("b")
+    made.it.arrived(Host("b", 1), node)
+    until(lambda: node.finished)

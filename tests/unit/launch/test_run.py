@@ -8,8 +8,9 @@ from fake_nodes import FakeProvider, come, refusal
 
 from tfcollective.agent.protocol import AgentConfig, Order, end_key
 from tfcollective.codec import decode
-from tfcollective.errors import RendezvousError
+from tfcollective.errors import ConfigError, RendezvousError
 from tfcollective.failures import NOT_STARTED
+from tfcollective.launch.gather import enrolled
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
@@ -140,13 +141,14 @@ RENEWS = {"adds_nodes": True, "takes_nodes": True}
         (2, ("a",), RENEWS),
         (3, ("a",), RENEWS),
         (2, ("b",), RENEWS),
+        (2, ("a",), {"others_may_come": True}),
         (2, ("a",), {"adds_nodes": True}),  # elsewhere a node that has not come will not
         (None, ("a",), RENEWS),
     ],
 )
 def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least, came, attributes):
     spec = replace(SPEC, min_proc=least)
-    begins = least == 2 and came == ("a",) and attributes == RENEWS
+    begins = least == 2 and came == ("a",) and attributes != {"adds_nodes": True}
     with Job(spec, PLAN) as job, client_of(job, 3) as client:
         provider = Here(client, came, **attributes)
         asked = requests(job, "a", "b", timeout=0.3)
@@ -159,6 +161,19 @@ def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least
         assert [list(map(str, node.tasks)) for node in ran.nodes] == [["worker:0", "worker:1"]]
         (late,) = (one for one in job.view.tasks if str(one.task) == "worker:2")
         assert late.exit.note == NOT_STARTED
+
+
+def test_nodes_that_have_no_room_for_the_ranks_are_refused_with_the_reason(job, client):
+    def assign(found):
+        raise ConfigError("3 processes do not fit")
+
+    provider = Here(client, named=False, others_may_come=True)
+    provider.orders = lambda name: None
+    with pytest.raises(ConfigError, match="do not fit"):
+        run_on_nodes(job, client, provider, requests(job, "", ""), assign)
+    numbers = [one.number for one in enrolled(client, 0.0, 0)]
+    assert len(numbers) == 2
+    assert all("3 processes do not fit" in refusal(client, number) for number in numbers)
 
 
 def test_a_job_does_not_begin_without_its_evaluator():

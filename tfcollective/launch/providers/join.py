@@ -1,12 +1,15 @@
-"""The launcher that starts no agents: it prints the line with which anything else starts them, and waits for them."""
+"""The launcher that starts no agents: it prints the line with which anything else starts them, and waits for them. An
+elastic job takes in what comes later, too."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tfcollective.errors import ConfigError, UnsupportedError
@@ -19,6 +22,9 @@ from tfcollective.launch.run import Assignment, Enrolment, run_job_on
 from tfcollective.machine.network import own_address
 from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
+
+_AGENT = " (agent "  # begins what follows the host in the name of one of several agents there
+_MISSING = "(no agent)"  # where ranks would be that too few agents have come for
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,8 @@ class JoinedLauncher(Launcher):
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. Which hosts they are is not known before they are there."""
         options = platform_options(_Options, spec.platform, "agents")
-        if spec.bounds is not None:
-            raise UnsupportedError("min_proc: a lost rank ends a job whose agents others start: leave it out")
+        if spec.discovery or spec.blacklist:
+            raise UnsupportedError("discovery, blacklist: the hosts of this job are those whose agents join it")
         if spec.emit_tf_config:
             raise UnsupportedError("a TF_CONFIG names ports: with -H or --hostfile, or on this machine only")
         names = [f"agent {number}" for number in range(options.agents)]
@@ -52,28 +58,36 @@ class JoinedLauncher(Launcher):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         options = platform_options(_Options, spec.platform, "agents")
+        share = -(-spec.num_proc // options.agents)
+        assign = (
+            partial(_dealt, spec=spec) if spec.bounds is None else partial(elastic_assignment, spec=spec, share=share)
+        )
         return run_job_on(
-            lambda job: JoinProvider(options.key_file or str(Path(job.scratch_dir) / "join.key")),
+            lambda job: JoinProvider(options.key_file or str(Path(job.scratch_dir) / "join.key"), share),
             spec,
             self.plan(spec),
             bind_host=own_address(spec.network_interfaces),
-            enrolment=Enrolment(
-                [""] * options.agents, lambda found: _dealt(found, spec), spec.start_timeout, options.port
-            ),
+            enrolment=Enrolment([""] * options.agents, assign, spec.start_timeout, options.port),
             observer=self.observer,
             stop_signals=stop_signals,
         )
 
 
 class JoinProvider(NodeProvider):
-    """Agents that ``mpirun``, ``srun``, a person or anything else starts; ``key_file`` is where they find the key."""
+    """Agents that ``mpirun``, ``srun``, a person or anything else starts.
+
+    Args:
+        key_file: where they find the key.
+        share: how many ranks one takes in an elastic job that has not said it.
+    """
 
     named = False
     others_may_come = True
     advice = ""
 
-    def __init__(self, key_file: str) -> None:
+    def __init__(self, key_file: str, share: int = 1) -> None:
         self._key_file = key_file
+        self._share = share
         self._written = False
 
     def request(self, nodes: Sequence[NodeSettings]) -> None:
@@ -88,6 +102,14 @@ class JoinProvider(NodeProvider):
         sys.stderr.write(f"tfcollective: run this on {count}, where {self._key_file} has to be readable:\n  {join}\n")
         sys.stderr.flush()
 
+    def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
+        """See :class:`NodeProvider`. An earlier one of its machine may be thought to be there still."""
+        return replace(facts, name=_numbered(facts)), facts.slots or self._share
+
+    def machine(self, name: str) -> str:
+        """See :class:`NodeProvider`."""
+        return name.partition(_AGENT)[0]
+
     def release(self, name: str) -> None:
         """See :class:`NodeProvider`: it was not started from here, and ends by itself."""
 
@@ -98,13 +120,37 @@ class JoinProvider(NodeProvider):
                 Path(self._key_file).unlink()
 
 
-def _dealt(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
-    """The ranks in the order of the hosts' names; reports name hosts, with a number where several agents share one."""
+def _numbered(facts: NodeFacts) -> str:
+    return f"{facts.host}{_AGENT}{facts.number})"
+
+
+def _named(found: Sequence[NodeFacts]) -> list[NodeFacts]:
+    """In the order of the hosts' names; reports name hosts, with a number where several agents share one."""
+    count = Counter(one.host for one in found)
     ordered = sorted(found, key=lambda one: one.host)
-    hosts = [one.host for one in ordered]
-    names = [one.host if hosts.count(one.host) == 1 else f"{one.host} (agent {one.number})" for one in ordered]
-    plan = plan_hosts(spec, deal_to(names, [one.slots for one in ordered], spec), environ_snapshot())
-    return Assignment(plan, tuple((facts, plan.on(name)) for facts, name in zip(ordered, names, strict=True)))
+    return [replace(one, name=one.host if count[one.host] == 1 else _numbered(one)) for one in ordered]
+
+
+def _dealt(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
+    named = _named(found)
+    shares = deal_to([one.name for one in named], [one.slots for one in named], spec)
+    plan = plan_hosts(spec, shares, environ_snapshot())
+    return Assignment(plan, tuple((facts, plan.on(facts.name)) for facts in named))
+
+
+def elastic_assignment(found: Sequence[NodeFacts], spec: JobSpec, share: int) -> Assignment:
+    """The first ranks of an elastic job, with the slots of all agents: ``share`` of one that has not said how many.
+
+    Raises ConfigError when there are too few slots for the smallest world.
+    """
+    assert spec.bounds is not None
+    named = _named(found)
+    hosts = tuple(Host(one.name, one.slots or share) for one in named)
+    missing = spec.num_proc - sum(host.slots for host in hosts)
+    enough = missing <= spec.num_proc - spec.bounds.smallest
+    places = [*hosts, Host(_MISSING, missing)] if missing > 0 and enough else hosts
+    plan = plan_hosts(spec, share_out(places, spec.num_proc), environ_snapshot())
+    return Assignment(plan, tuple((facts, plan.on(facts.name)) for facts in named), hosts)
 
 
 def deal_to(names: Sequence[str], slots: Sequence[int | None], spec: JobSpec) -> tuple[Share, ...]:
