@@ -18,8 +18,9 @@ from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
-_NO_LIMIT = 1 << 30
+NO_LIMIT = 1 << 30  #: of a world that grows to all slots that a script names
 _LONGEST_COOLDOWN_S = 3600.0
+_LEAST = "min_proc (--min-np)"
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 
 
@@ -170,7 +171,7 @@ class JobSpec(ProcessOptions):
         if self.min_proc is None:
             return None
         # A world grows to all slots that a script names, unless the user says how far.
-        most = self.max_proc or (_NO_LIMIT if self.discovery else self.num_proc)
+        most = self.max_proc or (NO_LIMIT if self.discovery else self.num_proc)
         return Bounds(
             self.min_proc, self.num_proc, most, self.elastic_timeout, self.op_timeout, changes=self.reset_limit
         )
@@ -242,12 +243,14 @@ class JobSpec(ProcessOptions):
         if least is None:
             self._refuse_elastic_options()
         if self.max_proc is not None and self.max_proc < self.num_proc:
-            raise ConfigError(f"max_proc: the job starts with {self.num_proc} ranks, more than the {self.max_proc}")
+            raise ConfigError(
+                f"max_proc (--max-np): the job starts with {self.num_proc} ranks, more than the {self.max_proc}"
+            )
         if self.slots is not None and not self.discovery:
             raise ConfigError("slots: it is for a discovery script: give each host its slots, as in host1:4")
         self._check_cooldown()
         if least is not None and least > self.num_proc:
-            raise ConfigError(f"min_proc: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
+            raise ConfigError(f"{_LEAST}: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
         self._check_preemption()
         if self.bounds is not None and self.engine != "native":
             raise ConfigError(f"engine: an elastic job needs the native engine, not {self.engine}")
@@ -259,7 +262,7 @@ class JobSpec(ProcessOptions):
     def _refuse_elastic_options(self) -> None:
         for name in ("max_proc", "discovery", "reset_limit", "cooldown_range"):
             if getattr(self, name):
-                raise ConfigError(f"{name}: it is for an elastic job: say with min_proc how few ranks are enough")
+                raise ConfigError(f"{name}: it is for an elastic job: say with {_LEAST} how few ranks are enough")
 
     def _check_cooldown(self) -> None:
         if self.cooldown_range is None:
@@ -292,7 +295,7 @@ class JobSpec(ProcessOptions):
             raise ConfigError(f"preemption_command: expected a command and its arguments, got {words!r}")
         for name in ("preemption_file", "preemption_command"):
             if getattr(self, name) and self.bounds is None:
-                raise ConfigError(f"{name}: it needs min_proc (--min-np): other jobs do not go on without a node")
+                raise ConfigError(f"{name}: it needs {_LEAST}: other jobs do not go on without a node")
 
 
 def _check_count(name: str, value: int | None, lowest: int) -> None:
