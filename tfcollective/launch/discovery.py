@@ -61,16 +61,27 @@ class HostDiscovery:
         return self.hosts
 
     def wait_for(self, slots: int, timeout: float) -> tuple[Host, ...]:
-        """Asks until there are so many slots; the hosts. Raises LaunchError when the first call fails, and
-        RendezvousError when there are too few after ``timeout`` seconds."""
+        """Asks until there are so many slots, and says that it waits; the hosts. Raises LaunchError when the first call
+        fails, and RendezvousError when there are too few after ``timeout`` seconds."""
         end = time.monotonic() + timeout
         self.ask()
+        named: tuple[Host, ...] | None = None
         while sum(host.slots for host in self.hosts) < slots:
+            there = ", ".join(map(str, self.hosts)) or "no hosts"
             if time.monotonic() >= end:
-                there = ", ".join(map(str, self.hosts)) or "no hosts"
                 raise RendezvousError(
                     f"the job needs {slots} slots to start, and the {self._name} named {there} within {timeout:g} s: "
                     "start fewer ranks with -np, or wait longer with --elastic-timeout"
+                )
+            if self.hosts != named:  # nothing has been started yet that would say anything
+                named = self.hosts
+                _LOG.warning(
+                    "the job needs %d slots to start, and the %s names %s: waiting for more, for at most %.0f s "
+                    "(--elastic-timeout)",
+                    slots,
+                    self._name,
+                    there,
+                    max(0.0, end - time.monotonic()),
                 )
             time.sleep(self._limits.discovery)
             self._ask_again()

@@ -68,9 +68,13 @@ def test_the_first_call_says_what_is_wrong(script, tmp_path):
         HostDiscovery([script("echo a:many")]).wait_for(1, 0.0)
 
 
-def test_the_start_waits_for_enough_slots(script, tmp_path):
+def test_the_start_waits_for_enough_slots(script, tmp_path, caplog):
     path = script("echo a:1", f"[ -e {tmp_path}/second ] && echo b:1", f"touch {tmp_path}/second")
-    assert HostDiscovery([path], limits=OFTEN).wait_for(2, 60.0) == (Host("a"), Host("b"))
+    with caplog.at_level(logging.WARNING, "tfcollective"):
+        assert HostDiscovery([path], limits=OFTEN).wait_for(2, 60.0) == (Host("a"), Host("b"))
+    (waits,) = caplog.messages
+    assert waits.startswith("the job needs 2 slots to start, and the discovery script ")
+    assert waits.endswith(" names a:1: waiting for more, for at most 60 s (--elastic-timeout)")
     with pytest.raises(RendezvousError, match=r"needs 3 slots to start, and the .* named a:1, b:1 within 0\.05 s"):
         HostDiscovery([path], limits=OFTEN).wait_for(3, 0.05)
 

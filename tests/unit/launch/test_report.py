@@ -3,9 +3,11 @@ from dataclasses import replace
 
 import pytest
 
+from tfcollective.control.state import WorldChange
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective.launch.outcome.report import describe_info, exit_code, headline, render, warning
+from tfcollective.tasks import TaskKey
 
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):
@@ -134,6 +136,22 @@ def test_a_job_that_all_ranks_have_left_in_order_has_not_ended_well():
     one = outcome(record(0, 1.0, code=0), start_failure=StartFailure("no rank is left", False))
     assert exit_code(one) == 75
     assert render(one) == "the ranks could not meet: no rank is left"
+
+
+def test_ranks_that_are_all_lost_with_their_hosts_may_be_tried_again():
+    gone = replace(record(0, 1.0), exit_code=None, signal=None, note="was lost with its host: the agent was killed")
+    one = outcome(gone, start_failure=StartFailure("no rank is left", False))
+    assert exit_code(one) == 75
+    assert "rank 0 (worker:0, pid 40) was lost with its host: the agent was killed" in render(one)
+
+
+def test_changes_without_a_lost_rank_have_a_line_that_says_what_they_are():
+    change = WorldChange(2, 3, (), (TaskKey("worker", 2),), 0.5)
+    one = outcome(record(0, 1.0, code=0), changes=(change,))
+    assert render(one).splitlines()[0] == "the world has changed once:"
+    assert render(one).splitlines()[1].startswith("  generation 2: 3 ranks, with worker:2, after 0.50 s (")
+    lost = replace(one, survived=(record(1, 1.0, number=signal.SIGKILL),))
+    assert "the world has changed" not in render(lost)
 
 
 LATE = "the host C (10.0.0.3) has not ended its ranks within 25 s of being asked to"

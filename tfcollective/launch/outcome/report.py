@@ -20,7 +20,8 @@ def exit_code(outcome: JobOutcome) -> int:
     if outcome.start_failure is not None and outcome.start_failure.timed_out:
         return ExitCode.NOT_STARTED
     if outcome.cause is not None:
-        return outcome.cause.status
+        unreported = outcome.cause.exit_code is None and outcome.cause.signal is None
+        return ExitCode.LOST if unreported else outcome.cause.status
     if outcome.agent_failure is not None:
         return ExitCode.LOST if outcome.host_lost else ExitCode.INTERNAL
     if outcome.start_failure is not None:  # all ranks have left in order, before the training was complete
@@ -70,6 +71,8 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
         f"{_who(record, outcome.places)} {_how(record)}: the others went on without it"
         for record in in_order_of_arrival(outcome.survived)
     )
+    if outcome.changes and not outcome.survived:  # ranks have joined or left: what follows has no line of its own above
+        yield f"the world has changed {_times(len(outcome.changes))}:"
     yield from (f"  {_change_line(change)}" for change in outcome.changes)
     yield from describe_restarts("coordinator", outcome.coordinator_restarts)
     for auxiliary_task in outcome.auxiliary_tasks:
@@ -93,16 +96,23 @@ def describe_change(
     """How one world followed another, in a line. ``phases`` are seconds by name; ``cause`` may be empty."""
     gone = [f"without {', '.join(lost)}"] if lost else []
     new = [f"with {', '.join(joined)}"] if joined else []
-    ranks = "1 rank" if size == 1 else f"{size} ranks"
     parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in phases.items())
-    line = f"generation {generation}: {', '.join([ranks, *gone, *new])}, after {seconds:.2f} s ({parts})"
+    line = f"generation {generation}: {', '.join([describe_size(size), *gone, *new])}, after {seconds:.2f} s ({parts})"
     return f"{line}: {cause}" if cause else line
+
+
+def describe_size(size: object) -> str:
+    """How many ranks a world has, in words."""
+    return "1 rank" if size == 1 else f"{size} ranks"
 
 
 def describe_restarts(what: str, count: int) -> Sequence[str]:
     """How often something was started again: a line, or none if it was not."""
-    times = "once" if count == 1 else f"{count} times"
-    return [f"the {what} was started again {times}"] if count else []
+    return [f"the {what} was started again {_times(count)}"] if count else []
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
