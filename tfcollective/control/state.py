@@ -61,6 +61,7 @@ class RendezvousFailure:
     over: bool = False
 
 
+_NOT_ELASTIC = " (ranks go on after a loss in a function of elastic.run, or in fit with the callback Elastic())"
 _TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=True)
 
 
@@ -704,6 +705,11 @@ class Membership:
         when = "while it waited for the others" if self._ended[view.task] else "before it called init()"
         return f"{view.task} (rank {view.rank}, pid {view.pid}) {how} {when}"
 
+    def _gave_up(self) -> bool:
+        """Whether a rank has ended by an error that tells of another one's loss: its program did not catch it."""
+        ends = [view.exit for view in self._views.values() if view.exit is not None]
+        return any(one.exception is not None and one.exception.consequence and one.failed for one in ends)
+
     def _describe_end(self, why: Failure) -> str:
         """Why an elastic job has no next world."""
         cause = first_cause(view.exit for view in self._views.values() if view.exit is not None)
@@ -715,7 +721,8 @@ class Membership:
         if why is Failure.PROGRAM:
             return f"the job cannot go on without a task that failed by itself{how}"
         if why is Failure.NO_SURVIVOR:
-            return f"of the world of generation {self._generation} no rank is left whose state others could take{how}"
+            none = f"of the world of generation {self._generation} no rank is left whose state others could take"
+            return f"{none}{_NOT_ELASTIC if self._gave_up() else ''}{how}"
         if why is Failure.LIMIT:
             return f"the world has changed {self._bounds.changes} times and may not change again (--reset-limit){how}"
         came = f"came within {self._bounds.shortage:g} s" if self._rounds.others_may_come else "will come"

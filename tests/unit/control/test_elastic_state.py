@@ -360,6 +360,18 @@ def test_a_job_of_fixed_size_asks_no_task_to_leave():
     assert not state.leaving
 
 
+def test_a_program_that_does_not_catch_a_loss_learns_how_to():
+    state = begun(2)
+    state.exited(ended(1, code=None), 1.0)
+    error = ExceptionRecord("AbortedError", "PEER_LOST: rank 1 is gone", "", 1.0, consequence=True)
+    state.exited(ended(0, code=1, exception=error), 2.0)
+    assert "(ranks go on after a loss in a function of elastic.run, or in fit with" in state.failure.message
+    state = begun(2)
+    state.exited(ended(1, code=None), 1.0)
+    state.exited(ended(0, code=None), 2.0)
+    assert "no rank is left whose state others could take; first," in state.failure.message
+
+
 def test_when_all_are_asked_to_leave_they_do_and_the_job_fails():
     state = begun(2)
     state.ask_to_leave([task(0), task(1)], "SIGTERM", 1.0)
