@@ -6,6 +6,7 @@ import pytest
 from fake_nodes import FakeProvider, come, refusal
 
 from tfcollective.agent.protocol import end_key, orders_key
+from tfcollective.control.channel import item_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.server import CoordinatorServer
@@ -68,7 +69,7 @@ def test_agents_that_come_too_late_are_released(client):
     assert "this one is not needed" in refusal(client, second)
     (late,) = come(client, "c")
     assert "this one is not needed" in refusal(client, late)
-    assert client.get(orders_key(early)) is None
+    assert client.get(item_key(orders_key(early), 0)) is None
 
 
 def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
