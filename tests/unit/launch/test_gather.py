@@ -1,5 +1,6 @@
 """Waiting for nodes: which ones count, which are released, and how missing ones are reported."""
 
+import itertools
 import time
 
 import pytest
@@ -7,7 +8,7 @@ from fake_nodes import FakeProvider, come, refusal
 
 from tfcollective.agent.protocol import end_key, orders_key
 from tfcollective.control.channel import item_key
-from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import LaunchError, RendezvousError
@@ -26,6 +27,23 @@ def client():
     options = ServerOptions("job", key, workers(1), 100.0)
     with CoordinatorServer(options) as server, CoordinatorClient(server.endpoint, key) as client:
         yield client
+
+
+@pytest.fixture
+def unsteady(client):
+    """Another client, which loses every second answer, as when the coordinator is started again."""
+
+    class Unsteady(CoordinatorClient):
+        calls = itertools.count()
+
+        def _exchange(self, path, data, wait):
+            if next(self.calls) % 2:
+                raise CoordinatorUnreachableError("no answer")
+            return super()._exchange(path, data, wait)
+
+    access = client._access
+    with Unsteady(access.endpoint, access.key) as other:
+        yield other
 
 
 def gathered(client, names, provider, timeout=60.0, host_timeout=60.0, **options):
@@ -70,6 +88,20 @@ def test_agents_that_come_too_late_are_released(client):
     (late,) = come(client, "c")
     assert "this one is not needed" in refusal(client, late)
     assert client.get(item_key(orders_key(early), 0)) is None
+
+
+def test_a_coordinator_that_does_not_answer_for_a_while_is_outlasted(client, unsteady):
+    come(client, "a", "b")
+    assert gathered(unsteady, ["", ""], FakeProvider(**JOINING)) == ["a", "b"]
+    turn_away(unsteady, FakeProvider(**JOINING), enrolled(unsteady, 0.0, 0))
+    for name in "cde":  # each with a question of its own
+        (late,) = come(client, name)
+        assert "this one is not needed" in refusal(client, late)
+
+
+def test_a_request_to_stop_ends_the_wait_for_a_coordinator_that_does_not_answer(client):
+    client.wait = lambda *unused, **more: (_ for _ in ()).throw(CoordinatorUnreachableError("no answer"))
+    assert gathered(client, [""], FakeProvider(**JOINING), stopped=lambda: True) == []
 
 
 def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
