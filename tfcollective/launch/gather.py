@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tfcollective._version import __version__
 from tfcollective.agent.protocol import NodeFacts, end_key, node_name, orders_key, refusal_line
 from tfcollective.codec import from_document
-from tfcollective.control.channel import FOREVER, Channel, OrderQueue
+from tfcollective.control.channel import FOREVER, Channel, OrderQueue, item_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import NODES
 from tfcollective.control.store import Entry
@@ -74,8 +74,15 @@ def orders_to(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider
 
 
 def refuse(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
-    """Orders the agent of this node to end before it has begun."""
-    orders_to(node, client, provider)(refusal_line(why))
+    """Orders the agent of this node to end before it has begun: its first order, and its only one."""
+    line = refusal_line(why)
+    pipe = provider.orders(node.name) if provider.named else None
+    if pipe is not None:
+        pipe(line)
+        return
+    # On a thread that ends when it is delivered: one that is refused may come again and again.
+    key, text = item_key(orders_key(node.number), 0), line.decode().rstrip("\n")
+    threading.Thread(target=Channel(client).deliver, args=(key, text), name="tfc-refusal", daemon=True).start()
 
 
 def gather(

@@ -1,10 +1,12 @@
 """Waiting for nodes: which ones count, which are released, and how missing ones are reported."""
 
 import itertools
+import threading
 import time
 
 import pytest
 from fake_nodes import FakeProvider, come, refusal
+from launching import until
 
 from tfcollective.agent.protocol import end_key, orders_key
 from tfcollective.control.channel import item_key
@@ -88,6 +90,15 @@ def test_agents_that_come_too_late_are_released(client):
     (late,) = come(client, "c")
     assert "this one is not needed" in refusal(client, late)
     assert client.get(item_key(orders_key(early), 0)) is None
+
+
+def test_nothing_is_left_of_agents_that_were_refused(client):
+    """Something may start them again and again."""
+    before = set(threading.enumerate())
+    turn_away(client, FakeProvider(**JOINING), ())
+    for number in come(client, *"abcdefgh"):
+        assert "this one is not needed" in refusal(client, number)
+    until(lambda: {one.name for one in set(threading.enumerate()) - before} <= {"tfc-door", "tfc-coordinator"})
 
 
 def test_a_coordinator_that_does_not_answer_for_a_while_is_outlasted(client, unsteady):
