@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
@@ -546,5 +546,6 @@ def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, objec
         "pid": view.pid,
         "heartbeat_age_s": age,
         "info": dict(view.info),
-        "exit": view.exit,
+        # Without its last output, which the report has: that of the hundreds that a long job replaces is too much.
+        "exit": None if view.exit is None else replace(view.exit, stderr_tail=()),
     }
