@@ -169,7 +169,7 @@ def test_one_that_has_yet_to_hear_what_to_do_is_closed_without_an_error(tmp_path
     def late(process, config):
         if config.life:
             starting.set()
-            process.wait()  # it is closed before it is told
+            process.wait()  # it is closed before it hears
         return introduce(process, config)
 
     monkeypatch.setattr("tfcollective.control.watched.introduce", late)

@@ -142,7 +142,7 @@ class Reconciler:
                 self._turn()
             except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
                 _LOG.exception("no more lost ranks are replaced")
-                self._over = True  # also those that have yet to come: they are told to finish
+                self._over = True  # those that have yet to come get the same order
                 self._order_finish()
 
     def _turn(self) -> None:
