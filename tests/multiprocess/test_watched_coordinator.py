@@ -12,6 +12,7 @@ from launching import gone, until
 from time_limits import within
 
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.process import introduce, spawn
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.rounds import Bounds
 from tfcollective.control.state import TaskState
@@ -160,6 +161,61 @@ def test_it_is_closed_at_any_time(tmp_path):
         assert not held.journal.exists()
     mine = [one for one in psutil.Process().children() if "tfcollective.control" in " ".join(one.cmdline())]
     until(lambda: not [one for one in mine if not gone(one)])
+
+
+def test_one_that_has_yet_to_hear_what_to_do_is_closed_without_an_error(tmp_path, monkeypatch):
+    starting = threading.Event()
+
+    def late(process, config):
+        if config.life:
+            starting.set()
+            process.wait()  # it is closed before it hears
+        return introduce(process, config)
+
+    monkeypatch.setattr("tfcollective.control.watched.introduce", late)
+    with Held(tmp_path) as held:
+        held.started().kill()
+        assert starting.wait(within(60))
+    assert held.coordinator.failure is None
+    assert held.failures.empty()
+
+
+def test_what_cannot_be_started_now_may_be_soon(tmp_path, monkeypatch, caplog):
+    lives = []
+
+    def sometimes(config, *arguments, **options):
+        lives.append(config.life)
+        if config.life == 1:
+            raise CoordinatorError("cannot start the coordinator: no memory")
+        return spawn(config, *arguments, **options)
+
+    monkeypatch.setattr("tfcollective.control.watched.spawn", sometimes)
+    with Held(tmp_path) as held, held.client() as client:
+        first = held.started()
+        assert client.put("key", "old") == 1
+        first.kill()
+        assert held.started().pid != first.pid
+        assert client.get("key").value == "old"
+        assert lives == [0, 1, 2]
+    assert "the coordinator was not started: cannot start the coordinator: no memory" in caplog.text
+
+
+def test_one_serves_the_job_though_none_can_read_of_it(tmp_path):
+    with Held(tmp_path) as held, held.client() as client:
+        first = held.started()
+
+        def full():
+            held.starts.put(held.coordinator.pid)
+            raise OSError("no space left on the device")
+
+        held.coordinator._on_start = full
+        first.kill()
+        second = held.started()
+        assert client.put("key", "value") == 1
+        second.kill()  # it is watched as before
+        assert held.started().pid != second.pid
+        assert client.get("key").value == "value"
+        assert held.coordinator.failure is None
 
 
 def test_an_address_that_is_taken_is_an_error(tmp_path):

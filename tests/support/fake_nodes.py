@@ -7,6 +7,7 @@ from time_limits import within
 from tfcollective._version import __version__
 from tfcollective.agent.protocol import orders_key
 from tfcollective.codec import to_document
+from tfcollective.control.channel import item_key
 from tfcollective.launch.provider import NodeFacts, NodeProvider
 
 
@@ -50,7 +51,7 @@ def come(client, *names, **facts):
 
 def refusal(client, number):
     """The order that releases a node."""
-    return client.wait(orders_key(number), timeout=within(20)).value[0]
+    return client.wait(item_key(orders_key(number), 0), timeout=within(20)).value
 
 
 __all__ = ["FakeProvider", "come", "refusal"]

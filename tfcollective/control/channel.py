@@ -6,6 +6,7 @@ its silence, which :mod:`tfcollective.control.liveness` judges.
 
 from __future__ import annotations
 
+import itertools
 import math
 import queue
 import threading
@@ -110,11 +111,11 @@ class Channel:
 
     def receive(self, key: str, retry: Retry = FOREVER) -> Iterator[Any]:
         """Each item that an :class:`OrderQueue` delivers under ``key``, once and in order."""
-        seen = 0
-        for entry in self.follow(key, retry):
-            items = entry.value if isinstance(entry.value, list) else []
-            yield from items[seen:]
-            seen = len(items)
+        for number in itertools.count():
+            entry = next(self.follow(item_key(key, number), retry), None)
+            if entry is None:
+                return  # the channel has ended
+            yield entry.value
 
     def deliver(self, key: str, item: object) -> None:
         """Has what is under ``key`` replaced by ``item``, sooner or later; returns when it is, or the channel ended."""
@@ -127,6 +128,12 @@ class Channel:
             if self.ended:
                 return None
             raise
+
+
+def item_key(key: str, number: int) -> str:
+    """Where an :class:`OrderQueue` leaves its item of this number, from 0 on: one for each, since a list of all would
+    be sent, and written into the coordinator's journal, again with each item, until it is too long for a message."""
+    return f"{key}/{number}"
 
 
 def _newer(key: str, version: int, client: CoordinatorClient) -> Entry | None:
@@ -142,7 +149,6 @@ class OrderQueue:
     def __init__(self, channel: Channel, key: str) -> None:
         self._channel = channel
         self._key = key
-        self._items: list[object] = []
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         threading.Thread(target=self._deliver, name="tfc-orders", daemon=True).start()
 
@@ -151,9 +157,11 @@ class OrderQueue:
         self._queue.put(item)
 
     def _deliver(self) -> None:
+        number = 0
         while not self._channel.ended:
             try:
-                self._items.append(self._queue.get(timeout=TIMING.idle))
+                item = self._queue.get(timeout=TIMING.idle)
             except queue.Empty:
                 continue
-            self._channel.deliver(self._key, self._items)
+            self._channel.deliver(item_key(self._key, number), item)
+            number += 1

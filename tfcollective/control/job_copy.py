@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfcollective.control.messages import Follow, JobFacts, JobNews
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.service import JobView
-from tfcollective.control.state import TaskView
+from tfcollective.control.state import TaskView, WorldChange
 from tfcollective.tasks import NO_RANK, TaskKey, trainers
 
 
@@ -15,7 +15,8 @@ class JobCopy:
     def __init__(self, options: ServerOptions) -> None:
         self._tasks = {task: TaskView(task, rank) for rank, task in enumerate(trainers(options.tasks))}
         self._side = {task: TaskView(task, NO_RANK) for task in options.auxiliary_tasks}
-        self._facts = JobFacts(None, False, 0, (), (), (), (), (), False)
+        self._facts = JobFacts(None, False, 0, (), (), (), (), False)
+        self._worlds: dict[int, WorldChange] = {}  # by generation
         self._marks = (0, 0, 0)  # life, look, changes
         self._view: JobView | None = None
 
@@ -32,6 +33,7 @@ class JobCopy:
         for view in news.tasks:
             tasks: dict[TaskKey, TaskView] = self._side if view.rank == NO_RANK else self._tasks
             tasks[view.task] = view
+        self._worlds.update((one.generation, one) for one in news.worlds)
         self._facts = news.facts or self._facts
         self._view = None
 
@@ -48,7 +50,7 @@ class JobCopy:
                 dict(facts.durations),
                 facts.members,
                 dict(facts.leavers),
-                facts.changes,
+                tuple(self._worlds[generation] for generation in sorted(self._worlds)),
                 frozenset(facts.done),
                 facts.trained,
             )

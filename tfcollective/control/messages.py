@@ -330,7 +330,8 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What :class:`~tfcollective.control.service.JobView` says besides the tasks; mappings are lists of pairs."""
+    """What :class:`~tfcollective.control.service.JobView` says besides the tasks and the changes of the world, of which
+    there are ever more; mappings are lists of pairs."""
 
     failure: RendezvousFailure | None
     initialised: bool
@@ -338,7 +339,6 @@ class JobFacts:
     durations: tuple[tuple[TaskKey, float], ...]
     members: tuple[TaskKey, ...]
     leavers: tuple[tuple[TaskKey, str], ...]
-    changes: tuple[WorldChange, ...]
     done: tuple[TaskKey, ...]
     trained: bool
 
@@ -350,10 +350,11 @@ class JobNews:
     Attributes:
         life: which process of the coordinator says so: the first one, or the n-th that was started after it. The marks
             of one say nothing to another.
-        look: marks which tasks have been seen.
+        look: marks which tasks, and which changes of the world, have been seen.
         changes: how much has changed so far.
         events: those after the known ones, in order.
         tasks: those of which something else is known than was; auxiliary ones, too.
+        worlds: the same of the changes of the world.
         facts: where something has changed.
         more: whether there is more to be had at once: an answer has a limit.
     """
@@ -363,6 +364,7 @@ class JobNews:
     changes: int
     events: tuple[JobEvent, ...] = ()
     tasks: tuple[TaskView, ...] = ()
+    worlds: tuple[WorldChange, ...] = ()
     facts: JobFacts | None = None
     more: bool = False
 

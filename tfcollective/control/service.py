@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
@@ -31,7 +31,7 @@ _OUTPUT_OF_A_LIFE = 1 << 32  # more pieces than a process can have
 _GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines every few milliseconds
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
 _TIME, _ROUND, _ENDS, _OUTPUT, _STORE, _CHANGES = "time", "round", "ends", "output", "store", "changes"
-_MAX_NEWS_BYTES, _VIEW_BYTES, _MAX_EVENTS = 1 << 20, 600, 16
+_MAX_NEWS_BYTES, _VIEW_BYTES, _NAME_BYTES, _MAX_EVENTS = 1 << 20, 600, 40, 16
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class JobService:
         self._life = life
         self._paused = paused
         self._handed_on = len(self._state.events)
-        self._seen: dict[TaskKey, tuple[int, TaskView]] = {}  # by those that follow the job: at which look
+        # By those that follow the job, by task or generation: at which look.
+        self._seen: dict[TaskKey | int, tuple[int, TaskView | WorldChange]] = {}
         self._looks = 0
         self._on_dropped = on_dropped
         self._on_exited = on_exited
@@ -429,18 +430,23 @@ class JobService:
             if (seen := self._seen.get(view.task)) is None or seen[1] is not view:
                 self._looks += 1
                 self._seen[view.task] = self._looks, view
+        for change in self._membership.changes:
+            if (seen := self._seen.get(change.generation)) is None or seen[1] != change:
+                self._looks += 1
+                self._seen[change.generation] = self._looks, change
         after = known.look if same else 0
         unseen = sorted((one for one in self._seen.values() if one[0] > after), key=lambda one: one[0])
-        tasks = unseen[: _at_once([view for _, view in unseen])]
+        shown = unseen[: _at_once([one for _, one in unseen])]
         events = self._state.events[known.position : known.position + _MAX_EVENTS]
         return messages.JobNews(
             self._life,
-            tasks[-1][0] if tasks else after,
+            shown[-1][0] if shown else after,
             self._state.changes,
             tuple(events),
-            tuple(view for _, view in tasks),
+            tuple(one for _, one in shown if isinstance(one, TaskView)),
+            tuple(one for _, one in shown if isinstance(one, WorldChange)),
             None if same and known.changes == self._state.changes else self._facts(),
-            len(tasks) < len(unseen) or known.position + len(events) < len(self._state.events),
+            len(shown) < len(unseen) or known.position + len(events) < len(self._state.events),
         )
 
     def _facts(self) -> messages.JobFacts:
@@ -452,7 +458,6 @@ class JobService:
             tuple(view.durations.items()),
             view.members,
             tuple(view.leavers.items()),
-            view.changes,
             tuple(view.done),
             view.trained,
         )
@@ -509,18 +514,24 @@ def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
     return messages.Joined(failure=outcome.message, missing=outcome.missing, over=outcome.over)
 
 
-def _at_once(views: Sequence[TaskView]) -> int:
-    """How many of these go into one answer: what a process says of its end may be long."""
+def _at_once(values: Sequence[TaskView | WorldChange]) -> int:
+    """How many of these go into one answer."""
     size = 0
-    for number, view in enumerate(views):
-        size += _VIEW_BYTES
-        if view.exit is not None:
-            size += sum(map(len, view.exit.stderr_tail)) + len(
-                view.exit.exception.traceback if view.exit.exception else ""
-            )
+    for number, value in enumerate(values):
+        size += _bytes_of(value)
         if size > _MAX_NEWS_BYTES and number:
             return number
-    return len(views)
+    return len(values)
+
+
+def _bytes_of(value: TaskView | WorldChange) -> int:
+    """About: what a process says of its end may be long, and so may the names of those that a world has lost."""
+    if isinstance(value, WorldChange):
+        return _VIEW_BYTES + len(value.cause) + _NAME_BYTES * (len(value.lost) + len(value.joined))
+    if value.exit is None:
+        return _VIEW_BYTES
+    traceback = value.exit.exception.traceback if value.exit.exception else ""
+    return _VIEW_BYTES + sum(map(len, value.exit.stderr_tail)) + len(traceback)
 
 
 def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, object]:
@@ -535,5 +546,6 @@ def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, objec
         "pid": view.pid,
         "heartbeat_age_s": age,
         "info": dict(view.info),
-        "exit": view.exit,
+        # Without its last output, which the report has: that of the hundreds that a long job replaces is too much.
+        "exit": None if view.exit is None else replace(view.exit, stderr_tail=()),
     }

@@ -44,6 +44,7 @@ _MOST_MISSES = 4
 _TAIL_LINES = 20
 _CONNECTIONS = 8
 _END = b"end\n"
+_PAUSE_S = 1.0  # where the kernel cannot start a process: it may be able to soon
 
 
 class RestartLimit:
@@ -105,6 +106,7 @@ class WatchedCoordinator:
         self._pid = 0
         self._misses = 0  # answers, one after the other
         self._closing = False
+        self._closed = threading.Event()
         self._failure: str | None = None
         self._copy = JobCopy(options)
         self._lock = threading.Lock()  # over the copy
@@ -155,8 +157,9 @@ class WatchedCoordinator:
                 return
             self._closing = True
             process = self._process
+        self._closed.set()
         if process is not None and process.poll() is None:
-            _end(process, ask=self._settled.is_set())
+            _end(process, ask=process.pid == self._pid)  # else it has yet to hear what it is to do
         for client in self._clients:
             client.close()
         if self._listener is not None:
@@ -311,7 +314,7 @@ class WatchedCoordinator:
             self._settled.set()
 
     def _serve(self) -> str:
-        """One process, to its end; how it ended. Raises CannotServeError."""
+        """One process, to its end; how it ended, or why it could not be started. Raises CannotServeError."""
         assert self._listener is not None
         config = CoordinatorConfig(
             self._options,
@@ -324,7 +327,10 @@ class WatchedCoordinator:
         with self._starting:
             if self._closing:
                 return "was not needed any more"
-            process = self._process = spawn(config, self._environ, stderr=subprocess.PIPE)
+            process, why = self._spawn(config)
+        if process is None:
+            self._closed.wait(_PAUSE_S)
+            return why
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         reader = threading.Thread(target=_hand_on, args=(process, tail), name="tfc-coordinator-stderr", daemon=True)
         reader.start()
@@ -340,6 +346,14 @@ class WatchedCoordinator:
         said = "".join(f"\n    {line}" for line in tail)
         return f"(pid {process.pid}) {how}" + (f"; the last lines of its stderr:{said}" if said else "")
 
+    def _spawn(self, config: CoordinatorConfig) -> tuple[subprocess.Popen[bytes] | None, str]:
+        """None, and why, where it cannot be started."""
+        try:
+            self._process = spawn(config, self._environ, stderr=subprocess.PIPE)
+        except CoordinatorError as error:
+            return None, f"was not started: {error}"
+        return self._process, ""
+
     def _await(self, process: subprocess.Popen[bytes], config: CoordinatorConfig) -> None:
         """Until it listens or has ended. Raises CannotServeError."""
         try:
@@ -352,7 +366,10 @@ class WatchedCoordinator:
             return
         self._misses = 0
         self._pid = process.pid
-        self._on_start()
+        try:
+            self._on_start()
+        except OSError as error:  # it serves the job all the same
+            _LOG.warning("what is to be known of the coordinator cannot be written down: %s", error)
         self._settled.set()
 
     def _give_up(self, why: str) -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from tfcollective._version import __version__
 from tfcollective.agent.protocol import NodeFacts, end_key, node_name, orders_key, refusal_line
 from tfcollective.codec import from_document
-from tfcollective.control.channel import FOREVER, Channel, OrderQueue
+from tfcollective.control.channel import FOREVER, Channel, OrderQueue, item_key
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import NODES
+from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.timing import TIMING
@@ -24,13 +25,29 @@ _POLL_S = 0.5
 _LOOK_S = 3.0
 
 
-def enrolled(client: CoordinatorClient, timeout: float, have: int) -> tuple[NodeFacts, ...]:
-    """All nodes that have enrolled, once there are more than ``have``, or after ``timeout`` seconds."""
-    entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
-    if entry is None:
-        entry = client.get(NODES)
-    found = () if entry is None else from_document(entry.value, tuple[NodeFacts, ...], "the list of nodes")
+def enrolled(
+    client: CoordinatorClient, timeout: float, have: int, cancelled: Callable[[], bool] = lambda: False
+) -> tuple[NodeFacts, ...]:
+    """All nodes that have enrolled, once there are more than ``have``, or after ``timeout`` seconds. Outlasts a
+    coordinator that does not answer for a while, unless it is ``cancelled()`` then."""
+
+    def ask(client: CoordinatorClient) -> Entry | None:
+        entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
+        return client.get(NODES) if entry is None else entry
+
+    entry = Channel(client, cancelled=cancelled).call(ask)
+    return () if entry is None else _nodes_in(entry)
+
+
+def _nodes_in(entry: Entry) -> tuple[NodeFacts, ...]:
+    found = from_document(entry.value, tuple[NodeFacts, ...], "the list of nodes")
     return tuple(replace(facts, number=number) for number, facts in enumerate(found))
+
+
+def has_gone(client: CoordinatorClient, number: int, host_timeout: float) -> bool:
+    """Whether the agent of the node with this number has ended, or given no sign of life for so long (s). Outlasts a
+    coordinator that does not answer for a while."""
+    return Channel(client).call(lambda client: client.has_gone(end_key(number), node_name(number), host_timeout))
 
 
 def version_problem(facts: NodeFacts) -> str | None:
@@ -57,8 +74,15 @@ def orders_to(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider
 
 
 def refuse(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
-    """Orders the agent of this node to end before it has begun."""
-    orders_to(node, client, provider)(refusal_line(why))
+    """Orders the agent of this node to end before it has begun: its first order, and its only one."""
+    line = refusal_line(why)
+    pipe = provider.orders(node.name) if provider.named else None
+    if pipe is not None:
+        pipe(line)
+        return
+    # On a thread that ends when it is delivered: one that is refused may come again and again.
+    key, text = item_key(orders_key(node.number), 0), line.decode().rstrip("\n")
+    threading.Thread(target=Channel(client).deliver, args=(key, text), name="tfc-refusal", daemon=True).start()
 
 
 def gather(
@@ -126,13 +150,18 @@ class _Gathering:
         began = looked = time.monotonic()
         tell_at = began + TIMING.remind
         while True:
-            self._take_in(enrolled(self.client, _POLL_S, self.seen))
+            try:
+                self._take_in(enrolled(self.client, _POLL_S, self.seen, stopped))
+            except CoordinatorError:
+                if not stopped():
+                    raise
+                return self._here[: len(self.names)]
             now = time.monotonic()
             late = now - began > timeout
             if late or now - looked >= _LOOK_S:  # not whenever one more has come: there may be a thousand
                 looked = now
                 self.gone = {one.number for one in self.arrivals if self._has_gone(one.number)}
-            here = tuple(one for one in self.arrivals if one.number not in self.gone)
+            here = self._here
             if len(here) >= len(self.names) or stopped():
                 return here[: len(self.names)]
             self._check_events()
@@ -145,6 +174,10 @@ class _Gathering:
             if now > tell_at and self.provider.others_may_come:
                 sys.stderr.write(f"tfcollective: waiting for agents: {self._describe(here, 'are here')}\n")
                 tell_at = now + TIMING.remind
+
+    @property
+    def _here(self) -> tuple[NodeFacts, ...]:
+        return tuple(one for one in self.arrivals if one.number not in self.gone)
 
     def _take_in(self, found: Sequence[NodeFacts]) -> None:
         for arrival in found[self.seen :]:
@@ -174,7 +207,7 @@ class _Gathering:
         return None
 
     def _has_gone(self, number: int) -> bool:
-        return self.client.has_gone(end_key(number), node_name(number), self.host_timeout)
+        return has_gone(self.client, number, self.host_timeout)
 
     def _check_events(self) -> None:
         for event in self.events():
@@ -205,11 +238,11 @@ def turn_away(client: CoordinatorClient, provider: NodeProvider, known: Sequence
 
 def follow_arrivals(client: CoordinatorClient, known: Collection[int], each: Callable[[NodeFacts], None]) -> None:
     """Calls ``each`` with every agent that has enrolled and whose number is not among the known, until ``client`` is
-    closed or the coordinator has ended."""
+    closed."""
     known = set(known)
     with suppress(CoordinatorError):  # the job has ended
-        for _ in Channel(client).follow(NODES):
-            for one in enrolled(client, 0.0, 0):
+        for entry in Channel(client).follow(NODES):
+            for one in _nodes_in(entry):
                 if one.number not in known:
                     known.add(one.number)
                     each(one)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tfcollective.agent.protocol import NodeFacts, NodeSettings
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import TfCollectiveError
-from tfcollective.launch.gather import enrolled, follow_arrivals, gather, refuse, version_problem
+from tfcollective.launch.gather import enrolled, follow_arrivals, gather, has_gone, refuse, version_problem
 from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.provider import NodeProvider, Went
@@ -94,7 +94,11 @@ class LateNodes:
         threading.Thread(target=follow_arrivals, args=arguments, name="tfc-door", daemon=True).start()
 
     def take_in(self, facts: NodeFacts, then: Callable[[Host, Node], None]) -> None:
-        """Takes in this agent, or refuses it; see :meth:`follow`."""
+        """Takes in this agent, or refuses it; see :meth:`follow`. Not one that has gone again: it may have come, and
+        ended, before the job had begun."""
+        if has_gone(self._client, facts.number, self._job.spec.host_timeout):
+            _LOG.info("an agent on %s has gone again before it was taken in", facts.host)
+            return
         problem = version_problem(facts)
         if problem is not None:
             _LOG.warning("refused an agent on %s: %s", facts.host, problem)

@@ -43,6 +43,12 @@ def stop_limit(command: StopCommand, grace: float) -> float:
     return TIMING.stop_limit + (grace if command.cause is StopCause.REQUEST else 0.0)
 
 
+def _lost_after(host_timeout: float, *, elastic: bool) -> float:
+    """How long (s) an agent elsewhere outlasts the silence of the coordinator. That of an elastic job may hang: it is
+    started again within the time for which the ranks outlast it."""
+    return max(host_timeout, TIMING.coordinator_lost) if elastic else host_timeout
+
+
 class Node:
     """One enrolled node, wherever its agent runs.
 
@@ -90,12 +96,12 @@ class Node:
         self._finished = lambda: bool(self.tasks) and job.has_finished(tuple(self.tasks))
         self._unserved = lambda: job.unserved
         self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
-        local = self._provider.local
+        local, part = self._provider.local, job.agent_config([self._localised(worker) for worker in workers])
         config = replace(
-            job.agent_config([self._localised(worker) for worker in workers]),
+            part,
             scratch_dir=job.scratch_dir if local else "",
             beat_every=TIMING.beat_within(job.spec.host_timeout),
-            lost_after=None if local else job.spec.host_timeout,
+            lost_after=None if local else _lost_after(job.spec.host_timeout, elastic=part.elastic),
             placed=local,
             slots=slots,
         )
@@ -190,6 +196,7 @@ class Node:
         if how is not None:
             return self._explained(how, self._host_timeout)
         self.lost = self.silent = True
+        self.send(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))  # should it come back: the job does without it
         where = f"the host {self.facts.name} ({self.facts.address})"
         return AgentFailure(
             f"{where} has not answered for {self._host_timeout:g} s: it is down, its agent was stopped, or the network "

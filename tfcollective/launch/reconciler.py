@@ -137,18 +137,22 @@ class Reconciler:
     # ---- on its own ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            while not self._stopped.is_set():
-                pause = self._reconcile()
-                with suppress(queue.Empty):
-                    self._ended(self._job.exits.get(timeout=pause))
-                    while True:  # the ends of processes count before that of their agent
-                        self._ended(self._job.exits.get_nowait())
-                while not self._news.empty():
-                    self._news.get()()
-        except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
-            _LOG.exception("no more lost ranks are replaced")
-            self._order_finish()
+        while not self._stopped.is_set():
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
+                _LOG.exception("no more lost ranks are replaced")
+                self._over = True  # those that have yet to come get the same order
+                self._order_finish()
+
+    def _turn(self) -> None:
+        pause = self._reconcile()
+        with suppress(queue.Empty):
+            self._ended(self._job.exits.get(timeout=pause))
+            while True:  # the ends of processes count before that of their agent
+                self._ended(self._job.exits.get_nowait())
+        while not self._news.empty():
+            self._news.get()()
 
     def _take_hosts(self, hosts: tuple[Host, ...]) -> None:
         _LOG.warning("the hosts of the job are now %s", ", ".join(map(str, hosts)) or "none")

@@ -210,9 +210,12 @@ class Session:
         one world must give the same."""
         if self._client is None:
             return value
-        found = self._client.get(f"once/{key}")
+        from tfcollective.control.channel import Channel
+
+        channel = Channel(self._client)
+        found = channel.call(lambda client: client.get(f"once/{key}"))
         if found is None:
-            self._client.put(f"once/{key}", value)
+            channel.call(lambda client: client.put(f"once/{key}", value))
             return value
         return found.value
 

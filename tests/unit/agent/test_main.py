@@ -29,6 +29,7 @@ from tfcollective.agent.protocol import (
     refusal_line,
 )
 from tfcollective.codec import encode_line
+from tfcollective.control.channel import item_key
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
 from tfcollective.control.protocol import NODES, ServerOptions
 from tfcollective.control.server import CoordinatorServer
@@ -67,7 +68,7 @@ def test_an_agent_runs_its_part_and_says_how_it_ended(server, client, key, tmp_p
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "said"
     program = f"import os; open({str(path)!r}, 'w').write(os.environ['TFCOLLECTIVE_BIND_HOST'])"
-    client.put(orders_key(0), [order(sys.executable, "-c", program)])
+    client.put(item_key(orders_key(0), 0), order(sys.executable, "-c", program))
     assert serve(settings(server, key)) == 0
     assert path.read_text() == "127.0.0.1"
     assert client.get(end_key(0)).value == {"failure": None, "signal": None}
@@ -85,7 +86,7 @@ def node_id():
 def test_what_goes_wrong_before_there_is_a_process_reaches_the_launcher(server, client, key, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "file" / "x"))
-    client.put(orders_key(0), [order("true")])
+    client.put(item_key(orders_key(0), 0), order("true"))
     with pytest.raises(ConfigError) as raised:
         serve(settings(server, key))
     said = client.get(end_key(0)).value
@@ -93,7 +94,7 @@ def test_what_goes_wrong_before_there_is_a_process_reaches_the_launcher(server, 
 
 
 def test_orders_that_are_none_reach_the_launcher(server, client, key):
-    client.put(orders_key(0), [json.dumps({"workers": 1})])
+    client.put(item_key(orders_key(0), 0), json.dumps({"workers": 1}))
     with pytest.raises(ConfigError, match="configuration cannot be read"):
         serve(settings(server, key))
     assert "configuration cannot be read" in client.get(end_key(0)).value["failure"]
@@ -133,7 +134,7 @@ def test_a_key_that_stays_wrong_is_an_error(server, tmp_path):
 
 
 def test_the_refusal_of_a_launcher_is_raised_with_its_text(server, client, key):
-    client.put(orders_key(0), [refusal_line("not needed").decode()])
+    client.put(item_key(orders_key(0), 0), refusal_line("not needed").decode())
     with pytest.raises(ConfigError, match="not needed"):
         serve(settings(server, key))
 

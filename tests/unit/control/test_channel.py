@@ -28,8 +28,8 @@ class Client:
         self.asked.append((key, newer_than))
         return self._next()
 
-    def put(self, key: str, value: list[object]) -> object:
-        self.asked.append((key, list(value)))
+    def put(self, key: str, value: object) -> object:
+        self.asked.append((key, value))
         return self._next()
 
     def ask(self) -> object:
@@ -93,8 +93,9 @@ def test_following_ends_with_the_retry() -> None:
 
 
 def test_each_item_is_received_once() -> None:
-    client = Client(Entry(["a"], 1), Entry(["a", "b", "c"], 3), Entry("no list", 4), LOST)
-    assert list(Channel(client).receive("k", SOON)) == ["a", "b", "c"]
+    client = Client(Entry("a", 1), LOST, Entry("b", 2), None, Entry(["c"], 1), LOST)
+    assert list(Channel(client).receive("k", SOON)) == ["a", "b", ["c"]]
+    assert client.asked == [(f"k/{number}", 0) for number in (0, 1, 1, 2, 2, 3)]
 
 
 def test_orders_are_delivered_in_order_by_a_thread() -> None:
@@ -104,4 +105,4 @@ def test_orders_are_delivered_in_order_by_a_thread() -> None:
     until(lambda: len(client.asked) == 1)
     orders.put("b")
     until(lambda: len(client.asked) == 3)
-    assert client.asked == [("k", ["a"]), ("k", ["a", "b"]), ("k", ["a", "b"])]
+    assert client.asked == [("k/0", "a"), ("k/1", "b"), ("k/1", "b")]  # none is sent again with the next one

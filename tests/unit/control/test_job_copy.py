@@ -12,7 +12,7 @@ from tfcollective.control.journal import Journal
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.service import JobService
-from tfcollective.control.state import Membership, TaskState
+from tfcollective.control.state import Membership, TaskState, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.failures import ExceptionRecord, ExitRecord
 from tfcollective.tasks import TaskKey, workers
@@ -157,6 +157,32 @@ def test_long_news_come_in_several_answers(tmp_path):
         events = await job.follow()
         assert [one.exited.rank for one in events if one.exited] == list(range(100))
         assert job.pages > 4
+        assert job.copy.view() == job.service.view()
+
+    asyncio.run(story())
+
+
+def world_change(generation, lost=100):
+    cause = ", ".join(f"worker:{index} was killed by SIGKILL" for index in range(lost))
+    return WorldChange(generation, 900, tuple(map(task, range(lost))), (task(generation),), 0.1, cause)
+
+
+def test_how_worlds_came_about_is_said_once_however_often_they_change(job):
+    """All of them would be more than an answer may hold, some day, and each answer would be late long before that."""
+
+    async def story():
+        await begin(job)
+        job.service._membership._changes += [world_change(generation) for generation in range(2, 500)]
+        await job.follow()
+        assert job.pages > 2
+        assert job.copy.view() == job.service.view()
+        job.service._membership._changes.append(world_change(500))
+        await job.ask(messages.Admit(task(3)))
+        job.service._membership._after[7] = {"connect": 2.0}  # the slowest rank says so only now
+        news = await job.ask(job.copy.request(0, 0.0), messages.JobNews)
+        assert [one.generation for one in news.worlds] == [7, 500]
+        assert not news.more
+        job.copy.take(news)
         assert job.copy.view() == job.service.view()
 
     asyncio.run(story())

@@ -221,6 +221,14 @@ def test_a_contradicting_join_is_refused(server):
         join(server.endpoint, 0, size=5)
 
 
+def test_the_status_of_a_job_that_has_replaced_hundreds_of_ranks_can_be_read(server, client):
+    last = ("x" * 2000,) * 20  # what an agent keeps at most
+    for number in range(2, 302):
+        server.admit(TaskKey("worker", number))
+        server.exited(ExitRecord(f"worker:{number}", number, "n", 7, None, 9, 1.0, stderr_tail=last))
+    assert sum(one["exit"] is not None for one in client.status()["tasks"]) == 300
+
+
 def test_status_tells_all(server, client):
     client.started(TaskKey("worker", 0), node="n", pid=7, host="h")
     client.heartbeat(TaskKey("worker", 0), "running", {"completed": 3})

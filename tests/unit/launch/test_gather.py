@@ -1,12 +1,16 @@
 """Waiting for nodes: which ones count, which are released, and how missing ones are reported."""
 
+import itertools
+import threading
 import time
 
 import pytest
 from fake_nodes import FakeProvider, come, refusal
+from launching import until
 
 from tfcollective.agent.protocol import end_key, orders_key
-from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.channel import item_key
+from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import LaunchError, RendezvousError
@@ -25,6 +29,23 @@ def client():
     options = ServerOptions("job", key, workers(1), 100.0)
     with CoordinatorServer(options) as server, CoordinatorClient(server.endpoint, key) as client:
         yield client
+
+
+@pytest.fixture
+def unsteady(client):
+    """Another client, which loses every second answer, as when the coordinator is started again."""
+
+    class Unsteady(CoordinatorClient):
+        calls = itertools.count()
+
+        def _exchange(self, path, data, wait):
+            if next(self.calls) % 2:
+                raise CoordinatorUnreachableError("no answer")
+            return super()._exchange(path, data, wait)
+
+    access = client._access
+    with Unsteady(access.endpoint, access.key) as other:
+        yield other
 
 
 def gathered(client, names, provider, timeout=60.0, host_timeout=60.0, **options):
@@ -68,7 +89,30 @@ def test_agents_that_come_too_late_are_released(client):
     assert "this one is not needed" in refusal(client, second)
     (late,) = come(client, "c")
     assert "this one is not needed" in refusal(client, late)
-    assert client.get(orders_key(early)) is None
+    assert client.get(item_key(orders_key(early), 0)) is None
+
+
+def test_nothing_is_left_of_agents_that_were_refused(client):
+    """Something may start them again and again."""
+    before = set(threading.enumerate())
+    turn_away(client, FakeProvider(**JOINING), ())
+    for number in come(client, *"abcdefgh"):
+        assert "this one is not needed" in refusal(client, number)
+    until(lambda: {one.name for one in set(threading.enumerate()) - before} <= {"tfc-door", "tfc-coordinator"})
+
+
+def test_a_coordinator_that_does_not_answer_for_a_while_is_outlasted(client, unsteady):
+    come(client, "a", "b")
+    assert gathered(unsteady, ["", ""], FakeProvider(**JOINING)) == ["a", "b"]
+    turn_away(unsteady, FakeProvider(**JOINING), enrolled(unsteady, 0.0, 0))
+    for name in "cde":  # each with a question of its own
+        (late,) = come(client, name)
+        assert "this one is not needed" in refusal(client, late)
+
+
+def test_a_request_to_stop_ends_the_wait_for_a_coordinator_that_does_not_answer(client):
+    client.wait = lambda *unused, **more: (_ for _ in ()).throw(CoordinatorUnreachableError("no answer"))
+    assert gathered(client, [""], FakeProvider(**JOINING), stopped=lambda: True) == []
 
 
 def test_a_name_that_comes_twice_is_refused_and_waited_past(client):

@@ -44,6 +44,16 @@ def test_the_line_that_starts_agents_names_no_key(tmp_path, capsys):
     assert "abab" not in said
 
 
+def test_the_key_of_the_next_job_stays(tmp_path):
+    path = tmp_path / "key"
+    with JoinProvider(str(path)) as provider, JoinProvider(str(path)) as following:
+        provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
+        following.request([NodeSettings("10.0.0.1:6", "cd" * 32, "")])
+        provider.close()
+        assert path.read_text() == "cd" * 32
+    assert not path.exists()
+
+
 def test_the_key_is_private_and_goes_away(tmp_path):
     path = tmp_path / "key"
     path.write_text("old")

@@ -11,7 +11,7 @@ from launching import until
 from time_limits import within
 
 from tfcollective._version import __version__
-from tfcollective.agent.protocol import NodeSettings
+from tfcollective.agent.protocol import NodeSettings, end_key
 from tfcollective.codec import to_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import ServerOptions
@@ -180,6 +180,19 @@ def test_one_of_another_version_is_refused_and_the_next_one_taken_in(client, fol
     assert "b has tfcollective 0.0.0" in refusal(client, number)
     come(client, "c")
     assert followed.arrived.get(timeout=within(20))[0] == Host("c", 1)
+
+
+def test_one_that_has_gone_again_is_none_of_the_jobs_hosts(client, followed, made_on):
+    """It may have come, and ended, before the job had begun: then the job does not know it, either."""
+    agents, arrived = Agents(), queue.SimpleQueue()
+    (number,) = come(client, "b")
+    followed.arrived.get(timeout=within(20))
+    client.put(end_key(number), {"failure": None, "signal": None})
+    late = made_on(FakeProvider(named=False, others_may_come=True), agents)
+    late.follow([], lambda host, node: arrived.put(host.name))
+    come(client, "c")
+    assert [arrived.get(timeout=within(20)) for _ in range(2)] == ["a", "c"]
+    assert [node.facts.name for node in agents.added] == ["a", "c"]
 
 
 def test_one_that_comes_when_the_job_is_over_is_refused(client, followed):

@@ -210,6 +210,25 @@ def test_a_node_is_given_as_long_as_the_job_says():
     assert decode(one.lines[0], AgentConfig, "it").lost_after == 60.0
 
 
+@pytest.mark.parametrize(("host_timeout", "outlasts"), [(5.0, TIMING.coordinator_lost), (60.0, 60.0)])
+def test_an_agent_of_an_elastic_job_outlasts_its_coordinator_as_long_as_its_ranks(host_timeout, outlasts):
+    one, job = node(SILENT), job_of(lambda tasks: False)
+    job.agent_config = lambda workers: AgentConfig("job", (), elastic=True)
+    job.spec.host_timeout = host_timeout
+    one.begin(job, (), "python")
+    assert decode(one.lines[0], AgentConfig, "it").lost_after == outlasts
+
+
+def test_a_node_that_is_given_up_is_to_end_should_it_come_back():
+    """Its agent may have been stopped: nothing else would tell it that the job goes on without it."""
+    one = given_work(node(SILENT), finished=False)
+    assert one.wait() is not None
+    assert decode(one.lines[-1], Order, "the order").command == StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)
+    well = given_work(node(SILENT), finished=True)
+    assert well.wait() is None
+    assert len(well.lines) == 1
+
+
 def test_an_agent_of_this_machine_is_given_what_it_would_look_for():
     one = given_work(node(local=True), finished=False)
     config = decode(one.lines[0], AgentConfig, "it")
@@ -290,7 +309,7 @@ def test_when_one_node_is_lost_the_others_are_stopped():
     lost, other = node(SILENT), Runs()
     assert "has not answered" in Agents([lost, other]).wait(lambda: False).message
     assert other.asked == [StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]
-    assert not lost.lines
+    assert len(lost.lines) == 1  # should it come back
 
 
 def test_a_lost_node_of_auxiliary_tasks_stops_no_rank_and_is_named():

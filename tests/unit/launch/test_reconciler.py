@@ -588,3 +588,20 @@ def test_an_agent_that_joins_when_training_is_over_is_sent_away(began):
     node = Node("b")
     made.it.arrived(Host("b", 1), node)
     until(lambda: node.finished)
+
+
+def test_an_agent_that_joins_when_nothing_can_be_started_any_more_is_sent_away(began, caplog):
+    """The end of the job waits for its end, too."""
+    made = with_arrivals(began(("a", 1), max_proc=2))
+
+    def fails(worker, send):
+        raise RuntimeError("this cannot be")
+
+    made.job.admit = fails
+    first, second = Node("b"), Node("c")
+    made.it.arrived(Host("b", 1), first)
+    until(lambda: first.finished)
+    assert "no more lost ranks are replaced" in caplog.text
+    made.it.arrived(Host("c", 1), second)
+    until(lambda: second.finished)
+    assert started(second) == []

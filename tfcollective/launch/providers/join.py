@@ -88,15 +88,16 @@ class JoinProvider(NodeProvider):
     def __init__(self, key_file: str, share: int = 1) -> None:
         self._key_file = key_file
         self._share = share
-        self._written = False
+        self._written = b""
 
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """Puts the key there, and says what to run on as many hosts."""
+        key = nodes[0].key.encode()
         try:
-            write_private(Path(self._key_file), nodes[0].key.encode())
+            write_private(Path(self._key_file), key)
         except OSError as error:
             raise ConfigError(f"the job key cannot be put into {self._key_file}: {error}") from error
-        self._written = True
+        self._written = key
         join = shlex.join(["tfcollective", "agent", "--join", nodes[0].coordinator, "--key-file", self._key_file])
         count = "one host" if len(nodes) == 1 else f"each of {len(nodes)} hosts"
         sys.stderr.write(f"tfcollective: run this on {count}, where {self._key_file} has to be readable:\n  {join}\n")
@@ -114,10 +115,11 @@ class JoinProvider(NodeProvider):
         """See :class:`NodeProvider`: it was not started from here, and ends by itself."""
 
     def close(self) -> None:
-        """See :class:`NodeProvider`."""
-        if self._written:
-            with suppress(OSError):
-                Path(self._key_file).unlink()
+        """See :class:`NodeProvider`. The next job may have put its own key there already."""
+        path = Path(self._key_file)
+        with suppress(OSError):
+            if self._written and path.read_bytes() == self._written:
+                path.unlink()
 
 
 def _numbered(facts: NodeFacts) -> str:
