@@ -147,13 +147,7 @@ class Job:
     def _make_coordinator(self) -> Coordinator:
         """On a thread; of a job that survives its death, in a process of its own."""
         if self.spec.bounds is None:
-            return CoordinatorServer(
-                self._options,
-                on_silent=self._silent,
-                on_trained=self._auxiliary_tasks.training_ended,
-                on_dropped=self._killer.kill,
-                on_exited=self.exits.put,
-            )
+            return CoordinatorServer(self._options, on_event=self._take_event)
         environ = {name: value for name, value in environ_snapshot().items() if name != variable("job_id")}
         return WatchedCoordinator(
             self._options,
