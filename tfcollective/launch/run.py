@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +27,7 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.reconciler import Reconciler
-from tfcollective.launch.running.job import Job
+from tfcollective.launch.running.job import AgentFailure, Job
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
 from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
@@ -189,49 +188,100 @@ def run_on_nodes(
         if signals():
             _dismiss(found, client, provider, "the job was stopped before it began")
             return NodesRun(JobOutcome((), initialised=True, stopped_by=signals()[0]), ())
-        try:
-            assignment = assign(found)
-        except ConfigError as error:
-            _dismiss(found, client, provider, str(error))
-            raise
-        job.replace_plan(assignment.plan)
-        missing = _without_node(assignment)
-        if missing:
-            job.note_lost(missing)
+        assignment = _assigned(job, client, provider, assign, found)
         parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
-        side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
-        elastic: _Elastic | None = None
-        agents = Agents(
-            [node for node in parts if node not in side],
-            side,
-            lambda node, failure: elastic is not None and elastic.outlasts(node, failure.message),
-            lambda node, failure: None if elastic is None else elastic.reconciler.gone(node),
-        )
-        if job.spec.bounds is not None:
-            hosts = assignment.hosts or job.spec.hosts or (Host("", job.spec.num_proc),)  # this machine
-            elastic = _Elastic.of(job, client, provider, agents, parts, hosts, requests[0], python, discovery)
+        hosts = assignment.hosts or job.spec.hosts
+        agents, elastic = _agents_of(job, client, provider, parts, hosts, requests[0], python, discovery)
         unused = [facts for facts in found if facts.number not in {node.facts.number for node in parts}]
         if elastic is None or not provider.others_may_come:
             _dismiss(unused, client, provider, "there are fewer ranks than agents: this one is not needed")
             unused = []
         for node, workers in parts.items():
-            node.begin(
-                job, workers, python, _slots_of(assignment.hosts or job.spec.hosts, node.facts.name, len(workers))
-            )
-        hears = (lambda event: None) if elastic is None else elastic.late.hears
-        following: AbstractContextManager[object] = contextlib.nullcontext() if elastic is None else elastic
-        if provider.others_may_come and elastic is None:
-            turn_away(client, provider, found)
-        with following, every(_LOOK_S, partial(_look, provider, agents, hears), "tfc-events"):
-            stop.open(agents.stop)
-            if provider.others_may_come and elastic is not None:
-                elastic.take_in(unused, found)
-            failure = agents.wait(lambda: job.failed)
+            node.begin(job, workers, python, _slots_of(hosts, node.facts.name, len(workers)))
+        if elastic is None:
+            failure = _await_end(job, client, provider, agents, found, stop)
+        else:
+            failure = _await_elastic_end(job, provider, agents, elastic, found, unused, stop)
     if failure is not None:
         end_processes_of(job.job_id)
     side_failures = {str(one.task): why for node, why in agents.side_failures.items() for one in parts[node]}
     outcome = job.outcome(signals(), failure, host_lost=agents.host_lost, side_failures=side_failures)
     return NodesRun(outcome, agents.all)
+
+
+def _assigned(
+    job: Job, client: CoordinatorClient, provider: NodeProvider, assign: Assign, found: Sequence[NodeFacts]
+) -> Assignment:
+    """Which of the nodes that have come runs what, also for the job. Raises ConfigError when they cannot run it: then
+    they have been dismissed."""
+    try:
+        assignment = assign(found)
+    except ConfigError as error:
+        _dismiss(found, client, provider, str(error))
+        raise
+    job.replace_plan(assignment.plan)
+    missing = _without_node(assignment)
+    if missing:
+        job.note_lost(missing)
+    return assignment
+
+
+def _agents_of(
+    job: Job,
+    client: CoordinatorClient,
+    provider: NodeProvider,
+    parts: Mapping[Node, Sequence[WorkerPlan]],
+    hosts: Sequence[Host],
+    settings: NodeSettings,
+    python: str,
+    discovery: HostDiscovery | None,
+) -> tuple[Agents, _Elastic | None]:
+    """The agents of these nodes; and what follows them, if the job is elastic."""
+    side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
+    elastic: _Elastic | None = None
+    agents = Agents(
+        [node for node in parts if node not in side],
+        side,
+        lambda node, failure: elastic is not None and elastic.outlasts(node, failure.message),
+        lambda node, failure: None if elastic is None else elastic.reconciler.gone(node),
+    )
+    if job.spec.bounds is not None:
+        hosts = hosts or (Host("", job.spec.num_proc),)  # this machine
+        elastic = _Elastic.of(job, client, provider, agents, parts, hosts, settings, python, discovery)
+    return agents, elastic
+
+
+def _await_end(
+    job: Job,
+    client: CoordinatorClient,
+    provider: NodeProvider,
+    agents: Agents,
+    found: Sequence[NodeFacts],
+    stop: DeferredCall,
+) -> AgentFailure | None:
+    """Waits for the agents of a job of fixed size; see :meth:`Agents.wait`."""
+    if provider.others_may_come:
+        turn_away(client, provider, found)
+    with every(_LOOK_S, partial(_look, provider, agents), "tfc-events"):
+        stop.open(agents.stop)
+        return agents.wait(lambda: job.failed)
+
+
+def _await_elastic_end(
+    job: Job,
+    provider: NodeProvider,
+    agents: Agents,
+    elastic: _Elastic,
+    found: Sequence[NodeFacts],
+    unused: Sequence[NodeFacts],
+    stop: DeferredCall,
+) -> AgentFailure | None:
+    """Waits for the agents of an elastic job, with those that come later; see :meth:`Agents.wait`."""
+    with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.hears), "tfc-events"):
+        stop.open(agents.stop)
+        if provider.others_may_come:
+            elastic.take_in(unused, found)
+        return agents.wait(lambda: job.failed)
 
 
 def _without_node(assignment: Assignment) -> list[TaskKey]:
@@ -319,7 +369,7 @@ def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: No
             refuse(facts, client, provider, why)
 
 
-def _look(provider: NodeProvider, agents: Agents, hears: Callable[[Went], None]) -> None:
+def _look(provider: NodeProvider, agents: Agents, hears: Callable[[Went], None] = lambda event: None) -> None:
     """Gives the nodes, and what waits for further ones, what the provider knows of them."""
     for event in provider.events():
         hears(event)
