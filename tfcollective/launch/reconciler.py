@@ -147,7 +147,7 @@ class Reconciler:
                 while not self._news.empty():
                     self._news.get()()
         except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
-            _LOG.exception("no more lost ranks are replaced")
+            _LOG.exception("lost ranks are no longer replaced")
             self._order_finish()
 
     def _take_hosts(self, hosts: tuple[Host, ...]) -> None:
@@ -398,7 +398,7 @@ class Reconciler:
                 node.send(FinishCommand())
 
     def _finish(self) -> None:
-        """Nothing is started any more. What still waits to be taken into the world will not be."""
+        """From now on nothing is started. What still waits to be taken into the world will not be."""
         if self._over:
             return
         self._over = True

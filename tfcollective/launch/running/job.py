@@ -47,7 +47,7 @@ _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
 _JOURNAL = "journal"
 LOST = "was lost with its host"
-_DISMISSED = "was not needed any more"
+_DISMISSED = "was no longer needed"
 _NOT_NEEDED = (_DISMISSED, NOT_STARTED)
 
 
