@@ -18,11 +18,12 @@ from tfcollective.control import blobs
 from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
 from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.door import Door
+from tfcollective.control.job_state import JobView
 from tfcollective.control.journal import Journal
 from tfcollective.control.messages import JobEvent, Refused
 from tfcollective.control.protocol import BACKLOG, ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective.control.refusals import RefusalLog
-from tfcollective.control.service import JobService, JobView
+from tfcollective.control.service import JobService
 from tfcollective.control.state import Membership, Refusal
 from tfcollective.control.store import Store
 from tfcollective.errors import ConfigError, CoordinatorError

@@ -7,17 +7,16 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.codec import decode, encode
 from tfcollective.control import messages
-from tfcollective.control.job_state import JobState, Resume
+from tfcollective.control.job_state import JobState, JobView, Resume
 from tfcollective.control.journal import Journal
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
-from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
+from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
 from tfcollective.failures import ExitRecord
@@ -32,29 +31,6 @@ _GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines e
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
 _TIME, _ROUND, _ENDS, _OUTPUT, _STORE, _CHANGES = "time", "round", "ends", "output", "store", "changes"
 _MAX_NEWS_BYTES, _VIEW_BYTES, _MAX_EVENTS = 1 << 20, 600, 16
-
-
-@dataclass(frozen=True)
-class JobView:
-    """What the coordinator knows of its job at one moment."""
-
-    tasks: tuple[TaskView, ...]
-    failure: RendezvousFailure | None
-    initialised: bool
-    auxiliary_tasks: tuple[TaskView, ...] = ()
-    generation: int = 0
-    durations: Mapping[TaskKey, float] = field(default_factory=dict)
-    """How long (s) the processes of those that have ended ran."""
-    members: tuple[TaskKey, ...] = ()
-    """The tasks of the world of this generation, in rank order."""
-    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
-    """Those that have left an elastic job in order, while the others train on, and why."""
-    changes: tuple[WorldChange, ...] = ()
-    """How the worlds of an elastic job after its first one came about."""
-    done: frozenset[TaskKey] = frozenset()
-    """The members that have completed the training of an elastic job, and have not failed since."""
-    trained: bool = False
-    """Whether rank 0 is one of them: nothing has to be replaced."""
 
 
 class JobService:
@@ -156,21 +132,7 @@ class JobService:
 
     def view(self) -> JobView:
         """The job as it stands."""
-        membership = self._membership
-        generation = membership.world.generation if membership.world else 0
-        return JobView(
-            membership.views,
-            membership.failure,
-            membership.initialised,
-            membership.side_views,
-            generation,
-            dict(self._state.durations),
-            tuple(membership.members),
-            membership.leavers,
-            membership.changes,
-            membership.done,
-            membership.trained,
-        )
+        return self._state.view()
 
     def exited(self, record: ExitRecord) -> None:
         """Notes the end of a task's process."""

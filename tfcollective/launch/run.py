@@ -14,7 +14,7 @@ import psutil
 from tfcollective.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.service import JobView
+from tfcollective.control.job_state import JobView
 from tfcollective.errors import ConfigError
 from tfcollective.launch.discovery import HostDiscovery
 from tfcollective.launch.gather import gather, refuse, turn_away

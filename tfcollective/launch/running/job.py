@@ -17,12 +17,12 @@ import psutil
 from tfcollective.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
+from tfcollective.control.job_state import JobView
 from tfcollective.control.messages import JobEvent
 from tfcollective.control.owner import Coordinator
 from tfcollective.control.protocol import MODULES, ServerOptions, read_published
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer
-from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.control.watched import WatchedCoordinator
 from tfcollective.descriptors import many_descriptors
