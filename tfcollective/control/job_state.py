@@ -143,17 +143,17 @@ class JobState:
         """The job as it stands."""
         membership = self.membership
         return JobView(
-            membership.views,
-            membership.failure,
-            membership.initialised,
-            membership.side_views,
-            membership.world.generation if membership.world else 0,
-            dict(self.durations),
-            tuple(membership.members),
-            membership.leavers,
-            membership.changes,
-            membership.done,
-            membership.trained,
+            tasks=membership.views,
+            failure=membership.failure,
+            initialised=membership.initialised,
+            auxiliary_tasks=membership.side_views,
+            generation=membership.world.generation if membership.world else 0,
+            durations=dict(self.durations),
+            members=tuple(membership.members),
+            leavers=membership.leavers,
+            changes=membership.changes,
+            done=membership.done,
+            trained=membership.trained,
         )
 
     def make(self, what: object, now: float) -> Any:

@@ -24,7 +24,7 @@ from tfcollective.topology import Placement
 _LOG = get_logger(__name__)
 
 
-class OpensNodes(Protocol):
+class NodeOpener(Protocol):
     """What starts agents on hosts that have none."""
 
     @property
@@ -68,7 +68,7 @@ class Reconciler:
         job: Job,
         nodes: Mapping[TaskKey, tuple[Node, Slot | None]],
         hosts: Sequence[Host],
-        opener: OpensNodes,
+        opener: NodeOpener,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._job = job

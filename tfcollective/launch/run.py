@@ -277,7 +277,7 @@ def _await_elastic_end(
     stop: DeferredCall,
 ) -> AgentFailure | None:
     """Waits for the agents of an elastic job, with those that come later; see :meth:`Agents.wait`."""
-    with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.hears), "tfc-events"):
+    with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.went), "tfc-events"):
         stop.open(agents.stop)
         if provider.others_may_come:
             elastic.take_in(unused, found)
@@ -369,10 +369,10 @@ def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: No
             refuse(facts, client, provider, why)
 
 
-def _look(provider: NodeProvider, agents: Agents, hears: Callable[[Went], None] = lambda event: None) -> None:
+def _look(provider: NodeProvider, agents: Agents, went: Callable[[Went], None] = lambda event: None) -> None:
     """Gives the nodes, and what waits for further ones, what the provider knows of them."""
     for event in provider.events():
-        hears(event)
+        went(event)
         for node in agents.all:
             if event.concerns(node.facts):
                 node.went(event)
