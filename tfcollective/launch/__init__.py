@@ -12,7 +12,7 @@ In the order in which a job goes through them:
 * ``running``: what a job has while it runs: its coordinator, and the function that its ranks call.
 * ``hosted``: jobs whose launcher runs on the platform: what both sides do, and say to each other.
 * ``outcome``: how it ended: the report and exit code, whether it starts again, what MLflow gets.
-* ``system``: signals and ssh on the machine of the launcher.
+* ``system``: signals, ssh, and what a dead agent has left, on the machine of the launcher.
 
 ``launcher`` says what a launcher is, and finds one by its name; ``api`` is ``tfcollective.run``. What imports what is
 in ``pyproject.toml``.

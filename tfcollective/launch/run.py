@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-
-import psutil
 
 from tfcollective.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import every
@@ -28,8 +24,8 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.reconciler import Reconciler
 from tfcollective.launch.running.job import AgentFailure, Job
+from tfcollective.launch.system.leftovers import end_processes_of
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
-from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
 
 __all__ = [
@@ -39,15 +35,12 @@ __all__ = [
     "NodesRun",
     "by_name",
     "client_of",
-    "end_processes_of",
     "run_job_on",
     "run_on_nodes",
 ]
 
 _LOOK_S = 0.5
 _START_S = 60.0  # of Python, at least
-_WAIT_S = 2.0
-_ROUNDS = 3  # a process may start another while we look
 
 
 @dataclass(frozen=True)
@@ -378,28 +371,3 @@ def _look(provider: NodeProvider, agents: Agents, went: Callable[[Went], None] =
                 node.went(event)
     for node in agents.all:
         node.look()
-
-
-def end_processes_of(job_id: str) -> int:
-    """Kills every process of this user that has the job id in its environment: what a dead agent has left. Returns how
-    many there were."""
-    total = 0
-    for _ in range(_ROUNDS):
-        found = [process for process in psutil.process_iter() if _belongs(process, job_id)]
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(found, _WAIT_S)
-        total += len(found)
-        if not found:
-            break
-    return total
-
-
-def _belongs(process: psutil.Process, job_id: str) -> bool:
-    if process.pid == os.getpid():
-        return False
-    try:
-        return process.environ().get(variable("job_id")) == job_id and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError):
-        return False  # another user's, or gone
