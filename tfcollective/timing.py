@@ -1,6 +1,6 @@
 """Every limit and grace of the control side, in one value: what depends on what is checked by a test.
 
-A limit that no other one depends on (how long to gather lines of output, how often to look at a file) stands beside its
+A limit that no other one depends on (how long to gather lines of output, how often to look at a file) is next to its
 use.
 """
 
