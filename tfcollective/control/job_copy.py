@@ -40,16 +40,16 @@ class JobCopy:
         if self._view is None:
             facts = self._facts
             self._view = JobView(
-                tasks=tuple(self._tasks.values()),
-                failure=facts.failure,
-                initialised=facts.initialised,
-                auxiliary_tasks=tuple(self._side.values()),
-                generation=facts.generation,
-                durations=dict(facts.durations),
-                members=facts.members,
-                leavers=dict(facts.leavers),
-                changes=facts.changes,
-                done=frozenset(facts.done),
-                trained=facts.trained,
+                tuple(self._tasks.values()),
+                facts.failure,
+                facts.initialised,
+                tuple(self._side.values()),
+                facts.generation,
+                dict(facts.durations),
+                facts.members,
+                dict(facts.leavers),
+                facts.changes,
+                frozenset(facts.done),
+                facts.trained,
             )
         return self._view

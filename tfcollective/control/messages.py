@@ -331,7 +331,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What :class:`~tfcollective.control.job_state.JobView` says besides the tasks; mappings are lists of pairs."""
+    """What :class:`~tfcollective.control.service.JobView` says besides the tasks; mappings are lists of pairs."""
 
     failure: RendezvousFailure | None
     initialised: bool

@@ -378,15 +378,15 @@ class JobService:
     def _facts(self) -> messages.JobFacts:
         view = self.view()
         return messages.JobFacts(
-            failure=view.failure,
-            initialised=view.initialised,
-            generation=view.generation,
-            durations=tuple(view.durations.items()),
-            members=view.members,
-            leavers=tuple(view.leavers.items()),
-            changes=view.changes,
-            done=tuple(view.done),
-            trained=view.trained,
+            view.failure,
+            view.initialised,
+            view.generation,
+            tuple(view.durations.items()),
+            view.members,
+            tuple(view.leavers.items()),
+            view.changes,
+            tuple(view.done),
+            view.trained,
         )
 
     async def _read_clock(self, message: messages.ReadClock) -> messages.Time:

@@ -323,7 +323,7 @@ class WatchedCoordinator:
         )
         with self._starting:
             if self._closing:
-                return "was no longer needed"
+                return "was not needed any more"
             process = self._process = spawn(config, self._environ, stderr=subprocess.PIPE)
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         reader = threading.Thread(target=_hand_on, args=(process, tail), name="tfc-coordinator-stderr", daemon=True)

@@ -147,7 +147,7 @@ class Reconciler:
                 while not self._news.empty():
                     self._news.get()()
         except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
-            _LOG.exception("lost ranks are no longer replaced")
+            _LOG.exception("no more lost ranks are replaced")
             self._order_finish()
 
     def _take_hosts(self, hosts: tuple[Host, ...]) -> None:
