@@ -1,4 +1,4 @@
-"""``tfcollective bench elastic``: how soon training goes on when a rank is lost or joins."""
+"""``tfcollective bench elastic``: how soon training goes on when a rank is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["elastic"]
             "Measurement",
             option("-np", "--np", "ranks", type=int, metavar="N", default=3, help="Ranks on this host. [3]"),
             option("--megabytes", type=int, metavar="MB", default=25, help="Size of the model. [25]"),
-            option("--runners", metavar="NAME,...", help="ours, ours-traced, restart, horovod, ours-grows. [all]"),
+            option("--runners", metavar="NAME,...", help="ours, ours-traced, restart, horovod. [all]"),
         ),
         *group(
             "Duration",
@@ -39,7 +39,7 @@ __all__ = ["elastic"]
         *group("Output", out_option("elastic"), json_option),
         *group("Other libraries", baselines_option, horovod_option),
     ],
-    short_help="How soon training goes on when a rank is lost or joins.",
+    short_help="How soon training goes on when a rank is lost.",
     epilog="""\b
 Examples:
   tfcollective bench elastic --quick
@@ -58,8 +58,7 @@ def elastic(
     baselines: str | None,
     horovod_python: str | None,
 ) -> int:
-    """Measures the time from the SIGKILL of a rank to the next step of the others, and to its replacement's first one;
-    and from one more host to its rank's first step.
+    """Measures the time from the SIGKILL of a rank to the next step of the others, and to its replacement's first one.
 
     A library that is not installed is listed with the way to install it, one that crashes or hangs with the last line
     of its output.

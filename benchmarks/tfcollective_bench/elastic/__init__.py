@@ -1,1 +1,1 @@
-"""``tfcollective bench elastic``: how soon training goes on when a rank is lost or joins."""
+"""``tfcollective bench elastic``: how soon training goes on when a rank is lost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcollective_bench.elastic.run import METRICS, metrics_of
+from tfcollective_bench.elastic.run import METRICS
 from tfcollective_bench.elastic.runners import RUNNERS
 from tfcollective_bench.model import Report, select
 from tfcollective_bench.report import Bars, Plot, Section, Table, draw_bars, plots_available
@@ -19,8 +19,6 @@ _EXPLANATION = (
     "from the last step before that one. Where all processes are "
     "started again, both are the first step of all new ones. Elastic runners commit after each step; the one that is "
     "started again keeps its weights every 20 steps. Runners take turns.\n\n"
-    "ours-grows begins with one rank less; then its discovery script prints one more host, and an agent and a rank are "
-    "started there: from that moment until the new rank has completed a step with the others.\n\n"
     "Horovod blocks the host of a lost rank and ends the other ranks there. So each of its ranks runs under another "
     "name of this host, and a blocked name counts again after the shortest pause that it allows."
 )
@@ -33,8 +31,6 @@ def overview(report: Report) -> list[Table]:
     rows: list[tuple[str, ...]] = []
     for metric, title in METRICS.items():
         for runner in dict.fromkeys(status.runner for status in report.statuses):
-            if metric not in metrics_of(runner):
-                continue
             found = summary_of(report, runner, metric)
             if found is None:
                 rows.append((title, runner, "0", NOT_MEASURED, "", "", ""))

@@ -1,4 +1,4 @@
-"""Runs the elastic benchmark: jobs that lose a rank or grow, in turns; lines of JSON to samples."""
+"""Runs the elastic benchmark: jobs that lose a rank, in turns; lines of JSON to samples."""
 
 from __future__ import annotations
 
@@ -13,30 +13,20 @@ from tfcollective.codec import to_document
 from tfcollective.machine.network import interface_addresses
 from tfcollective_bench.baselines import find_baselines
 from tfcollective_bench.elastic.options import ElasticOptions
-from tfcollective_bench.elastic.runners import (
-    GROWS,
-    HOSTS_FILE,
-    RUNNERS,
-    chosen,
-    discovery_script,
-    hint_for,
-    variant_of,
-)
+from tfcollective_bench.elastic.runners import HOSTS_FILE, RUNNERS, chosen, discovery_script, hint_for, variant_of
 from tfcollective_bench.experiment import Case, run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Watch
-from tfcollective_bench.model import Cell, Report, Sample
+from tfcollective_bench.model import Report, Sample
 
-__all__ = ["METRICS", "host_names", "metrics_of", "run_elastic", "samples_of"]
+__all__ = ["METRICS", "host_names", "run_elastic", "samples_of"]
 
 #: What a turn measures -> what it says, for people.
 METRICS: Mapping[str, str] = {
     "survivors": "SIGKILL to the survivors' next step",
     "replacement": "SIGKILL to the replacement's first step",
-    "arrival": "one more host to its rank's first step",
     "join": "no step while it joined",
 }
-_OF_ARRIVAL = ("arrival", "join")
 
 
 def run_elastic(options: ElasticOptions, command: Sequence[str], watch: Watch) -> Report:
@@ -80,16 +70,9 @@ def run_elastic(options: ElasticOptions, command: Sequence[str], watch: Watch) -
     )
 
 
-def metrics_of(runner: str) -> tuple[str, ...]:
-    """What the turns of a runner measure."""
-    return tuple(metric for metric in METRICS if (metric in _OF_ARRIVAL if runner == GROWS else metric != "arrival"))
-
-
 def samples_of(runner: str, options: ElasticOptions, number: int, content: Mapping[str, Any]) -> Iterator[Sample]:
     """The samples of one line: what trial.py prints."""
-    row: dict[str, Cell] = {"ranks": options.ranks, "megabytes": options.megabytes}
-    if "victim" in content:
-        row["victim"] = int(content["victim"])
+    row = {"ranks": options.ranks, "megabytes": options.megabytes, "victim": int(content["victim"])}
     for metric in METRICS.keys() & content.keys():
         yield Sample(runner, row, metric, "s", (float(content[metric]),), number)
 

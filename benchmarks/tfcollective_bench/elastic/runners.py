@@ -11,25 +11,14 @@ from tfcollective.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.rank import HOROVOD, OURS, RESTART, TRACED
-from tfcollective_bench.elastic.trial import GROW, HOSTS_SCRIPT, KILL, TURN
+from tfcollective_bench.elastic.trial import TURN
 from tfcollective_bench.interleave import Variant
 from tfcollective_bench.ranks import EXTERNAL_VARIABLES, external_command, thread_variables, working_folder
 
-__all__ = [
-    "GROWS",
-    "HOSTS_FILE",
-    "RUNNERS",
-    "chosen",
-    "discovery_script",
-    "hint_for",
-    "rank_command",
-    "variant_of",
-]
+__all__ = ["HOSTS_FILE", "RUNNERS", "chosen", "discovery_script", "hint_for", "rank_command", "variant_of"]
 
 _RANK = "tfcollective_bench.elastic.rank"
 _TRIAL = "tfcollective_bench.elastic.trial"
-#: The runner whose job gets one more host, and loses no rank.
-GROWS = "ours-grows"
 #: Horovod's discovery script, in the directory of the run.
 HOSTS_FILE = "hosts.sh"
 _MARGIN_S = 90.0  # in which a trial ends its job
@@ -39,7 +28,6 @@ RUNNERS: Mapping[str, str] = {
     TRACED: "the same, with a step before elastic.run, so that a new process has traced it when it joins",
     RESTART: "tfcollective, all processes started again (--max-restarts)",
     HOROVOD: "Horovod elastic with Gloo, each rank on a host name of its own (TensorFlow 2.15)",
-    GROWS: "tfcollective, elastic: a discovery script prints one more host",
 }
 
 
@@ -75,25 +63,21 @@ def rank_command(runner: str, found: Baselines, options: ElasticOptions, hosts: 
     Args:
         hosts: Horovod's discovery script.
     """
-    arguments = [OURS if runner == GROWS else runner, TURN, str(options.megabytes)]
+    arguments = [runner, TURN, str(options.megabytes)]
     if runner == HOROVOD:
         python = str(found.horovod_python)
         launcher = [python, "-m", "horovod.runner.launch", "--gloo", "-np", str(options.ranks), "--min-np", "1"]
         # The shortest pause before the name of the lost rank counts again, so that it is replaced.
         how = ["--max-np", str(options.ranks), "--blacklist-cooldown-range", "1", "2"]
         return [*launcher, *how, "--host-discovery-script", str(hosts), *external_command(python, _RANK), *arguments]
-    ranks = options.ranks - 1 if runner == GROWS else options.ranks
-    launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(ranks), "--no-prefix"]
+    launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(options.ranks), "--no-prefix"]
     how = ["--max-restarts", "1"] if runner == RESTART else ["--min-np", "1"]
-    if runner == GROWS:
-        how += ["--max-np", str(options.ranks), "--host-discovery-script", f"{TURN}/{HOSTS_SCRIPT}"]
     return [*launcher, *how, "-m", _RANK, *arguments]
 
 
 def variant_of(runner: str, found: Baselines, options: ElasticOptions, directory: Path) -> Variant:
     """The command of a runner's turns, which keep what they need in this directory."""
-    event = GROW if runner == GROWS else KILL
-    trial = [str(directory / runner), str(options.ranks), f"{options.deadline_s:g}", event]
+    trial = [str(directory / runner), str(options.ranks), f"{options.deadline_s:g}"]
     return Variant(
         name=runner,
         argv=(sys.executable, "-m", _TRIAL, *trial, *rank_command(runner, found, options, directory / HOSTS_FILE)),

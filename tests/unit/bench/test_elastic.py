@@ -14,7 +14,7 @@ from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.pages import overview, sections, summary_of
 from tfcollective_bench.elastic.run import host_names, samples_of
 from tfcollective_bench.elastic.runners import RUNNERS, chosen, discovery_script, hint_for, variant_of
-from tfcollective_bench.elastic.trial import TURN, arrival_after, times_after
+from tfcollective_bench.elastic.trial import TURN, times_after
 from tfcollective_bench.journal import READY, STEP, Line
 from tfcollective_bench.model import RunnerState, RunnerStatus
 
@@ -27,7 +27,7 @@ NAMES = ("localhost", "127.0.0.1", "10.0.0.5")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runners", "mpi"], "unknown runner 'mpi': expected one of ours, ours-traced, restart, horovod, ours-grows"),
+        (["--runners", "mpi"], "unknown runner 'mpi': expected one of ours, ours-traced, restart, horovod"),
         (["-np", "1"], "-np: one rank is lost and one has to stay: 2 or more"),
         (["--megabytes", "0"], "--megabytes: expected a number above 0, got 0"),
         (["--rounds", "0"], "--rounds: expected a number above 0, got 0"),
@@ -50,8 +50,7 @@ def test_what_is_missing_says_how_to_get_it():
 
 def test_every_runner_has_its_command():
     directory = Path("/turns")
-    commands = {runner: variant_of(runner, FOUND, OPTIONS, directory).argv for runner in RUNNERS}
-    ours, traced, restart, horovod, grows = commands.values()
+    ours, traced, restart, horovod = (variant_of(runner, FOUND, OPTIONS, directory).argv for runner in RUNNERS)
     for argv, runner in ((ours, "ours"), (traced, "ours-traced"), (restart, "restart"), (horovod, "horovod")):
         assert argv[argv.index("tfcollective_bench.elastic.trial") + 1] == f"/turns/{runner}"
         assert argv[-3:] == (runner, TURN, "25")
@@ -60,11 +59,6 @@ def test_every_runner_has_its_command():
     assert "--min-np" not in restart
     assert horovod[horovod.index("--host-discovery-script") + 1] == "/turns/hosts.sh"
     assert "/h/python" in horovod
-    assert [argv[argv.index("300") + 1] for argv in commands.values()] == ["kill", "kill", "kill", "kill", "grow"]
-    assert grows[grows.index("-np") + 1] == "2"
-    assert grows[grows.index("--max-np") + 1] == "3"
-    assert grows[grows.index("--host-discovery-script") + 1] == f"{TURN}/discover.sh"
-    assert grows[-3:] == ("ours", TURN, "25")
 
 
 def test_horovod_finds_a_host_name_for_each_rank(tmp_path):
@@ -103,20 +97,6 @@ def test_when_all_are_started_again_both_times_are_those_of_the_last_one():
         assert times_after(lines, 10.0, [3], 3) is None
         lines += [line(pid, READY, 14.0), line(pid, STEP, at)]
     assert times_after(lines, 10.0, [3], 3) == {"survivors": pytest.approx(5.2), "replacement": pytest.approx(5.2)}
-
-
-def test_a_job_has_grown_with_the_first_step_of_a_new_rank_in_the_larger_world():
-    lines = [line(pid, event, at, 2) for pid in (1, 2) for event, at in ((READY, 1.0), (STEP, 2.0), (STEP, 10.5))]
-    lines += [line(3, STEP, 10.6, 1)]  # alone, before it joins
-    assert arrival_after(lines, 10.0, 3) is None
-    lines += [line(1, READY, 10.7), line(1, STEP, 10.8), line(2, STEP, 10.8), line(3, READY, 10.7), line(3, STEP, 10.9)]
-    assert arrival_after(lines, 10.0, 3) == {"arrival": pytest.approx(0.9), "join": pytest.approx(0.4)}
-
-
-def test_a_growing_job_has_samples_without_a_victim():
-    samples = list(samples_of("ours-grows", OPTIONS, 0, {"arrival": 5.0, "join": 0.2}))
-    assert {sample.metric: sample.values for sample in samples} == {"arrival": (5.0,), "join": (0.2,)}
-    assert all("victim" not in sample.row for sample in samples)
 
 
 def report():
