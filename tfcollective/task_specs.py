@@ -66,7 +66,7 @@ class TaskSpec:
         vcores: how many virtual cores.
         instances: how many containers (on one machine: groups of processes) of this kind.
         nb_proc_per_worker: how many processes an instance runs, each a rank of its own.
-        min_instances: of workers: the job is elastic and goes on while so many instances are left, beside the other
+        min_instances: of workers: the job is elastic and goes on while so many instances are left, with the other
             tasks that train; None: it is not.
         gpus: how many GPUs.
         label: which nodes: a NodeLabel, or the text of any other label.
@@ -260,7 +260,7 @@ def allreduce_topology(
     evaluator: bool = True,
     tensorboard: bool = True,
 ) -> dict[str, TaskSpec]:
-    """A chief and ``nb_workers`` workers that train together, and beside them an evaluator and a TensorBoard.
+    """A chief and ``nb_workers`` workers that train together, with an evaluator and a TensorBoard.
 
     Args:
         nb_workers: how many workers, besides the chief; 0 or more.

@@ -1,6 +1,6 @@
 """Every limit and grace of the control side, in one value: what depends on what is checked by a test.
 
-A limit that no other one depends on (how long to gather lines of output, how often to look at a file) stands beside its
+A limit that no other one depends on (how long to gather lines of output, how often to look at a file) is next to its
 use.
 """
 
@@ -31,6 +31,8 @@ class Timing:
             ``relay``.
         proven: a rank of an elastic job that has trained for so long shows that its host can run ranks: its loss does
             not keep others from being started there.
+        first_block: how long nothing is started on a host where ranks of an elastic job are lost before they have
+            trained, from the second one in a row on; it doubles with each further one, up to longest_block.
         coordinator_lost: how long a coordinator may be silent before a rank ends.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
@@ -128,6 +130,8 @@ class Timing:
     cut_off: float = 4.0
     newcomer_silent: float = 15.0
     proven: float = 10.0
+    first_block: float = 30.0
+    longest_block: float = 3600.0
     coordinator_lost: float = 30.0
     host_timeout: float = 15.0
     least_host_timeout: float = 5.0

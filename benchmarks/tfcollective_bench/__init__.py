@@ -1,6 +1,8 @@
-"""Benchmarks: the all-reduce and training measured side by side with others, their reports and plots.
+"""Benchmarks, measured next to other libraries where these can do the same; their reports and plots.
 
-Every runner is a process of its own; runners take turns, so that what else the machine does meets all of them alike.
+One folder for each: ``allreduce``, ``training``, ``scaling``, ``elastic``, ``chaos`` (a job under faults) and
+``simulate`` (predictions). Every runner is a process of its own; runners take turns (``experiment``, ``interleave``),
+so that what else the machine does meets all of them alike.
 """
 
 __version__ = "0.1.0"

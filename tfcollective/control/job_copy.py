@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tfcollective.control.job_state import JobView
 from tfcollective.control.messages import Follow, JobFacts, JobNews
 from tfcollective.control.protocol import ServerOptions
-from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskView, WorldChange
 from tfcollective.tasks import NO_RANK, TaskKey, trainers
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.control import blobs, messages
 from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
-from tfcollective.control.state import Membership, Refusal, Silence
+from tfcollective.control.state import Membership, Refusal, RendezvousFailure, Silence, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.tasks import TaskKey
 
@@ -70,6 +70,29 @@ CHANGES: Mapping[str, type[Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class JobView:
+    """What the coordinator knows of its job at one moment."""
+
+    tasks: tuple[TaskView, ...]
+    failure: RendezvousFailure | None
+    initialised: bool
+    auxiliary_tasks: tuple[TaskView, ...] = ()
+    generation: int = 0
+    durations: Mapping[TaskKey, float] = field(default_factory=dict)
+    """How long (s) the processes of those that have ended ran."""
+    members: tuple[TaskKey, ...] = ()
+    """The tasks of the world of this generation, in rank order."""
+    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
+    """Those that have left an elastic job in order, while the others train on, and why."""
+    changes: tuple[WorldChange, ...] = ()
+    """How the worlds of an elastic job after its first one came about."""
+    done: frozenset[TaskKey] = frozenset()
+    """The members that have completed the training of an elastic job, and have not failed since."""
+    trained: bool = False
+    """Whether rank 0 is one of them: nothing has to be replaced."""
+
+
 class JobState:
     """Membership, values and nodes of a job. Not thread-safe.
 
@@ -115,6 +138,23 @@ class JobState:
             Recall: self._recall,
             Resume: lambda what, now: self.membership.resume(now),
         }
+
+    def view(self) -> JobView:
+        """The job as it stands."""
+        membership = self.membership
+        return JobView(
+            tasks=membership.views,
+            failure=membership.failure,
+            initialised=membership.initialised,
+            auxiliary_tasks=membership.side_views,
+            generation=membership.world.generation if membership.world else 0,
+            durations=dict(self.durations),
+            members=tuple(membership.members),
+            leavers=membership.leavers,
+            changes=membership.changes,
+            done=membership.done,
+            trained=membership.trained,
+        )
 
     def make(self, what: object, now: float) -> Any:
         """Makes a change and has it recorded; what it comes to. Raises Refusal, and changes nothing then."""

@@ -318,7 +318,8 @@ class JobEvent:
     Attributes:
         exited: how a task's process has ended.
         dropped: a member that takes part no longer though its process may live, and why.
-        silent: a task that gives no sign of life, and for how many seconds it has given none.
+        silent: a task that gives no sign of life, and for how many seconds it has given none; again each time that
+            the limit has passed once more.
         trained: whether rank 0's process has ended.
     """
 
@@ -330,7 +331,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What :class:`~tfcollective.control.service.JobView` says besides the tasks and the changes of the world, of which
+    """What :class:`~tfcollective.control.job_state.JobView` says besides the tasks and the changes of the world, of which
     there are ever more; mappings are lists of pairs."""
 
     failure: RendezvousFailure | None

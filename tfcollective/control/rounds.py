@@ -2,7 +2,7 @@
 
 A *round* gathers the tasks of the next world. It ends in a :class:`~tfcollective.topology.World` of the next
 generation, or in a :class:`Failed` that all who wait receive. The first world waits for all tasks. Every later one
-waits for the members of the last one that still live, and takes in what has joined besides: nothing that has yet to
+waits for the members of the last one that still live, and takes in what else has joined: nothing that has yet to
 start is waited for while others could train.
 
 A job of fixed size is the one in which the smallest and the largest world are the same, and nothing replaces a task.
@@ -141,7 +141,7 @@ class Rounds:
         self._short_since: float | None = None
         self._world: World | None = None
         self._members: frozenset[TaskKey] = frozenset()
-        self._done: set[TaskKey] = set()  # of them: trains no more, as far as it has said
+        self._done: set[TaskKey] = set()  # of them: has completed the training, as far as it has said
         self._completed: Counter[TaskKey] = Counter()  # trainings, by members of this world
         self._staying = 0  # how many of them are not absent
         self._joiners = 0  # how many wait that are none of them
@@ -306,7 +306,7 @@ class Rounds:
             self._fail(why)
 
     def leaves(self, task: TaskKey, now: float) -> None:
-        """It goes in order: no world waits for it any more. Where the round waits for it already, it may go."""
+        """It goes in order: no world waits for it. Where the round waits for it already, it may go."""
         now = self._counted(now)
         if task not in self._absent:
             self._drop(task, Absence.LEAVING)

@@ -18,11 +18,12 @@ from tfcollective.control import blobs
 from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
 from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective.control.door import Door
+from tfcollective.control.job_state import JobView
 from tfcollective.control.journal import Journal
-from tfcollective.control.messages import Refused
+from tfcollective.control.messages import JobEvent, Refused
 from tfcollective.control.protocol import BACKLOG, ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective.control.refusals import RefusalLog
-from tfcollective.control.service import JobService, JobView
+from tfcollective.control.service import JobService
 from tfcollective.control.state import Membership, Refusal
 from tfcollective.control.store import Store
 from tfcollective.errors import ConfigError, CoordinatorError
@@ -49,11 +50,8 @@ _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come
 class CoordinatorServer:
     """Serves one job. ``start()`` and ``close()`` may be called from any thread; the class is a context manager.
 
-    ``on_silent`` is called with a task that is silent and for how many seconds it has been, and again each time that
-    the limit has passed once more; ``on_trained`` once when rank 0's process has ended; ``on_dropped`` with a member
-    that takes part no longer though its process may live, and why; ``on_exited`` with the record of each process that
-    has ended. All are called on the coordinator's thread: they
-    must not block.
+    ``on_event`` is called with each :class:`JobEvent`, once and in order, on the coordinator's thread: it must not
+    block.
 
     ``journal``, ``life`` and ``paused`` are for a coordinator whose death the job survives: see :class:`JobService`.
     ``listener`` is the socket to listen on, which its owner has bound; it stays open.
@@ -63,10 +61,7 @@ class CoordinatorServer:
         self,
         options: ServerOptions,
         clock: Clock = SYSTEM_CLOCK,
-        on_silent: Callable[[TaskKey, float], None] | None = None,
-        on_trained: Callable[[], None] | None = None,
-        on_dropped: Callable[[TaskKey, str], None] | None = None,
-        on_exited: Callable[[ExitRecord], None] | None = None,
+        on_event: Callable[[JobEvent], None] = lambda event: None,
         journal: Journal | None = None,
         life: int = 0,
         paused: Callable[[], bool] = lambda: False,
@@ -88,10 +83,7 @@ class CoordinatorServer:
             store,
             clock,
             options.silence_limit,
-            on_silent,
-            on_trained,
-            on_dropped,
-            on_exited,
+            on_event,
             journal,
             life,
             paused,

@@ -7,13 +7,13 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tfcollective.clock import Clock
 from tfcollective.codec import decode, encode
 from tfcollective.control import messages
-from tfcollective.control.job_state import JobState, Resume
+from tfcollective.control.job_state import JobState, JobView, Resume
 from tfcollective.control.journal import Journal
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
@@ -34,29 +34,6 @@ _TIME, _ROUND, _ENDS, _OUTPUT, _STORE, _CHANGES = "time", "round", "ends", "outp
 _MAX_NEWS_BYTES, _VIEW_BYTES, _NAME_BYTES, _MAX_EVENTS = 1 << 20, 600, 40, 16
 
 
-@dataclass(frozen=True)
-class JobView:
-    """What the coordinator knows of its job at one moment."""
-
-    tasks: tuple[TaskView, ...]
-    failure: RendezvousFailure | None
-    initialised: bool
-    auxiliary_tasks: tuple[TaskView, ...] = ()
-    generation: int = 0
-    durations: Mapping[TaskKey, float] = field(default_factory=dict)
-    """How long (s) the processes of those that have ended ran."""
-    members: tuple[TaskKey, ...] = ()
-    """The tasks of the world of this generation, in rank order."""
-    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
-    """Those that have left an elastic job in order, while the others train on, and why."""
-    changes: tuple[WorldChange, ...] = ()
-    """How the worlds of an elastic job after its first one came about."""
-    done: frozenset[TaskKey] = frozenset()
-    """The members that have completed the training of an elastic job, and have not failed since."""
-    trained: bool = False
-    """Whether rank 0 is one of them: nothing has to be replaced."""
-
-
 class JobService:
     """The pure membership and store, and the requests that wait for them to change. A change wakes those that
     wait for it; signs of life are noted and wake none: their absence is looked for (:data:`Timing.watch`).
@@ -69,11 +46,7 @@ class JobService:
         store: its values.
         clock: the time.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        on_silent: called with a task that is silent and for how many seconds it has been; again each time that the
-            limit has passed once more; must not block.
-        on_trained: called once when rank 0's process has ended; must not block.
-        on_exited: called with the record of each process that has ended; must not block.
-        on_dropped: called with a member that takes part no longer though its process may live, and why; must not block.
+        on_event: called with each :class:`~tfcollective.control.messages.JobEvent`, once and in order; must not block.
         journal: where changes are written; None: nowhere.
         life: how often another process has served this job before: what stands in the journal is done again.
         paused: whether the launcher, which would act on what happens, is stopped: that time ends no wait of a round.
@@ -86,10 +59,7 @@ class JobService:
         store: Store,
         clock: Clock,
         silence_limit: float = math.inf,
-        on_silent: Callable[[TaskKey, float], None] | None = None,
-        on_trained: Callable[[], None] | None = None,
-        on_dropped: Callable[[TaskKey, str], None] | None = None,
-        on_exited: Callable[[ExitRecord], None] | None = None,
+        on_event: Callable[[messages.JobEvent], None] = lambda event: None,
         journal: Journal | None = None,
         life: int = 0,
         paused: Callable[[], bool] = lambda: False,
@@ -104,15 +74,12 @@ class JobService:
         # By those that follow the job, by task or generation: at which look.
         self._seen: dict[TaskKey | int, tuple[int, TaskView | WorldChange]] = {}
         self._looks = 0
-        self._on_dropped = on_dropped
-        self._on_exited = on_exited
+        self._on_event = on_event
         self._job_id = job_id
         self._membership = membership
         self._store = store
         self._clock = clock
         self._silence_limit = silence_limit
-        self._on_silent = on_silent
-        self._on_trained = on_trained
         self._wakeups = Wakeups()
         self._liveness = LivenessTracker[str](TIMING.longest_gap)  # of processes that are no tasks
         self._awaited: Counter[messages.Presence] = Counter()
@@ -125,10 +92,10 @@ class JobService:
             messages.Join: self._join,
             messages.Beat: self._beat,
             messages.Alive: self._alive,
-            messages.Leave: self._leave,
-            messages.Done: self._done,
-            messages.Failing: self._failing,
-            messages.NodeLeaves: self._node_leaves,
+            messages.Leave: self._change_round,
+            messages.Done: self._change_round,
+            messages.Failing: self._change_round,
+            messages.NodeLeaves: self._change_round,
             messages.FindLost: self._find_lost,
             messages.CountMembers: self._count_members,
             messages.Started: self._started,
@@ -167,21 +134,7 @@ class JobService:
 
     def view(self) -> JobView:
         """The job as it stands."""
-        membership = self._membership
-        generation = membership.world.generation if membership.world else 0
-        return JobView(
-            membership.views,
-            membership.failure,
-            membership.initialised,
-            membership.side_views,
-            generation,
-            dict(self._state.durations),
-            tuple(membership.members),
-            membership.leavers,
-            membership.changes,
-            membership.done,
-            membership.trained,
-        )
+        return self._state.view()
 
     def exited(self, record: ExitRecord) -> None:
         """Notes the end of a task's process."""
@@ -217,17 +170,7 @@ class JobService:
         news = self._state.events[self._handed_on :]
         self._handed_on += len(news)
         for event in news:
-            self._call_for(event)
-
-    def _call_for(self, event: messages.JobEvent) -> None:
-        if event.exited is not None and self._on_exited is not None:
-            self._on_exited(event.exited)
-        if event.dropped is not None and self._on_dropped is not None:
-            self._on_dropped(*event.dropped)
-        if event.silent is not None and self._on_silent is not None:
-            self._on_silent(*event.silent)
-        if event.trained and self._on_trained is not None:
-            self._on_trained()
+            self._on_event(event)
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -318,19 +261,9 @@ class JobService:
             self._heartbeat(beat)
         return messages.Nothing()
 
-    async def _leave(self, message: messages.Leave) -> messages.Nothing:
-        self._make(message, _ROUND, _TIME)
-        return messages.Nothing()
-
-    async def _node_leaves(self, message: messages.NodeLeaves) -> messages.Nothing:
-        self._make(message, _ROUND, _TIME)
-        return messages.Nothing()
-
-    async def _done(self, message: messages.Done) -> messages.Nothing:
-        self._make(message, _ROUND, _TIME)
-        return messages.Nothing()
-
-    async def _failing(self, message: messages.Failing) -> messages.Nothing:
+    async def _change_round(
+        self, message: messages.Leave | messages.NodeLeaves | messages.Done | messages.Failing
+    ) -> messages.Nothing:
         self._make(message, _ROUND, _TIME)
         return messages.Nothing()
 

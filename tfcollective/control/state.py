@@ -301,7 +301,7 @@ class Membership:
         self._keep(view)
 
     def admit(self, task: TaskKey) -> None:
-        """A task that takes part from now on, beside those that the job began with. Its rank follows with the world."""
+        """A task that takes part from now on, in addition to the first ones. Its rank follows with the world."""
         self._rounds.admit(task)
         self._views[task] = TaskView(task, len(self._views))
 

@@ -22,11 +22,11 @@ from typing import TypeVar
 from tfcollective.control.channel import FOREVER, Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.job_copy import JobCopy
+from tfcollective.control.job_state import JobView
 from tfcollective.control.journal import Journal
 from tfcollective.control.messages import JobEvent
 from tfcollective.control.process import CannotServeError, CoordinatorConfig, introduce, spawn
 from tfcollective.control.protocol import BACKLOG, ServerOptions
-from tfcollective.control.service import JobView
 from tfcollective.control.state import RendezvousFailure
 from tfcollective.errors import CoordinatorError
 from tfcollective.exit_codes import signal_name
@@ -326,7 +326,7 @@ class WatchedCoordinator:
         )
         with self._starting:
             if self._closing:
-                return "was not needed any more"
+                return "was no longer needed"
             process, why = self._spawn(config)
         if process is None:
             self._closed.wait(_PAUSE_S)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from types import TracebackType
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError
 from tfcollective.launch.plan.hosts import Host, parse_discovered, without
 from tfcollective.launch.plan.placement import in_order_of_arrival
 from tfcollective.log import get_logger
+from tfcollective.processes import signal_group
 from tfcollective.timing import TIMING, Timing
 
 _LOG = get_logger(__name__)
@@ -156,8 +155,7 @@ class HostDiscovery:
                 except subprocess.TimeoutExpired:
                     if time.monotonic() < end and not self._stopped.is_set():
                         continue
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                signal_group(process.pid, signal.SIGKILL)
                 for stream in (process.stdout, process.stderr):
                     if stream is not None:
                         stream.close()  # a process that has left its group may hold the other end

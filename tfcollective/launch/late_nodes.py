@@ -109,7 +109,7 @@ class LateNodes:
         if node is not None:
             then(Host(facts.name, slots), node)
 
-    def hears(self, event: Went) -> None:
+    def went(self, event: Went) -> None:
         """The provider says that a node has gone; from any thread."""
         if event.instance and any(event.instance == node.facts.instance for node in self._agents.all):
             return  # an earlier one with its name, which had come

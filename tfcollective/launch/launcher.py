@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from tfcollective.control.service import JobView
+from tfcollective.control.job_state import JobView
 from tfcollective.control.state import WorldChange
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.failures import ExitRecord, first_cause

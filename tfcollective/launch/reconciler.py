@@ -24,7 +24,7 @@ from tfcollective.topology import Placement
 _LOG = get_logger(__name__)
 
 
-class OpensNodes(Protocol):
+class NodeOpener(Protocol):
     """What starts agents on hosts that have none."""
 
     @property
@@ -68,7 +68,7 @@ class Reconciler:
         job: Job,
         nodes: Mapping[TaskKey, tuple[Node, Slot | None]],
         hosts: Sequence[Host],
-        opener: OpensNodes,
+        opener: NodeOpener,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._job = job
@@ -141,7 +141,7 @@ class Reconciler:
             try:
                 self._turn()
             except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
-                _LOG.exception("no more lost ranks are replaced")
+                _LOG.exception("lost ranks are no longer replaced")
                 self._over = True  # those that have yet to come get the same order
                 self._order_finish()
 
@@ -402,7 +402,7 @@ class Reconciler:
                 node.send(FinishCommand())
 
     def _finish(self) -> None:
-        """Nothing is started any more. What still waits to be taken into the world will not be."""
+        """From now on nothing is started. What still waits to be taken into the world will not be."""
         if self._over:
             return
         self._over = True

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-
-import psutil
 
 from tfcollective.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.service import JobView
+from tfcollective.control.job_state import JobView
 from tfcollective.errors import ConfigError
 from tfcollective.launch.discovery import HostDiscovery
 from tfcollective.launch.gather import gather, refuse, turn_away
@@ -28,9 +23,9 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.reconciler import Reconciler
-from tfcollective.launch.running.job import Job
+from tfcollective.launch.running.job import AgentFailure, Job
+from tfcollective.launch.system.leftovers import end_processes_of
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
-from tfcollective.settings import variable
 from tfcollective.tasks import TaskKey
 
 __all__ = [
@@ -40,15 +35,12 @@ __all__ = [
     "NodesRun",
     "by_name",
     "client_of",
-    "end_processes_of",
     "run_job_on",
     "run_on_nodes",
 ]
 
 _LOOK_S = 0.5
 _START_S = 60.0  # of Python, at least
-_WAIT_S = 2.0
-_ROUNDS = 3  # a process may start another while we look
 
 
 @dataclass(frozen=True)
@@ -189,49 +181,100 @@ def run_on_nodes(
         if signals():
             _dismiss(found, client, provider, "the job was stopped before it began")
             return NodesRun(JobOutcome((), initialised=True, stopped_by=signals()[0]), ())
-        try:
-            assignment = assign(found)
-        except ConfigError as error:
-            _dismiss(found, client, provider, str(error))
-            raise
-        job.replace_plan(assignment.plan)
-        missing = _without_node(assignment)
-        if missing:
-            job.note_lost(missing)
+        assignment = _assigned(job, client, provider, assign, found)
         parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
-        side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
-        elastic: _Elastic | None = None
-        agents = Agents(
-            [node for node in parts if node not in side],
-            side,
-            lambda node, failure: elastic is not None and elastic.outlasts(node, failure.message),
-            lambda node, failure: None if elastic is None else elastic.reconciler.gone(node),
-        )
-        if job.spec.bounds is not None:
-            hosts = assignment.hosts or job.spec.hosts or (Host("", job.spec.num_proc),)  # this machine
-            elastic = _Elastic.of(job, client, provider, agents, parts, hosts, requests[0], python, discovery)
+        hosts = assignment.hosts or job.spec.hosts
+        agents, elastic = _agents_of(job, client, provider, parts, hosts, requests[0], python, discovery)
         unused = [facts for facts in found if facts.number not in {node.facts.number for node in parts}]
         if elastic is None or not provider.others_may_come:
             _dismiss(unused, client, provider, "there are fewer ranks than agents: this one is not needed")
             unused = []
         for node, workers in parts.items():
-            node.begin(
-                job, workers, python, _slots_of(assignment.hosts or job.spec.hosts, node.facts.name, len(workers))
-            )
-        hears = (lambda event: None) if elastic is None else elastic.late.hears
-        following: AbstractContextManager[object] = contextlib.nullcontext() if elastic is None else elastic
-        if provider.others_may_come and elastic is None:
-            turn_away(client, provider, found)
-        with following, every(_LOOK_S, partial(_look, provider, agents, hears), "tfc-events"):
-            stop.open(agents.stop)
-            if provider.others_may_come and elastic is not None:
-                elastic.take_in(unused, found)
-            failure = agents.wait(lambda: job.failed)
+            node.begin(job, workers, python, _slots_of(hosts, node.facts.name, len(workers)))
+        if elastic is None:
+            failure = _await_end(job, client, provider, agents, found, stop)
+        else:
+            failure = _await_elastic_end(job, provider, agents, elastic, found, unused, stop)
     if failure is not None:
         end_processes_of(job.job_id)
     side_failures = {str(one.task): why for node, why in agents.side_failures.items() for one in parts[node]}
     outcome = job.outcome(signals(), failure, host_lost=agents.host_lost, side_failures=side_failures)
     return NodesRun(outcome, agents.all)
+
+
+def _assigned(
+    job: Job, client: CoordinatorClient, provider: NodeProvider, assign: Assign, found: Sequence[NodeFacts]
+) -> Assignment:
+    """Which of the nodes that have come runs what, also for the job. Raises ConfigError when they cannot run it: then
+    they have been dismissed."""
+    try:
+        assignment = assign(found)
+    except ConfigError as error:
+        _dismiss(found, client, provider, str(error))
+        raise
+    job.replace_plan(assignment.plan)
+    missing = _without_node(assignment)
+    if missing:
+        job.note_lost(missing)
+    return assignment
+
+
+def _agents_of(
+    job: Job,
+    client: CoordinatorClient,
+    provider: NodeProvider,
+    parts: Mapping[Node, Sequence[WorkerPlan]],
+    hosts: Sequence[Host],
+    settings: NodeSettings,
+    python: str,
+    discovery: HostDiscovery | None,
+) -> tuple[Agents, _Elastic | None]:
+    """The agents of these nodes; and what follows them, if the job is elastic."""
+    side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
+    elastic: _Elastic | None = None
+    agents = Agents(
+        [node for node in parts if node not in side],
+        side,
+        lambda node, failure: elastic is not None and elastic.outlasts(node, failure.message),
+        lambda node, failure: None if elastic is None else elastic.reconciler.gone(node),
+    )
+    if job.spec.bounds is not None:
+        hosts = hosts or (Host("", job.spec.num_proc),)  # this machine
+        elastic = _Elastic.of(job, client, provider, agents, parts, hosts, settings, python, discovery)
+    return agents, elastic
+
+
+def _await_end(
+    job: Job,
+    client: CoordinatorClient,
+    provider: NodeProvider,
+    agents: Agents,
+    found: Sequence[NodeFacts],
+    stop: DeferredCall,
+) -> AgentFailure | None:
+    """Waits for the agents of a job of fixed size; see :meth:`Agents.wait`."""
+    if provider.others_may_come:
+        turn_away(client, provider, found)
+    with every(_LOOK_S, partial(_look, provider, agents), "tfc-events"):
+        stop.open(agents.stop)
+        return agents.wait(lambda: job.failed)
+
+
+def _await_elastic_end(
+    job: Job,
+    provider: NodeProvider,
+    agents: Agents,
+    elastic: _Elastic,
+    found: Sequence[NodeFacts],
+    unused: Sequence[NodeFacts],
+    stop: DeferredCall,
+) -> AgentFailure | None:
+    """Waits for the agents of an elastic job, with those that come later; see :meth:`Agents.wait`."""
+    with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.went), "tfc-events"):
+        stop.open(agents.stop)
+        if provider.others_may_come:
+            elastic.take_in(unused, found)
+        return agents.wait(lambda: job.failed)
 
 
 def _without_node(assignment: Assignment) -> list[TaskKey]:
@@ -319,37 +362,12 @@ def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: No
             refuse(facts, client, provider, why)
 
 
-def _look(provider: NodeProvider, agents: Agents, hears: Callable[[Went], None]) -> None:
+def _look(provider: NodeProvider, agents: Agents, went: Callable[[Went], None] = lambda event: None) -> None:
     """Gives the nodes, and what waits for further ones, what the provider knows of them."""
     for event in provider.events():
-        hears(event)
+        went(event)
         for node in agents.all:
             if event.concerns(node.facts):
                 node.went(event)
     for node in agents.all:
         node.look()
-
-
-def end_processes_of(job_id: str) -> int:
-    """Kills every process of this user that has the job id in its environment: what a dead agent has left. Returns how
-    many there were."""
-    total = 0
-    for _ in range(_ROUNDS):
-        found = [process for process in psutil.process_iter() if _belongs(process, job_id)]
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(found, _WAIT_S)
-        total += len(found)
-        if not found:
-            break
-    return total
-
-
-def _belongs(process: psutil.Process, job_id: str) -> bool:
-    if process.pid == os.getpid():
-        return False
-    try:
-        return process.environ().get(variable("job_id")) == job_id and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError):
-        return False  # another user's, or gone

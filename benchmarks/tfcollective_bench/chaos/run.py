@@ -55,7 +55,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of the disturbed job beside what it should be.
+    """The result of the disturbed job, compared with what it should be.
 
     Attributes:
         difference: of its weights from those of the same steps in one process, relative; of the load 1 if it differs.
@@ -181,7 +181,7 @@ def _disturb(job: WatchedJob, options: ChaosOptions, began: float, strikes: list
 
 
 def compare(options: ChaosOptions, sizes: Sequence[int], result: Mapping[str, object] | None) -> Comparison | None:
-    """The result beside the same steps in one process and beside other data; None if there is none."""
+    """The result, compared with the same steps in one process and with other data; None if there is none."""
     if result is None or not sizes:
         return None
     places = curve_places(len(sizes))

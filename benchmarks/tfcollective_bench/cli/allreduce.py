@@ -15,16 +15,13 @@ from tfcollective_bench.cli.common import (
     baselines_option,
     deadline_option,
     horovod_option,
-    interruptible,
     json_option,
+    measured,
     names,
     out_option,
-    prepare,
     ranks_of,
     result,
-    show,
     sizes_of,
-    write,
 )
 
 __all__ = ["allreduce"]
@@ -147,11 +144,14 @@ def allreduce(
         mpi_python=mpi_python or "",
         links=names(links),
     )
-    prepare(out)
-    with interruptible():
-        report = run_allreduce(options, as_typed(), show_progress)
-    show(report, overview(report), as_json)
-    write(report, sections, out, "allreduce")
+    report = measured(
+        lambda: run_allreduce(options, as_typed(), show_progress),
+        overview,
+        sections,
+        out=out,
+        as_json=as_json,
+        stem="allreduce",
+    )
     return result(report)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tfcollective.cli.groups import GroupedCommand, group, option
-from tfcollective_bench.cli.common import as_typed, interruptible, json_option, out_option, prepare, say, show, write
+from tfcollective_bench.cli.common import as_typed, json_option, measured, out_option, say
 
 __all__ = ["chaos"]
 
@@ -69,9 +69,7 @@ def chaos(
     from tfcollective_bench.chaos.run import checks, run_chaos
 
     options = ChaosOptions(minutes, ranks, seed, every, framework, step_ms, calm, hang, references, keep)
-    prepare(out)
-    with interruptible():
-        report = run_chaos(options, as_typed(), say)
-    show(report, overview(report), as_json)
-    write(report, sections, out, "chaos")
+    report = measured(
+        lambda: run_chaos(options, as_typed(), say), overview, sections, out=out, as_json=as_json, stem="chaos"
+    )
     return 0 if all(check.passed for check in checks(report)) else 1

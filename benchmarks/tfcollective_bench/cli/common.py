@@ -28,6 +28,7 @@ __all__ = [
     "horovod_option",
     "interruptible",
     "json_option",
+    "measured",
     "names",
     "numbers",
     "out_option",
@@ -35,9 +36,7 @@ __all__ = [
     "ranks_of",
     "result",
     "say",
-    "show",
     "sizes_of",
-    "write",
 ]
 
 QUICK_ROUNDS = 3
@@ -92,7 +91,28 @@ def as_typed() -> list[str]:
     return ["tfcollective", *sys.argv[1:]]
 
 
-def show(report: Report, tables: Sequence[Table], as_json: bool) -> None:
+def measured(
+    measure: Callable[[], Report],
+    overview: Callable[[Report], Sequence[Table]],
+    sections: Callable[[Report], Sequence[Section]],
+    *,
+    out: str | None,
+    as_json: bool,
+    stem: str,
+) -> Report:
+    """The report of what a command measures: printed as tables, or as JSON, and written to --out as files `stem`.*.
+
+    Raises ConfigError before anything is measured when the folder of --out cannot be made.
+    """
+    prepare(out)
+    with interruptible():
+        report = measure()
+    _show(report, overview(report), as_json)
+    _write(report, sections, out, stem)
+    return report
+
+
+def _show(report: Report, tables: Sequence[Table], as_json: bool) -> None:
     """Prints the report to stdout: tables and the state of every runner, or JSON."""
     from tfcollective_bench.report import print_table
 
@@ -113,7 +133,7 @@ def prepare(out: str | None) -> None:
         make_directory(Path(out))
 
 
-def write(report: Report, sections: Callable[[Report], Sequence[Section]], out: str | None, stem: str) -> None:
+def _write(report: Report, sections: Callable[[Report], Sequence[Section]], out: str | None, stem: str) -> None:
     """Writes the report's files if --out was given."""
     from tfcollective_bench.report import write_report
 

@@ -11,14 +11,11 @@ from tfcollective_bench.cli.common import (
     baselines_option,
     deadline_option,
     horovod_option,
-    interruptible,
     json_option,
+    measured,
     names,
     out_option,
-    prepare,
     result,
-    show,
-    write,
 )
 
 __all__ = ["elastic"]
@@ -80,9 +77,12 @@ def elastic(
         baselines=baselines or "",
         horovod_python=horovod_python or "",
     )
-    prepare(out)
-    with interruptible():
-        report = run_elastic(options, as_typed(), show_progress)
-    show(report, overview(report), as_json)
-    write(report, sections, out, "elastic")
+    report = measured(
+        lambda: run_elastic(options, as_typed(), show_progress),
+        overview,
+        sections,
+        out=out,
+        as_json=as_json,
+        stem="elastic",
+    )
     return result(report)

@@ -10,16 +10,13 @@ from tfcollective_bench.cli.common import (
     baselines_option,
     deadline_option,
     horovod_option,
-    interruptible,
     json_option,
+    measured,
     names,
     numbers,
     out_option,
-    prepare,
     ranks_of,
     result,
-    show,
-    write,
 )
 
 __all__ = ["scaling"]
@@ -101,9 +98,12 @@ def scaling(
         baselines=baselines or "",
         horovod_python=horovod_python or "",
     )
-    prepare(out)
-    with interruptible():
-        report = run_scaling(options, as_typed(), show_progress)
-    show(report, overview(report), as_json)
-    write(report, sections, out, "scaling")
+    report = measured(
+        lambda: run_scaling(options, as_typed(), show_progress),
+        overview,
+        sections,
+        out=out,
+        as_json=as_json,
+        stem="scaling",
+    )
     return result(report)

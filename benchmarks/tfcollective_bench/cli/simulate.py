@@ -11,16 +11,13 @@ from tfcollective.cli.groups import option
 from tfcollective_bench.cli.common import (
     as_typed,
     deadline_option,
-    interruptible,
     json_option,
+    measured,
     names,
     numbers,
     out_option,
-    prepare,
     say,
-    show,
     sizes_of,
-    write,
 )
 
 __all__ = ["simulate"]
@@ -90,9 +87,12 @@ def simulate(
         deadline_s=deadline,
     )
     given = [load_report(Path(path)) for path in reports]
-    prepare(out)
-    with interruptible():
-        report = run_simulation(options, given, as_typed(), show_progress, say)
-    show(report, overview(report), as_json)
-    write(report, sections, out, "simulate")
+    measured(
+        lambda: run_simulation(options, given, as_typed(), show_progress, say),
+        overview,
+        sections,
+        out=out,
+        as_json=as_json,
+        stem="simulate",
+    )
     return 0

@@ -10,15 +10,12 @@ from tfcollective_bench.cli.common import (
     baselines_option,
     deadline_option,
     horovod_option,
-    interruptible,
     json_option,
+    measured,
     names,
     out_option,
-    prepare,
     ranks_of,
     result,
-    show,
-    write,
 )
 
 __all__ = ["training"]
@@ -137,9 +134,12 @@ def training(
         horovod_python=horovod_python or "",
         timeline=timeline and out is not None,
     )
-    prepare(out)
-    with interruptible():
-        report = run_training(options, as_typed(), show_progress)
-    show(report, overview(report), as_json)
-    write(report, sections, out, "training")
+    report = measured(
+        lambda: run_training(options, as_typed(), show_progress),
+        overview,
+        sections,
+        out=out,
+        as_json=as_json,
+        stem="training",
+    )
     return result(report)

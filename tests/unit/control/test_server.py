@@ -122,7 +122,7 @@ def test_who_comes_too_late_to_the_first_world_hears_so_and_may_come_to_the_next
 def test_a_silent_member_is_reported_to_the_owner():
     found = []
     options = ServerOptions("job", KEY, workers(1), 60.0, silence_limit=0.2)
-    with CoordinatorServer(options, on_silent=lambda *silent: found.append(silent)) as server:
+    with CoordinatorServer(options, on_event=lambda event: found.append(event.silent)) as server:
         join(server.endpoint, 0, size=1)
         until(lambda: len(found) > 1)
     assert {task for task, _ in found} == {TaskKey("worker", 0)}

@@ -1,6 +1,6 @@
 """The outcome of a job with ranks whose end no agent has reported."""
 
-from tfcollective.control.service import JobView
+from tfcollective.control.job_state import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.launcher import JobOutcome

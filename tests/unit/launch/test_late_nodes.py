@@ -133,7 +133,7 @@ def test_the_end_of_an_earlier_node_with_the_name_is_none_of_this_one(client, op
     cluster = Platform(client, "")
     late, answers = opened(cluster, Agents("b-0"))
     until(lambda: cluster.requested)
-    late.hears(Went("b", "was ended", instance="b-0"))
+    late.went(Went("b", "was ended", instance="b-0"))
     enroll(client, "b-1")
     assert answers.get(timeout=within(20)).facts.instance == "b-1"
 
@@ -146,7 +146,7 @@ def test_a_node_that_ends_before_its_agent_has_come_is_an_answer(client, opened)
 
     def tell():
         while not stop.wait(0.05):  # what comes before the request has been made is of an earlier one
-            late.hears(Went("b", "was ended (exit code 1)", instance="b-1"))
+            late.went(Went("b", "was ended (exit code 1)", instance="b-1"))
 
     threading.Thread(target=tell, daemon=True).start()
     answer = answers.get(timeout=within(20))

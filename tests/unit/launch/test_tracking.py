@@ -9,7 +9,7 @@ import pytest
 from time_limits import within
 
 from tfcollective.codec import decode, encode
-from tfcollective.control.service import JobView
+from tfcollective.control.job_state import JobView
 from tfcollective.control.state import TaskView
 from tfcollective.failures import ExitRecord
 from tfcollective.launch.hosted.messages import HostedOutcome

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfcollective._version import __version__
-from tfcollective.control.service import JobView
+from tfcollective.control.job_state import JobView
 from tfcollective.launch.launcher import JobOutcome, Launcher
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.plan.spec import JobSpec

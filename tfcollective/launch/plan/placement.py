@@ -9,9 +9,6 @@ from tfcollective.launch.plan.hosts import Host
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
-_FIRST_BLOCK_S = 30.0
-_LONGEST_BLOCK_S = 3600.0
-
 
 @dataclass(frozen=True, order=True)
 class Slot:
@@ -81,7 +78,7 @@ def in_order_of_arrival(known: Sequence[Host], found: Sequence[Host]) -> tuple[H
 
 def blocked_for(failures: int) -> float:
     """How long (s) nothing is started on a host after so many failures there: not at all after the first."""
-    return 0.0 if failures < 2 else min(_LONGEST_BLOCK_S, _FIRST_BLOCK_S * 2.0 ** (failures - 2))
+    return 0.0 if failures < 2 else min(TIMING.longest_block, TIMING.first_block * 2.0 ** (failures - 2))
 
 
 @dataclass

@@ -17,12 +17,12 @@ import psutil
 from tfcollective.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective.clock import every
 from tfcollective.control.gloo_store import GlooStoreServer
+from tfcollective.control.job_state import JobView
 from tfcollective.control.messages import JobEvent
 from tfcollective.control.owner import Coordinator
 from tfcollective.control.protocol import MODULES, ServerOptions, read_published
 from tfcollective.control.records import JobDirectory, JobRecord
 from tfcollective.control.server import CoordinatorServer
-from tfcollective.control.service import JobView
 from tfcollective.control.state import TaskState, TaskView
 from tfcollective.control.watched import WatchedCoordinator
 from tfcollective.descriptors import many_descriptors
@@ -47,7 +47,7 @@ _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
 _JOURNAL = "journal"
 LOST = "was lost with its host"
-_DISMISSED = "was not needed any more"
+_DISMISSED = "was no longer needed"
 _NOT_NEEDED = (_DISMISSED, NOT_STARTED)
 
 
@@ -147,13 +147,7 @@ class Job:
     def _make_coordinator(self) -> Coordinator:
         """On a thread; of a job that survives its death, in a process of its own."""
         if self.spec.bounds is None:
-            return CoordinatorServer(
-                self._options,
-                on_silent=self._silent,
-                on_trained=self._auxiliary_tasks.training_ended,
-                on_dropped=self._killer.kill,
-                on_exited=self.exits.put,
-            )
+            return CoordinatorServer(self._options, on_event=self._take_event)
         environ = {name: value for name, value in environ_snapshot().items() if name != variable("job_id")}
         return WatchedCoordinator(
             self._options,

@@ -1,1 +1,1 @@
-"""What is asked of the host that this process runs on: addresses, cores, signals, what a dead agent has left."""
+"""What is asked of the host that the launcher runs on: signals, ssh, the end of what a dead agent has left."""
