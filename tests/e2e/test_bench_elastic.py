@@ -31,7 +31,7 @@ def test_a_job_outlasts_some_faults_and_has_done_each_step_once(tmp_path, framew
 
 
 @pytest.mark.tensorflow
-def test_the_times_after_a_kill_are_measured(tmp_path):
+def test_the_times_after_a_new_slot_and_a_kill_are_measured(tmp_path):
     options = [
         "--runners",
         "ours,restart,horovod",
@@ -58,7 +58,7 @@ def test_the_times_after_a_kill_are_measured(tmp_path):
     assert found == {
         (runner, metric, victim)
         for runner, metrics in (
-            ("ours", ("survivors", "replacement", "join")),
+            ("ours", ("survivors", "replacement", "join", "grow", "pause")),
             ("restart", ("survivors", "replacement")),
         )
         for metric in metrics

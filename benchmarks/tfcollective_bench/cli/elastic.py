@@ -1,4 +1,4 @@
-"""``tfcollective bench elastic``: how soon training goes on when a rank is lost."""
+"""``tfcollective bench elastic``: how soon training goes on when a rank is lost or comes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["elastic"]
         *group("Output", out_option("elastic"), json_option),
         *group("Other libraries", baselines_option, horovod_option),
     ],
-    short_help="How soon training goes on when a rank is lost.",
+    short_help="How soon training goes on when a rank is lost or comes.",
     epilog="""\b
 Examples:
   tfcollective bench elastic --quick
@@ -58,7 +58,8 @@ def elastic(
     baselines: str | None,
     horovod_python: str | None,
 ) -> int:
-    """Measures the time from the SIGKILL of a rank to the next step of the others, and to its replacement's first one.
+    """Measures the time from the SIGKILL of a rank to the next step of the others, and to its replacement's first one,
+    and from a new slot to the first step of the larger world.
 
     A library that is not installed is listed with the way to install it, one that crashes or hangs with the last line
     of its output.

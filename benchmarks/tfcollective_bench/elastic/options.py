@@ -16,7 +16,7 @@ class ElasticOptions:
     """One run.
 
     Attributes:
-        ranks: of each job; all on this host.
+        ranks: of each job, once it has grown by one; all on this host.
         megabytes: of the model.
         runners: names; empty: all.
         rounds: turns of each runner; in each it loses one rank, another one from round to round.

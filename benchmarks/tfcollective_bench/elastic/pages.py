@@ -13,12 +13,14 @@ from tfcollective_bench.units import seconds_text
 __all__ = ["overview", "sections", "summary_of"]
 
 _EXPLANATION = (
-    "A job of several ranks on this host trains a Keras model that takes little computing. One rank is killed by "
+    "A job on this host trains a Keras model that takes little computing. It begins with one rank less than it may "
+    "have and gets another slot: a new slot to the larger world's first step is until all have completed one, the new "
+    "process with them, and no step while it grew is from the last step before that. Then one rank is killed by "
     "SIGKILL. survivors: from the SIGKILL until all other ranks have completed a step of a later world. replacement: "
     "until a new process has completed its first step in a world of as many ranks as before. no step while it joined: "
     "from the last step before that one. Where all processes are "
-    "started again, both are the first step of all new ones. Elastic runners commit after each step; the one that is "
-    "started again keeps its weights every 20 steps. Runners take turns.\n\n"
+    "started again, both are the first step of all new ones, and the world cannot grow. Elastic runners commit after "
+    "each step; the one that is started again keeps its weights every 20 steps. Runners take turns.\n\n"
     "Horovod blocks the host of a lost rank and ends the other ranks there. So each of its ranks runs under another "
     "name of this host, and a blocked name counts again after the shortest pause that it allows."
 )
@@ -37,7 +39,7 @@ def overview(report: Report) -> list[Table]:
                 continue
             times = (found.median, found.p90, found.minimum, found.maximum)
             rows.append((title, runner, str(found.count), *map(seconds_text, times)))
-    return [Table("A rank is lost", _COLUMNS, tuple(rows), _NUMBERS, note=" ".join(report.notes))]
+    return [Table("A rank is lost, and one more comes", _COLUMNS, tuple(rows), _NUMBERS, note=" ".join(report.notes))]
 
 
 def summary_of(report: Report, runner: str, metric: str) -> Summary | None:
@@ -52,7 +54,7 @@ def sections(report: Report) -> list[Section]:
     plots = (_plot(report),) if plots_available() and report.samples else ()
     return [
         Section("How to read this", _EXPLANATION),
-        Section("A rank is lost", text, tables=tuple(overview(report)), plots=plots),
+        Section("A rank is lost, and one more comes", text, tables=tuple(overview(report)), plots=plots),
     ]
 
 
@@ -69,8 +71,8 @@ def _plot(report: Report) -> Plot:
             )
         )
     return draw_bars(
-        "lost-rank",
-        "A rank is lost: time until training goes on",
+        "changes",
+        "A rank is lost, and one more comes: time until training goes on",
         groups,
         y_label="s, median with least and longest",
         names=tuple(RUNNERS),

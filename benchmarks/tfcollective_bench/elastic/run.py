@@ -1,4 +1,4 @@
-"""Runs the elastic benchmark: jobs that lose a rank, in turns; lines of JSON to samples."""
+"""Runs the elastic benchmark: jobs that grow by a rank and lose one, in turns; lines of JSON to samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfcollective.codec import to_document
 from tfcollective.machine.network import interface_addresses
 from tfcollective_bench.baselines import find_baselines
 from tfcollective_bench.elastic.options import ElasticOptions
-from tfcollective_bench.elastic.runners import HOSTS_FILE, RUNNERS, chosen, discovery_script, hint_for, variant_of
+from tfcollective_bench.elastic.runners import RUNNERS, chosen, hint_for, variant_of
 from tfcollective_bench.experiment import Case, run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions
 from tfcollective_bench.interleave import Watch
@@ -26,6 +26,8 @@ METRICS: Mapping[str, str] = {
     "survivors": "SIGKILL to the survivors' next step",
     "replacement": "SIGKILL to the replacement's first step",
     "join": "no step while it joined",
+    "grow": "a new slot to the larger world's first step",
+    "pause": "no step while it grew",
 }
 
 
@@ -45,11 +47,8 @@ def run_elastic(options: ElasticOptions, command: Sequence[str], watch: Watch) -
     hints = {runner: hint for runner in runners if (hint := hint_for(runner, found, options.ranks, names))}
     hardware, started = probe_hardware(), time.time()
     with tempfile.TemporaryDirectory(prefix="tfc-elastic-") as folder:
-        directory = Path(folder)
-        hosts = directory / HOSTS_FILE
-        hosts.write_text(discovery_script(names, options.ranks), "utf-8")
-        hosts.chmod(0o700)
-        variants = {name: variant_of(name, found, options, directory) for name in runners if name not in hints}
+        measurable = [name for name in runners if name not in hints]
+        variants = {name: variant_of(name, found, options, names, Path(folder)) for name in measurable}
         measured = run(
             [Case(name, name, lambda _testbed, made=made: made) for name, made in variants.items()],  # type: ignore[misc]
             lambda name, record: samples_of(name, options, record.round, record.content),

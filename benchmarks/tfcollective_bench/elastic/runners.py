@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +10,14 @@ from tfcollective.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.rank import HOROVOD, OURS, RESTART, TRACED
-from tfcollective_bench.elastic.trial import TURN
+from tfcollective_bench.elastic.trial import HOSTS_FILE, TURN
 from tfcollective_bench.interleave import Variant
 from tfcollective_bench.ranks import EXTERNAL_VARIABLES, external_command, thread_variables, working_folder
 
-__all__ = ["HOSTS_FILE", "RUNNERS", "chosen", "discovery_script", "hint_for", "rank_command", "variant_of"]
+__all__ = ["RUNNERS", "chosen", "hint_for", "hosts_of", "rank_command", "variant_of"]
 
 _RANK = "tfcollective_bench.elastic.rank"
 _TRIAL = "tfcollective_bench.elastic.trial"
-#: Horovod's discovery script, in the directory of the run.
-HOSTS_FILE = "hosts.sh"
 _MARGIN_S = 90.0  # in which a trial ends its job
 #: name -> what it is, for people.
 RUNNERS: Mapping[str, str] = {
@@ -50,37 +47,43 @@ def hint_for(runner: str, found: Baselines, ranks: int, addresses: Sequence[str]
     return ""
 
 
-def discovery_script(addresses: Sequence[str], ranks: int) -> str:
-    """What Horovod asks for its hosts. It blocks the host of a lost rank and ends its other ranks, so each rank has a
-    name of this host to itself."""
-    lines = "".join(f"echo {shlex.quote(f'{address}:1')}\n" for address in addresses[:ranks])
-    return f"#!/bin/sh\n{lines}"
+def hosts_of(runner: str, addresses: Sequence[str], ranks: int) -> str:
+    """The hosts on which a runner has so many slots, as :mod:`.trial` takes them; empty if its world cannot change.
 
-
-def rank_command(runner: str, found: Baselines, options: ElasticOptions, hosts: Path) -> list[str]:
-    """The command that starts the ranks of a runner, with :data:`TURN` for the directory of its turn.
-
-    Args:
-        hosts: Horovod's discovery script.
+    Horovod blocks the host of a lost rank and ends its other ranks, so each of its ranks has a name of this host to
+    itself.
     """
-    arguments = [runner, TURN, str(options.megabytes)]
     if runner == HOROVOD:
-        python = str(found.horovod_python)
-        launcher = [python, "-m", "horovod.runner.launch", "--gloo", "-np", str(options.ranks), "--min-np", "1"]
-        # The shortest pause before the name of the lost rank counts again, so that it is replaced.
-        how = ["--max-np", str(options.ranks), "--blacklist-cooldown-range", "1", "2"]
-        return [*launcher, *how, "--host-discovery-script", str(hosts), *external_command(python, _RANK), *arguments]
-    launcher = [sys.executable, "-m", "tfcollective", "run", "-np", str(options.ranks), "--no-prefix"]
-    how = ["--max-restarts", "1"] if runner == RESTART else ["--min-np", "1"]
-    return [*launcher, *how, "-m", _RANK, *arguments]
+        return ",".join(f"{address}:1" for address in addresses[:ranks])
+    return "" if runner == RESTART else f"localhost:{ranks}"
 
 
-def variant_of(runner: str, found: Baselines, options: ElasticOptions, directory: Path) -> Variant:
+def rank_command(runner: str, found: Baselines, options: ElasticOptions) -> list[str]:
+    """The command that starts the ranks of a runner, with :data:`TURN` for the directory of its turn."""
+    arguments = [runner, TURN, str(options.megabytes)]
+    tfcollective = [sys.executable, "-m", "tfcollective", "run", "--no-prefix"]
+    if runner == RESTART:
+        return [*tfcollective, "-np", str(options.ranks), "--max-restarts", "1", "-m", _RANK, *arguments]
+    world = ["-np", str(options.ranks - 1), "--min-np", "1", "--max-np", str(options.ranks)]
+    hosts = ["--host-discovery-script", f"cat {TURN}/{HOSTS_FILE}"]
+    if runner != HOROVOD:
+        return [*tfcollective, *world, *hosts, "-m", _RANK, *arguments]
+    python = str(found.horovod_python)
+    # The shortest pause before the name of the lost rank counts again, so that it is replaced.
+    pause = ["--blacklist-cooldown-range", "1", "2"]
+    horovod = [python, "-m", "horovod.runner.launch", "--gloo", *world, *pause, *hosts]
+    return [*horovod, *external_command(python, _RANK), *arguments]
+
+
+def variant_of(
+    runner: str, found: Baselines, options: ElasticOptions, addresses: Sequence[str], directory: Path
+) -> Variant:
     """The command of a runner's turns, which keep what they need in this directory."""
-    trial = [str(directory / runner), str(options.ranks), f"{options.deadline_s:g}"]
+    hosts = [hosts_of(runner, addresses, ranks) for ranks in (options.ranks - 1, options.ranks)]
+    trial = [str(directory / runner), str(options.ranks), f"{options.deadline_s:g}", *hosts]
     return Variant(
         name=runner,
-        argv=(sys.executable, "-m", _TRIAL, *trial, *rank_command(runner, found, options, directory / HOSTS_FILE)),
+        argv=(sys.executable, "-m", _TRIAL, *trial, *rank_command(runner, found, options)),
         deadline_s=options.deadline_s + _MARGIN_S,
         env=thread_variables(options.ranks),
         unset=EXTERNAL_VARIABLES,

@@ -1,13 +1,14 @@
-"""One turn: a job that loses a rank by SIGKILL, and how long the others and its replacement took.
+"""One turn: a job that grows by a rank and then loses one by SIGKILL, and how long the others and the new ones took.
 
-    python -m tfcollective_bench.elastic.trial DIRECTORY RANKS SECONDS COMMAND...
+    python -m tfcollective_bench.elastic.trial DIRECTORY RANKS SECONDS FEWER ALL COMMAND...
 
-COMMAND starts :mod:`.rank` on so many ranks. They leave their journals in a directory of this turn, below DIRECTORY,
-for which the word @TURN@ stands. Once all have done some steps, one of them is killed: rank 0 in the first turn, rank 1
-in the next one, and so on. Prints one line of JSON: seconds from the SIGKILL until all survivors have
-completed a step of a later world, and until a new process has, in a world of as many ranks as before; and how long no
-step was completed when it joined. When nothing survives (all processes are started again), the first two are the new
-processes' first step, and the third is not there.
+COMMAND starts :mod:`.rank`. The ranks leave their journals in a directory of this turn, below DIRECTORY, for which
+@TURN@ stands in COMMAND. A job that can grow finds its hosts in the file ``hosts`` there: first FEWER, with one slot
+less than RANKS, and once all have done some steps ALL, words like ``localhost:2,127.0.0.1:1``. Both are empty where a
+job cannot: it begins with so many ranks. When all RANKS have done some steps, one of them is killed: rank 0 in the
+first turn, rank 1 in the next one, and so on.
+
+Prints one line of JSON, see :func:`times_of_growing` and :func:`times_after`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from tfcollective.errors import LaunchError
 from tfcollective_bench.elastic.rank import STOP_FILE
 from tfcollective_bench.journal import READY, STEP, JournalReader, Line
 
-__all__ = ["EVENTS", "TURN", "Observed", "main", "times_after"]
+__all__ = ["HOSTS_FILE", "TURN", "Observed", "main", "times_after", "times_of_growing"]
 
 #: Stands for the directory of a turn.
 TURN = "@TURN@"
+#: In it: the hosts of a job that can grow.
+HOSTS_FILE = "hosts"
 _LOOK_S = 0.005
 _STEPS = 20  # of each rank, before anything is done to it
 _CALM_S = 1.0
@@ -59,12 +62,35 @@ class Observed:
         return next(line.pid for line in reversed(self.lines) if line.event == STEP and line.rank == rank)
 
 
-def times_after(lines: Sequence[Line], at: float, victims: Sequence[int], ranks: int) -> Mapping[str, float] | None:
-    """What :mod:`.trial` prints, once it is known; else None.
+def times_of_growing(lines: Sequence[Line], at: float, ranks: int) -> Mapping[str, float] | None:
+    """Seconds from new hosts until all have completed a step of the larger world (``grow``), and how long no step was
+    completed meanwhile (``pause``); None while there is no such step.
 
     Args:
         lines: of all processes, each in its order.
-        at: when the processes in `victims` were killed (s, monotonic clock).
+        at: when the hosts changed (s, monotonic clock).
+        ranks: how many the larger world has.
+    """
+    first: dict[int, float] = {}
+    for line in lines:
+        if line.event == STEP and line.size == ranks and line.at > at:
+            first.setdefault(line.pid, line.at)
+    if len(first) < ranks:
+        return None
+    begins = min(first.values())
+    before = [line.at for line in lines if line.event == STEP and line.size < ranks and line.at < begins]
+    return {"grow": max(first.values()) - at, "pause": begins - max(before, default=at)}
+
+
+def times_after(lines: Sequence[Line], at: float, victim: int, ranks: int) -> Mapping[str, float] | None:
+    """Seconds from the SIGKILL until all survivors have completed a step of a later world (``survivors``), and until a
+    new process has, in a world of as many ranks as before (``replacement``); and how long no step was completed when it
+    joined (``join``). When nothing survives, because all processes are started again, the first two are the new
+    processes' first step, and the third is not there. None until it is known.
+
+    Args:
+        lines: of all processes, each in its order.
+        at: when the process `victim` was killed (s, monotonic clock).
         ranks: how many the whole world has.
     """
     known = {line.pid for line in lines if line.at <= at}
@@ -81,8 +107,8 @@ def times_after(lines: Sequence[Line], at: float, victims: Sequence[int], ranks:
             if line.size >= ranks:
                 whole.setdefault(line.pid, line.at)
     new = [whole[pid] for pid in whole.keys() - known]
-    survivors = [first[pid] for pid in first.keys() & known - set(victims)]
-    if not new or (survivors and len(survivors) < ranks - len(victims)):
+    survivors = [first[pid] for pid in first.keys() & known - {victim}]
+    if not new or (survivors and len(survivors) < ranks - 1):
         return None
     if not survivors and len(new) < ranks:
         return None
@@ -92,20 +118,20 @@ def times_after(lines: Sequence[Line], at: float, victims: Sequence[int], ranks:
     return {"survivors": max(survivors) - at, "replacement": min(new) - at, "join": min(new) - max(smaller, default=at)}
 
 
-def _kill(observed: Observed, victim: int) -> tuple[float, list[int]]:
-    """Kills a rank; returns when, and which processes."""
-    pid = observed.pid_of(victim)
-    at = time.monotonic()
-    os.kill(pid, signal.SIGKILL)
-    return at, [pid]
+def _write_hosts(directory: Path, hosts: str) -> None:
+    """A job that reads the file meanwhile finds the old ones or these."""
+    new = directory / "hosts.new"
+    new.write_text("".join(f"{host}\n" for host in hosts.split(",")), "utf-8")
+    new.replace(directory / HOSTS_FILE)
 
 
-#: What may be done to a job. A change of its hosts will be one more, when a running job can grow.
-EVENTS: Mapping[str, Callable[[Observed, int], tuple[float, list[int]]]] = {"kill": _kill}
-
-
-def _measure(directory: Path, ranks: int, victim: int, seconds: float, command: Sequence[str]) -> Mapping[str, float]:
+def _measure(
+    directory: Path, ranks: int, victim: int, seconds: float, hosts: tuple[str, str], command: Sequence[str]
+) -> Mapping[str, float]:
     observed, deadline = Observed(directory), Deadline.after(seconds)
+    fewer, all_hosts = hosts
+    if fewer:
+        _write_hosts(directory, fewer)
     output = tempfile.TemporaryFile()  # noqa: SIM115  closed below; a pipe would fill
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
@@ -119,13 +145,24 @@ def _measure(directory: Path, ranks: int, victim: int, seconds: float, command: 
             time.sleep(_LOOK_S)  # what ranks write gives no notice
             observed.read()
 
-    try:
-        until(lambda: observed.whole(ranks), "all ranks have done some steps")
+    def trains_with(size: int) -> None:
+        until(lambda: observed.whole(size), f"{size} ranks have done some steps")
         calm = Deadline.after(_CALM_S)
         until(calm.expired, "they go on")
-        at, victims = EVENTS["kill"](observed, victim)
-        until(lambda: times_after(observed.lines, at, victims, ranks), "a new rank has done a step with the others")
-        found = times_after(observed.lines, at, victims, ranks) or {}
+
+    found: dict[str, float] = {}
+    try:
+        if fewer:
+            trains_with(ranks - 1)
+            at = time.monotonic()
+            _write_hosts(directory, all_hosts)
+            until(lambda: times_of_growing(observed.lines, at, ranks), "all have done a step of the larger world")
+            found.update(times_of_growing(observed.lines, at, ranks) or {})
+        trains_with(ranks)
+        pid, at = observed.pid_of(victim), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: times_after(observed.lines, at, pid, ranks), "a new rank has done a step with the others")
+        found.update(times_after(observed.lines, at, pid, ranks) or {})
         (directory / STOP_FILE).touch()
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.wait(_END_S)
@@ -143,15 +180,16 @@ def _measure(directory: Path, ranks: int, victim: int, seconds: float, command: 
 
 def main(arguments: Sequence[str]) -> None:
     """Measures; see the module."""
-    below, ranks, seconds, *words = arguments
+    below, ranks, seconds, fewer, all_hosts, *words = arguments
     Path(below).mkdir(parents=True, exist_ok=True)
     number = len(list(Path(below).iterdir()))
     directory = Path(below) / f"turn-{number}"
     directory.mkdir()
-    command = [str(directory) if word == TURN else word for word in words]
+    command = [word.replace(TURN, str(directory)) for word in words]
     victim = number % int(ranks)
     try:
-        print(json.dumps({**_measure(directory, int(ranks), victim, float(seconds), command), "victim": victim}))
+        found = _measure(directory, int(ranks), victim, float(seconds), (fewer, all_hosts), command)
+        print(json.dumps({**found, "victim": victim}))
     except LaunchError as error:
         sys.exit(str(error))
 

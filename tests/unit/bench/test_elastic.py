@@ -1,6 +1,5 @@
 """The elastic benchmark: options, commands, what a turn measures, tables."""
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.pages import overview, sections, summary_of
 from tfcollective_bench.elastic.run import host_names, samples_of
-from tfcollective_bench.elastic.runners import RUNNERS, chosen, discovery_script, hint_for, variant_of
-from tfcollective_bench.elastic.trial import TURN, times_after
+from tfcollective_bench.elastic.runners import RUNNERS, chosen, hint_for, variant_of
+from tfcollective_bench.elastic.trial import TURN, times_after, times_of_growing
 from tfcollective_bench.journal import READY, STEP, Line
 from tfcollective_bench.model import RunnerState, RunnerStatus
 
@@ -50,24 +49,28 @@ def test_what_is_missing_says_how_to_get_it():
 
 def test_every_runner_has_its_command():
     directory = Path("/turns")
-    ours, traced, restart, horovod = (variant_of(runner, FOUND, OPTIONS, directory).argv for runner in RUNNERS)
+    ours, traced, restart, horovod = (variant_of(runner, FOUND, OPTIONS, NAMES, directory).argv for runner in RUNNERS)
     for argv, runner in ((ours, "ours"), (traced, "ours-traced"), (restart, "restart"), (horovod, "horovod")):
         assert argv[argv.index("tfcollective_bench.elastic.trial") + 1] == f"/turns/{runner}"
         assert argv[-3:] == (runner, TURN, "25")
-    assert ours[ours.index("--min-np") + 1] == "1"
+    for argv in (ours, traced, horovod):
+        assert [argv[argv.index(option) + 1] for option in ("-np", "--min-np", "--max-np")] == ["2", "1", "3"]
+        assert argv[argv.index("--host-discovery-script") + 1] == f"cat {TURN}/hosts"
     assert restart[restart.index("--max-restarts") + 1] == "1"
+    assert restart[restart.index("-np") + 1] == "3"
     assert "--min-np" not in restart
-    assert horovod[horovod.index("--host-discovery-script") + 1] == "/turns/hosts.sh"
     assert "/h/python" in horovod
 
 
-def test_horovod_finds_a_host_name_for_each_rank(tmp_path):
-    names = host_names({"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5", "fd00::5")})
-    assert names == NAMES
-    script = tmp_path / "hosts.sh"
-    script.write_text(discovery_script(names, 3))
-    found = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["localhost:1", "127.0.0.1:1", "10.0.0.5:1"]
+def test_a_job_begins_with_one_slot_less_and_horovod_has_a_host_name_for_each_rank():
+    assert host_names({"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5", "fd00::5")}) == NAMES
+    hosts = {runner: variant_of(runner, FOUND, OPTIONS, NAMES, Path("/turns")).argv[6:8] for runner in RUNNERS}
+    assert hosts == {
+        "ours": ("localhost:2", "localhost:3"),
+        "ours-traced": ("localhost:2", "localhost:3"),
+        "restart": ("", ""),
+        "horovod": ("localhost:1,127.0.0.1:1", "localhost:1,127.0.0.1:1,10.0.0.5:1"),
+    }
 
 
 def line(pid, event, at, size=3):
@@ -85,18 +88,30 @@ def test_survivors_and_their_replacement():
         *(line(2, READY, 10.1, 2), line(2, STEP, 10.3, 2), line(2, READY, 13.0), line(2, STEP, 13.5)),
         *(line(4, READY, 13.0), line(4, STEP, 13.6)),
     ]
-    found = times_after(lines, 10.0, [3], 3)
+    found = times_after(lines, 10.0, 3, 3)
     assert found == {"survivors": pytest.approx(0.3), "replacement": pytest.approx(3.6), "join": pytest.approx(3.3)}
-    assert times_after([one for one in lines if one.pid != 4], 10.0, [3], 3) is None
-    assert times_after([one for one in lines if one.pid != 2], 10.0, [3], 3) is None
+    assert times_after([one for one in lines if one.pid != 4], 10.0, 3, 3) is None
+    assert times_after([one for one in lines if one.pid != 2], 10.0, 3, 3) is None
 
 
 def test_when_all_are_started_again_both_times_are_those_of_the_last_one():
     lines = [*BEFORE]
     for pid, at in ((4, 15.0), (5, 15.2), (6, 15.1)):
-        assert times_after(lines, 10.0, [3], 3) is None
+        assert times_after(lines, 10.0, 3, 3) is None
         lines += [line(pid, READY, 14.0), line(pid, STEP, at)]
-    assert times_after(lines, 10.0, [3], 3) == {"survivors": pytest.approx(5.2), "replacement": pytest.approx(5.2)}
+    assert times_after(lines, 10.0, 3, 3) == {"survivors": pytest.approx(5.2), "replacement": pytest.approx(5.2)}
+
+
+def test_the_times_of_a_world_that_grows():
+    lines = [
+        *(line(1, STEP, at, 2) for at in (9.0, 11.0, 11.4)),
+        *(line(2, STEP, at, 2) for at in (9.1, 11.1, 11.5)),
+        *(line(1, STEP, at) for at in (11.9, 12.0)),
+        *(line(2, STEP, at) for at in (11.8, 12.0)),
+    ]
+    assert times_of_growing(lines, 10.0, 3) is None
+    lines += [line(3, STEP, at) for at in (11.7, 12.0)]
+    assert times_of_growing(lines, 10.0, 3) == {"grow": pytest.approx(1.9), "pause": pytest.approx(0.2)}
 
 
 def report():
@@ -123,6 +138,10 @@ def test_the_table_has_what_was_measured_and_what_was_not():
         ("SIGKILL to the replacement's first step", "horovod", "0"),
         ("no step while it joined", "ours", "3"),
         ("no step while it joined", "horovod", "0"),
+        ("a new slot to the larger world's first step", "ours", "0"),
+        ("a new slot to the larger world's first step", "horovod", "0"),
+        ("no step while it grew", "ours", "0"),
+        ("no step while it grew", "horovod", "0"),
     ]
     assert table.rows[0][3:] == ("200 ms", "280 ms", "100 ms", "300 ms")
     assert table.rows[1][3] == "not measured"
@@ -130,4 +149,4 @@ def test_the_table_has_what_was_measured_and_what_was_not():
 
 
 def test_the_page_has_a_plot():
-    assert [plot.name for section in sections(report()) for plot in section.plots] == ["lost-rank"]
+    assert [plot.name for section in sections(report()) for plot in section.plots] == ["changes"]
