@@ -331,8 +331,8 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What :class:`~tfcollective.control.job_state.JobView` says besides the tasks and the changes of the world, of which
-    there are ever more; mappings are lists of pairs."""
+    """What :class:`~tfcollective.control.job_state.JobView` says besides the tasks and the changes of the world,
+    of which there are ever more; mappings are lists of pairs."""
 
     failure: RendezvousFailure | None
     initialised: bool

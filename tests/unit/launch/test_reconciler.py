@@ -601,7 +601,7 @@ def test_an_agent_that_joins_when_nothing_can_be_started_any_more_is_sent_away(b
     first, second = Node("b"), Node("c")
     made.it.arrived(Host("b", 1), first)
     until(lambda: first.finished)
-    assert "no more lost ranks are replaced" in caplog.text
+    assert "lost ranks are no longer replaced" in caplog.text
     made.it.arrived(Host("c", 1), second)
     until(lambda: second.finished)
     assert started(second) == []
