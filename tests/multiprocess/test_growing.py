@@ -90,7 +90,7 @@ def test_the_change_beyond_the_limit_ends_the_job(growing):
         code, _, err = job.finish(90)
         job.wait_until_gone(5.0)
     assert code != 0
-    assert "the world has changed 1 times and may not change again (--reset-limit)" in err
+    assert "the world may not change again: --reset-limit is 1" in err
 
 
 @pytest.mark.elastic

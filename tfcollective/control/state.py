@@ -719,12 +719,15 @@ class Membership:
             view = self._views[task]
             how = f"; first, rank {view.rank} ({task}, pid {view.pid}) failed: {error}"
         if why is Failure.PROGRAM:
-            return f"the job cannot go on without a task that failed by itself{how}"
+            return f"an error of the program ends an elastic job, too{how}"
         if why is Failure.NO_SURVIVOR:
             none = f"of the world of generation {self._generation} no rank is left whose state others could take"
             return f"{none}{_NOT_ELASTIC if self._gave_up() else ''}{how}"
         if why is Failure.LIMIT:
-            return f"the world has changed {self._bounds.changes} times and may not change again (--reset-limit){how}"
+            return f"the world may not change again: --reset-limit is {self._bounds.changes}{how}"
         came = f"came within {self._bounds.shortage:g} s" if self._rounds.others_may_come else "will come"
-        left = f"{self._rounds.waiting} ranks are left, at least {self._bounds.smallest} are needed"
+        waiting = self._rounds.waiting
+        left = (
+            f"{waiting} {'rank is' if waiting == 1 else 'ranks are'} left, at least {self._bounds.smallest} are needed"
+        )
         return f"{left}, and no others {came}{how}"

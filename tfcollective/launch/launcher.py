@@ -36,10 +36,20 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True)
 class StartFailure:
-    """The ranks could not meet: why, and whether the start timeout was the reason."""
+    """The ranks could not meet.
+
+    Attributes:
+        message: why.
+        timed_out: whether the start timeout was the reason.
+        met: whether they had met before: an elastic job could not go on.
+    """
 
     message: str
     timed_out: bool
+    met: bool = False
+
+    def __str__(self) -> str:
+        return f"{'training could not go on' if self.met else 'the ranks could not meet'}: {self.message}"
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ class Reconciler:
         machine = self._machine_of(host)
         started, trained = self._begun.get(task, 0.0), self._trained_for(task)
         pause = self._blocks.failed(machine, time.monotonic(), started=started, trained=trained)
-        self._note_block(machine, f"{self._blocks.failures(machine)} ranks that had hardly trained", pause)
+        self._note_block(machine, _hardly_trained("rank", self._blocks.failures(machine)), pause)
         node = self._nodes.get(host)
         if pause and self._opener.renews and machine != host and node is not None and not self.tasks_on(node):
             self._closing.add(host)  # its slots are filled elsewhere
@@ -258,7 +258,7 @@ class Reconciler:
         # A platform has ended it, for whatever reason, and gives another one.
         trained = max(map(self._trained_for, node.tasks), default=0.0)
         pause = self._blocks.failed(machine, now, started=node.began, trained=trained)
-        self._note_block(machine, f"{self._blocks.failures(machine)} agents whose ranks had hardly trained", pause)
+        self._note_block(machine, _hardly_trained("node", self._blocks.failures(machine)), pause)
 
     def _note_block(self, host: str, lost: str, pause: float) -> None:
         if pause:
@@ -416,3 +416,7 @@ class Reconciler:
     def _order_finish(self) -> None:
         for node in self._nodes.values():
             node.send(FinishCommand())
+
+
+def _hardly_trained(what: str, count: int) -> str:
+    return f"a {what} that had hardly trained" if count == 1 else f"{count} {what}s that had hardly trained"

@@ -98,7 +98,7 @@ def test_too_few_ranks_hear_that_no_others_will_come():
     state.join(request(0, world=2), 1.5)
     assert state.outcome(request(0, world=2)) is None
     state.admit_no_more(2.0)
-    expected = "1 ranks are left, at least 3 are needed, and no others will come; first, rank 1 (worker:1, pid 101)"
+    expected = "1 rank is left, at least 3 are needed, and no others will come; first, rank 1 (worker:1, pid 101)"
     assert failure_of(state, 0).startswith(expected)
 
 
@@ -108,7 +108,7 @@ def test_the_limit_of_changes_is_named():
         state.join(request(index), 0.0)
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.5)
-    assert failure_of(state, 0).startswith("the world has changed 0 times and may not change again (--reset-limit); f")
+    assert failure_of(state, 0).startswith("the world may not change again: --reset-limit is 0; f")
 
 
 def test_a_rank_that_ends_well_has_ended_the_training():
@@ -152,7 +152,9 @@ def test_an_error_of_the_program_ends_the_job_before_its_process_has_ended():
     state.join(request(0, world=2), 1.0)
     state.failing(task(1), "ValueError: the data is rotten", 1.5)
     message = state.outcome(request(0, world=2)).message
-    assert "failed by itself; first, rank 1 (worker:1, pid 101) failed: ValueError: the data is rotten" in message
+    assert (
+        "ends an elastic job, too; first, rank 1 (worker:1, pid 101) failed: ValueError: the data is rotten" in message
+    )
     assert state.expire(state.deadline - 0.1) == {}
     assert state.expire(state.deadline) == {task(1): "had not ended 10 s after its error, and was killed"}
     assert state.deadline is None
@@ -240,7 +242,7 @@ def test_an_error_of_the_program_ends_the_job():
     state.join(request(0, world=2), 1.5)
     outcome = state.outcome(request(0, world=2))
     assert isinstance(outcome, RendezvousFailure)
-    assert "the job cannot go on without a task that failed by itself; first, rank 1 (worker:1" in outcome.message
+    assert "an error of the program ends an elastic job, too; first, rank 1 (worker:1" in outcome.message
 
 
 @pytest.mark.parametrize(("note", "of_the_program"), [("it did not come when the world changed", True), ("", False)])

@@ -133,9 +133,9 @@ def test_other_ends(fields, code, text):
 
 
 def test_a_job_that_all_ranks_have_left_in_order_has_not_ended_well():
-    one = outcome(record(0, 1.0, code=0), start_failure=StartFailure("no rank is left", False))
+    one = outcome(record(0, 1.0, code=0), start_failure=StartFailure("no rank is left", False, met=True))
     assert exit_code(one) == 75
-    assert render(one) == "the ranks could not meet: no rank is left"
+    assert render(one) == headline(one) == "training could not go on: no rank is left"
 
 
 def test_ranks_that_are_all_lost_with_their_hosts_may_be_tried_again():

@@ -47,9 +47,7 @@ def headline(outcome: JobOutcome) -> str:
     """Why a job failed, in one line."""
     cause = outcome.cause
     if cause is None:
-        failure = outcome.start_failure
-        text = outcome.agent_failure or f"the ranks could not meet: {failure.message if failure else 'no reason known'}"
-        return " ".join(text.split())
+        return " ".join(str(outcome.agent_failure or outcome.start_failure or "no reason is known").split())
     left = first_to_leave(outcome.exits)
     return f"{_who(cause, outcome.places)} {_how(cause)}" if left is None else _early_end(left, outcome.places)
 
@@ -63,7 +61,7 @@ def _lines(outcome: JobOutcome) -> Iterator[str]:
     if host_is_cause:
         yield str(outcome.agent_failure)
     if outcome.start_failure is not None:
-        yield f"the ranks could not meet: {outcome.start_failure.message}"
+        yield str(outcome.start_failure)
     yield from _failure_lines(outcome)
     if outcome.agent_failure is not None and not host_is_cause:
         yield f"  then {outcome.agent_failure}"

@@ -343,7 +343,9 @@ class Job:
             survived=lost,
             changes=view.changes if self.spec.bounds is not None else (),
             initialised=view.initialised,
-            start_failure=None if failure is None else StartFailure(failure.message, failure.timed_out),
+            start_failure=None
+            if failure is None
+            else StartFailure(failure.message, failure.timed_out, met=view.generation > 0),
             stopped_by=received[0] if received else None,
             agent_failure=None if agent_failure is None else agent_failure.message,
             agent_failed_at=0.0 if agent_failure is None else agent_failure.at,
