@@ -31,6 +31,9 @@ class CoordinatorUnreachableError(CoordinatorError):
     """No process answers there (yet)."""
 
 
+_MAX_REPLY_BYTES = 2 * MAX_BODY_BYTES
+
+
 class UnprovenReplyError(CoordinatorError):
     """What answers there does not hold the job key."""
 
@@ -124,14 +127,20 @@ class Connection:
     def ask(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
         """Status and body of the proved reply, which may take ``timeout`` seconds.
 
-        Raises UnprovenReplyError; OSError or http.client.HTTPException when there is no reply. It is not usable then.
+        Raises UnprovenReplyError; CoordinatorError for a reply that is too long; OSError or http.client.HTTPException
+        when there is no reply. It is not usable then.
         """
         headers = {**self._session.request_headers("POST", path, body), "Content-Type": "application/json"}
         done = False
         try:
             self._http.sock.settimeout(timeout)
             response = self._http.post(path, body, headers)
-            reply = response.read(2 * MAX_BODY_BYTES)
+            reply = response.read(_MAX_REPLY_BYTES)
+            if len(reply) == _MAX_REPLY_BYTES:
+                raise CoordinatorError(
+                    f"the answer of the coordinator at {self._endpoint} to {path} is longer than "
+                    f"{_MAX_REPLY_BYTES >> 20} MiB, the most that is read"
+                )
             self._session.check_reply(response.status, reply, response.headers.get(SIGNATURE, ""))
             done = response.isclosed()
         except Unauthenticated as error:

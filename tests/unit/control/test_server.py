@@ -242,6 +242,13 @@ def test_status_tells_all(server, client):
     assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
 
 
+def test_an_answer_that_is_too_long_is_said_to_be_so(client):
+    for token in "abc":
+        client.enroll(token, {"name": token * (3 << 20)})
+    with pytest.raises(CoordinatorError, match="is longer than 8 MiB, the most that is read"):
+        client.get(NODES)
+
+
 def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
     assert [client.enroll(token, {"name": token}) for token in ("b", "a", "b")] == [0, 1, 0]
     assert client.wait(NODES, timeout=5, newer_than=1).value == [{"name": "b"}, {"name": "a"}]
