@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from tfcollective.agent.protocol import NodeFacts, NodeSettings
+from tfcollective.agent.protocol import FinishCommand, NodeFacts, NodeSettings
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.errors import TfCollectiveError
 from tfcollective.launch.gather import enrolled, follow_arrivals, gather, has_gone, refuse, version_problem
@@ -159,7 +159,10 @@ class LateNodes:
             refuse(facts, self._client, self._provider, "the job is over: this agent is not needed")
             return None
         node.begin(self._job, (), self._python, slots)
-        return node if self._agents.add(node) else None
+        if self._agents.add(node):
+            return node
+        node.send(FinishCommand())  # all others have ended meanwhile
+        return None
 
     def _elsewhere(
         self, host: str, news: queue.SimpleQueue[Went], avoid: Callable[[], Collection[str]]

@@ -200,3 +200,10 @@ def test_one_that_comes_when_the_job_is_over_is_refused(client, followed):
     (number,) = come(client, "b")
     assert "the job is over" in refusal(client, number)
     assert followed.arrived.empty()
+
+
+def test_one_that_begins_when_all_others_have_ended_is_ended_too(client, followed):
+    followed.agents.add = lambda node: False
+    (number,) = come(client, "b")
+    assert '"finish": {}' in refusal(client, number)
+    assert followed.arrived.empty()
