@@ -95,6 +95,7 @@ class Reconciler:
         self._first = frozenset(self._running)
         self._begun: dict[TaskKey, float] = {}  # when one that is none of the first was started
         self._over = False
+        self._too_few = False  # ranks to train at all
         self._stopped = threading.Event()
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tfc-elastic", daemon=True)
@@ -296,6 +297,7 @@ class Reconciler:
         # Once rank 0 has completed the training, a new one would find nothing to do.
         for slot in () if self._job.view.trained else changes.start:
             self._fill(slot)
+        self._say_if_too_few()
         self._close_unused()
         self._prepare()
         ends = self._blocks.next_end()
@@ -303,6 +305,14 @@ class Reconciler:
             self._finish()
         waits = [TIMING.idle if ends is None else max(0.0, ends - now)]
         return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
+
+    def _say_if_too_few(self) -> None:
+        bounds, before = self._job.spec.bounds, self._too_few
+        left = sum(task not in self._leaving for task in self._running)
+        self._too_few = bounds is not None and left < bounds.smallest and not self._job.view.trained
+        if self._too_few and not before and bounds is not None:
+            what = "training stands still, and the job ends if no others have come within"
+            _LOG.warning("ranks left: %d of at least %d: %s %g s", left, bounds.smallest, what, bounds.shortage)
 
     def _hosts_on(self, machines: Collection[str]) -> Collection[str]:
         """The hosts whose machines are these. One that has no agent is on a machine only if it is one."""

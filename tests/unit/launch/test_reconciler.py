@@ -263,6 +263,17 @@ def test_a_host_whose_agent_does_not_come_is_left_alone_for_a_while(began):
     assert "b" not in one.opener.wanted
 
 
+def test_that_too_few_ranks_are_left_is_said_once(began, caplog):
+    made = began(("a", 1), ("b", 1), min_proc=2, cooldown_range=(60, 60), elastic_timeout=7)
+    made.job.ends("worker:1", 1)
+    said = "ranks left: 1 of at least 2: training stands still, and the job ends if no others have come within 7 s"
+    until(lambda: said in caplog.text)
+    made.it.found([Host("a", 1), Host("b", 1)])
+    made.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])
+    until(lambda: "c" in made.opener.wanted)
+    assert caplog.text.count("ranks left") == 1
+
+
 def test_a_host_is_tried_again_when_its_time_is_over(began):
     one = began(("a", 1), max_proc=2, cooldown_range=(1, 1))
     one.it.found([Host("a", 1), Host("b", 1)])
