@@ -41,6 +41,8 @@ def test_the_times_after_a_new_slot_and_a_kill_are_measured(tmp_path):
         "2",
         "--megabytes",
         "5",
+        "--calm",
+        "1",
         "--baselines",
         str(tmp_path / "none"),
     ]

@@ -33,6 +33,7 @@ __all__ = ["elastic"]
         *group(
             "Duration",
             option("--rounds", type=int, metavar="N", help="Turns of every runner. [10; 3 with --quick]"),
+            option("--calm", type=float, metavar="S", default=10.0, help="Training before each change. [10]"),
             deadline_option,
             option("--quick", is_flag=True, help="Fewer rounds."),
         ),
@@ -51,6 +52,7 @@ def elastic(
     megabytes: int,
     runners: str | None,
     rounds: int | None,
+    calm: float,
     deadline: float,
     out: str | None,
     as_json: bool,
@@ -74,6 +76,7 @@ def elastic(
         megabytes=megabytes,
         runners=names(runners),
         rounds=rounds if rounds is not None else QUICK_ROUNDS if quick else 10,
+        calm_s=calm,
         deadline_s=deadline,
         baselines=baselines or "",
         horovod_python=horovod_python or "",

@@ -20,6 +20,7 @@ class ElasticOptions:
         megabytes: of the model.
         runners: names; empty: all.
         rounds: turns of each runner; in each it loses one rank, another one from round to round.
+        calm_s: how long a job trains before each change: a spare process, where a library keeps one, takes a while.
         deadline_s: a turn that takes longer is ended.
         baselines: where ``tools/baselines.sh`` has put the others; empty: the usual places.
         horovod_python: the interpreter of Horovod's environment; empty: found in `baselines`.
@@ -29,6 +30,7 @@ class ElasticOptions:
     megabytes: int = 25
     runners: tuple[str, ...] = ()
     rounds: int = 10
+    calm_s: float = 10.0
     deadline_s: float = 300.0
     baselines: str = ""
     horovod_python: str = ""
@@ -36,6 +38,6 @@ class ElasticOptions:
     def __post_init__(self) -> None:
         if self.ranks < 2:
             raise ConfigError("-np: one rank is lost and one has to stay: 2 or more")
-        check_above_zero(megabytes=self.megabytes, rounds=self.rounds, deadline=self.deadline_s)
+        check_above_zero(megabytes=self.megabytes, rounds=self.rounds, calm=self.calm_s, deadline=self.deadline_s)
         if self.horovod_python and not Path(self.horovod_python).exists():
             raise ConfigError(f"--horovod-python: {self.horovod_python} does not exist")

@@ -80,7 +80,7 @@ def variant_of(
 ) -> Variant:
     """The command of a runner's turns, which keep what they need in this directory."""
     hosts = [hosts_of(runner, addresses, ranks) for ranks in (options.ranks - 1, options.ranks)]
-    trial = [str(directory / runner), str(options.ranks), f"{options.deadline_s:g}", *hosts]
+    trial = [str(directory / runner), str(options.ranks), f"{options.deadline_s:g}", f"{options.calm_s:g}", *hosts]
     return Variant(
         name=runner,
         argv=(sys.executable, "-m", _TRIAL, *trial, *rank_command(runner, found, options)),

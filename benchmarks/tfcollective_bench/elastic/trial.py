@@ -1,12 +1,12 @@
 """One turn: a job that grows by a rank and then loses one by SIGKILL, and how long the others and the new ones took.
 
-    python -m tfcollective_bench.elastic.trial DIRECTORY RANKS SECONDS FEWER ALL COMMAND...
+    python -m tfcollective_bench.elastic.trial DIRECTORY RANKS SECONDS CALM FEWER ALL COMMAND...
 
 COMMAND starts :mod:`.rank`. The ranks leave their journals in a directory of this turn, below DIRECTORY, for which
 @TURN@ stands in COMMAND. A job that can grow finds its hosts in the file ``hosts`` there: first FEWER, with one slot
-less than RANKS, and once all have done some steps ALL, words like ``localhost:2,127.0.0.1:1``. Both are empty where a
-job cannot: it begins with so many ranks. When all RANKS have done some steps, one of them is killed: rank 0 in the
-first turn, rank 1 in the next one, and so on.
+less than RANKS, and once all have trained for CALM seconds ALL, words like ``localhost:2,127.0.0.1:1``. Both are empty
+where a job cannot: it begins with so many ranks. When all RANKS have trained for as long, one of them is killed: rank 0
+in the first turn, rank 1 in the next one, and so on.
 
 Prints one line of JSON, see :func:`times_of_growing` and :func:`times_after`.
 """
@@ -37,7 +37,6 @@ TURN = "@TURN@"
 HOSTS_FILE = "hosts"
 _LOOK_S = 0.005
 _STEPS = 20  # of each rank, before anything is done to it
-_CALM_S = 1.0
 _END_S = 60.0
 
 
@@ -126,9 +125,14 @@ def _write_hosts(directory: Path, hosts: str) -> None:
 
 
 def _measure(
-    directory: Path, ranks: int, victim: int, seconds: float, hosts: tuple[str, str], command: Sequence[str]
+    directory: Path,
+    ranks: int,
+    victim: int,
+    times: tuple[float, float],
+    hosts: tuple[str, str],
+    command: Sequence[str],
 ) -> Mapping[str, float]:
-    observed, deadline = Observed(directory), Deadline.after(seconds)
+    observed, deadline = Observed(directory), Deadline.after(times[0])
     fewer, all_hosts = hosts
     if fewer:
         _write_hosts(directory, fewer)
@@ -147,7 +151,7 @@ def _measure(
 
     def trains_with(size: int) -> None:
         until(lambda: observed.whole(size), f"{size} ranks have done some steps")
-        calm = Deadline.after(_CALM_S)
+        calm = Deadline.after(times[1])
         until(calm.expired, "they go on")
 
     found: dict[str, float] = {}
@@ -180,7 +184,7 @@ def _measure(
 
 def main(arguments: Sequence[str]) -> None:
     """Measures; see the module."""
-    below, ranks, seconds, fewer, all_hosts, *words = arguments
+    below, ranks, seconds, calm, fewer, all_hosts, *words = arguments
     Path(below).mkdir(parents=True, exist_ok=True)
     number = len(list(Path(below).iterdir()))
     directory = Path(below) / f"turn-{number}"
@@ -188,7 +192,7 @@ def main(arguments: Sequence[str]) -> None:
     command = [word.replace(TURN, str(directory)) for word in words]
     victim = number % int(ranks)
     try:
-        found = _measure(directory, int(ranks), victim, float(seconds), (fewer, all_hosts), command)
+        found = _measure(directory, int(ranks), victim, (float(seconds), float(calm)), (fewer, all_hosts), command)
         print(json.dumps({**found, "victim": victim}))
     except LaunchError as error:
         sys.exit(str(error))

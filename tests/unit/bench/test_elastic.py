@@ -29,6 +29,7 @@ NAMES = ("localhost", "127.0.0.1", "10.0.0.5")
         (["--runners", "mpi"], "unknown runner 'mpi': expected one of ours, ours-traced, restart, horovod"),
         (["-np", "1"], "-np: one rank is lost and one has to stay: 2 or more"),
         (["--megabytes", "0"], "--megabytes: expected a number above 0, got 0"),
+        (["--calm", "0"], "--calm: expected a number above 0, got 0"),
         (["--rounds", "0"], "--rounds: expected a number above 0, got 0"),
         (["--horovod-python", "/no/python"], "/no/python does not exist"),
     ],
@@ -64,7 +65,7 @@ def test_every_runner_has_its_command():
 
 def test_a_job_begins_with_one_slot_less_and_horovod_has_a_host_name_for_each_rank():
     assert host_names({"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5", "fd00::5")}) == NAMES
-    hosts = {runner: variant_of(runner, FOUND, OPTIONS, NAMES, Path("/turns")).argv[6:8] for runner in RUNNERS}
+    hosts = {runner: variant_of(runner, FOUND, OPTIONS, NAMES, Path("/turns")).argv[7:9] for runner in RUNNERS}
     assert hosts == {
         "ours": ("localhost:2", "localhost:3"),
         "ours-traced": ("localhost:2", "localhost:3"),
