@@ -180,6 +180,14 @@ def test_a_host_of_which_nothing_was_heard_since_is_the_cause(seen):
     assert render(bad).splitlines()[0] == gone
 
 
+def test_what_ends_because_its_agent_has_is_not_said_to_have_failed_the_job():
+    one = outcome(replace(record(0, 2.0), exit_code=None, signal=15, stopped=True), agent_failure="the agent has ended")
+    assert render(one).splitlines() == [
+        "the agent has ended",
+        "  then rank 0 (worker:0, pid 40) was killed by SIGTERM",
+    ]
+
+
 def test_a_rank_that_only_lost_a_peer_is_never_before_the_host():
     victim = replace(record(0, 1.0, exception=exception("PeerLostError", consequence=True)), seen=1.0)
     bad = outcome(victim, agent_failure="gone", agent_failed_at=100.0, host_lost=True)

@@ -177,7 +177,8 @@ def _failure_lines(outcome: JobOutcome) -> Iterator[str]:
     first = first_cause(outcome.exits)
     if first is None:
         return
-    begin, left = "the job failed:", first_to_leave(outcome.exits)
+    of_host = outcome.agent_failure is not None and outcome.cause is None  # which stands above
+    begin, left = "  then" if of_host else "the job failed:", first_to_leave(outcome.exits)
     if left is not None:
         yield f"{begin} {_early_end(left, outcome.places)}"
         yield from _stderr_lines(left)
