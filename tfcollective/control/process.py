@@ -132,11 +132,12 @@ def introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig, timin
     job, CoordinatorError where it says nothing."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
-        process.stdin.write(encode_line(config))
     # The others wait as long for rank 0.
     timeout = max(timing.agent_start, config.options.start_timeout)
-    line = _read_line(process.stdout.fileno(), Deadline.after(timeout))
+    deadline = Deadline.after(timeout)
+    with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
+        _write(process.stdin.fileno(), encode_line(config), deadline)
+    line = _read_line(process.stdout.fileno(), deadline)
     try:
         answer = decode(line, CoordinatorAnswer, "the coordinator's answer")
     except ConfigError as error:
@@ -156,6 +157,15 @@ def _fate(process: subprocess.Popen[bytes], timeout: float, timing: Timing) -> s
         return f"has not begun to listen within {timeout:g} s: is this machine too busy?"
     how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
     return f"{how} before it listened: its error is above, on stderr"
+
+
+def _write(descriptor: int, data: bytes, deadline: Deadline) -> None:
+    """All of it, or what the reader takes until the deadline: that of thousands of ranks is more than a pipe holds."""
+    os.set_blocking(descriptor, False)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    while data and poll.poll(deadline.remaining() * 1000):
+        data = data[os.write(descriptor, data) :]
 
 
 def _read_line(descriptor: int, deadline: Deadline) -> bytes:

@@ -13,6 +13,19 @@ from tfcollective.timing import TIMING
 CONFIG = CoordinatorConfig(ServerOptions("j", b"k" * 32, workers(1), 0.01), 1, "warning", "/tmp", ("x",))
 
 
+def test_one_that_takes_nothing_is_waited_for_no_longer_though_there_is_much_to_tell():
+    options = replace(CONFIG.options, tasks=workers(20_000))
+    timing = replace(TIMING, agent_start=0.2, coordinator=0.01)
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    try:
+        with pytest.raises(CoordinatorError, match="has not begun to listen within"):
+            introduce(child, replace(CONFIG, options=options), timing)
+    finally:
+        child.kill()
+        child.communicate()
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [
