@@ -1,4 +1,4 @@
-"""What every platform does for a job, whoever starts its agents: a platform's tests subclass :class:`ProviderContract`
+"""What every platform does for a job, whatever starts its agents: a platform's tests subclass :class:`ProviderContract`
 and give it a fixture ``platform``, a :class:`Platform`.
 
 Nodes that come late, are refused or have another version are no platform's business: tests/unit/launch/test_gather.py.
