@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.rank_variables import rank_variables
@@ -105,6 +105,17 @@ _ENROLL_S = 90.0
 
 class MpiLauncher(Launcher):
     """One ``mpirun`` for the whole job: on ``spec.hosts``, or on this machine."""
+
+    capabilities = Capabilities(
+        start="`mpirun` (Open MPI) on this machine or the hosts of `-H`",
+        logs="live, each line with its rank; `--log-dir` on the hosts",
+        gpus="all of the node, or `--gpus-per-proc`",
+        elastic="",
+        preemption="",
+        restart="`--max-restarts`",
+        secrets="a variable that mpirun passes on by its name",
+        evaluator="",
+    )
 
     starts_mpi = True
 

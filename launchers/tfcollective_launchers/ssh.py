@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.discovery import HostDiscovery
-from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
@@ -208,6 +208,17 @@ def _our_address(answer: Answer) -> str:
 
 class SshLauncher(Launcher):
     """An agent on every host of ``spec.hosts``."""
+
+    capabilities = Capabilities(
+        start="ssh to each host of `-H`, `--hostfile` or `--host-discovery-script`",
+        logs="live, each line with its rank; `--log-dir` on the hosts",
+        gpus="all of the node, or `--gpus-per-proc`",
+        elastic="lost ranks and hosts are replaced; the job follows the discovery script",
+        preemption="SIGTERM to the agent or a rank; `--preemption-file`, `--preemption-command`",
+        restart="`--max-restarts`",
+        secrets="ssh's standard input",
+        evaluator="on the first host",
+    )
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""

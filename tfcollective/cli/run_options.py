@@ -12,8 +12,8 @@ import click
 
 from tfcollective.cli.config_file import read_config, read_text
 from tfcollective.cli.groups import GroupedOption, group, option
+from tfcollective.cli.platforms import PLATFORMS, cluster_options, refuse_options_of_others
 from tfcollective.cli.task_spec import parse_task_specs
-from tfcollective.cli.yarn_options import YARN_OPTIONS, refuse_yarn_options, yarn_platform
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
@@ -78,7 +78,11 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
     ),
     *group(
         "Hosts",
-        option("--launcher", metavar="NAME", help="Platform: local, ssh, agents, mpi or yarn. [by the options]"),
+        option(
+            "--launcher",
+            metavar="NAME",
+            help=f"Platform: local, ssh, agents, mpi, {', '.join(PLATFORMS)}. [by the options]",
+        ),
         option("-H", "--hosts", metavar="HOST:N,...", help="Hosts, and at most how many ranks on each."),
         option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="File with the hosts, one a line."),
         option(
@@ -102,7 +106,7 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         ),
         option("--key-file", type=click.Path(), metavar="F", help="File in which agents find the job key."),
     ),
-    *group("YARN", *YARN_OPTIONS),
+    *cluster_options(),
     *group(
         "Failures",
         option(
@@ -301,8 +305,7 @@ def warn_of_ignored(context: click.Context) -> None:
 def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: str) -> str:
     """The name of the launcher that runs a job with these options on this engine."""
     asked = options["launcher"]
-    if asked != "yarn":
-        refuse_yarn_options(options)
+    refuse_options_of_others(asked, options)
     _refuse_options_of_agents(options)
     if engine == "mpi" or asked == "mpi":
         if asked not in (None, "mpi") or engine != "mpi" or options["wait_for_agents"] is not None:
@@ -443,8 +446,8 @@ def _platform(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if launcher == "agents":
         key_file = _absolute(options["key_file"])
         return {"agents": options["wait_for_agents"], "port": options["port"], "key_file": key_file}
-    if launcher == "yarn":
-        return yarn_platform(options)
+    if launcher in PLATFORMS:
+        return PLATFORMS[launcher].settings(options)
     if launcher not in ("ssh", "mpi"):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""The options of ``tfcollective run`` that only YARN takes."""
+"""The options of ``tfcollective run`` that YARN takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfcollective.cli.cluster_options import ALLOCATION_TIMEOUT, DETACH, JOB_NAME, QUEUE
 from tfcollective.cli.groups import GroupedOption, option
 from tfcollective.errors import ConfigError
 
@@ -21,14 +22,14 @@ def package_index_option(prefix: str = "") -> GroupedOption:
 
 
 YARN_OPTIONS: tuple[GroupedOption, ...] = (
-    option("--queue", metavar="NAME", help="Queue to submit to. [default]"),
-    option("--job-name", metavar="NAME", help="Name of the application. [tfcollective]"),
+    QUEUE,
+    JOB_NAME,
     option("--archive", metavar="F", help="Packed environment to send. [packs this one]"),
     package_index_option(),
     option("--ship", multiple=True, metavar="NAME=PATH", help="Send a file or directory along; may be repeated."),
     option("--pre-script", metavar="BASH", help="Commands that run in every container before Python."),
-    option("--allocation-timeout", type=float, metavar="S", help="Limit for YARN to grant all containers. [600]"),
-    option("--detach", is_flag=True, help="Return once the job runs; it continues."),
+    ALLOCATION_TIMEOUT,
+    DETACH,
 )
 
 
@@ -52,13 +53,6 @@ def packing(indexes: Sequence[str]) -> dict[str, Any] | None:
     if not indexes:
         return None
     return {"additional_indexes": [str(Path(one).absolute()) if Path(one).is_dir() else one for one in indexes]}
-
-
-def refuse_yarn_options(options: Mapping[str, Any]) -> None:
-    """Raises ConfigError when a job that does not run on YARN is given one of them."""
-    given = [str(one.name) for one in YARN_OPTIONS if options[str(one.name)] not in (None, (), False)]
-    if given:
-        raise ConfigError(f"--{given[0].replace('_', '-')} needs --launcher yarn")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tfcollective.control.job_state import JobView
 from tfcollective.control.state import WorldChange
@@ -17,6 +17,7 @@ from tfcollective.launch.plan.spec import JobSpec
 
 __all__ = [
     "AuxiliaryTaskEnd",
+    "Capabilities",
     "CheckedLauncher",
     "Finding",
     "GROUP",
@@ -29,6 +30,7 @@ __all__ = [
     "find_manager",
     "known_launchers",
     "platform_options",
+    "table_of_platforms",
 ]
 
 _Options = TypeVar("_Options")
@@ -129,6 +131,31 @@ class JobOutcome:
         return cause if not cause.consequence and cause.seen <= self.agent_failed_at else None
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What a platform gives to a job, for people: a few words on each, or none where it gives nothing.
+
+    Attributes:
+        start: what starts the agents, and where.
+        logs: where the ranks' output is.
+        gpus: how a rank gets its GPUs.
+        elastic: how ranks come and go while a job with ``min_proc`` runs.
+        preemption: what tells ranks that they have to leave.
+        restart: how a job starts again (``max_restarts``).
+        secrets: how the job key reaches the agents.
+        evaluator: where auxiliary tasks, an evaluator or TensorBoard, run.
+    """
+
+    start: str
+    logs: str
+    gpus: str
+    elastic: str
+    preemption: str
+    restart: str
+    secrets: str
+    evaluator: str
+
+
 class Launcher(ABC):
     """Runs jobs on one kind of platform. Found by name in the entry-point group ``tfcollective.launchers``.
 
@@ -136,7 +163,10 @@ class Launcher(ABC):
         can_restart: whether :meth:`run` can be called again for a job that failed.
         starts_mpi: whether its ranks are processes of MPI.
         observer: called with the state of the job every few seconds while it runs, where the launcher can; or None.
+        capabilities: a row of docs/platforms.md; None: a launcher that does not say.
     """
+
+    capabilities: ClassVar[Capabilities | None] = None
 
     can_restart: bool = True
     starts_mpi: bool = False
@@ -227,6 +257,7 @@ class CheckedLauncher(ABC):
 
 
 GROUP = "tfcollective.launchers"
+_PACKAGES = ("tfcollective", "tfcollective_launchers")
 _BUILT_IN = {
     "agents": "tfcollective.launch.providers.join:JoinedLauncher",
     "local": "tfcollective.launch.providers.local:LocalLauncher",
@@ -263,6 +294,22 @@ def find_manager(job: str) -> JobManager:
 def known_launchers() -> tuple[str, ...]:
     """The names that :func:`find_launcher` knows."""
     return tuple(sorted(_known()))
+
+
+def table_of_platforms() -> str:
+    """What each of our own launchers says of its platform, as a table in Markdown.
+
+    Raises LaunchError when one cannot be loaded.
+    """
+    ours = [name for name, point in sorted(_known().items()) if point.module.partition(".")[0] in _PACKAGES]
+    rows = [(name, find_launcher(name).capabilities) for name in ours]
+    titles = [field.name for field in fields(Capabilities)]
+    lines = ["| | " + " | ".join("GPUs" if title == "gpus" else title for title in titles) + " |"]
+    lines.append("|---|" + "---|" * len(titles))
+    for name, said in rows:
+        if said is not None:
+            lines.append(f"| `{name}` | " + " | ".join(getattr(said, title) or "-" for title in titles) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _known() -> dict[str, EntryPoint]:

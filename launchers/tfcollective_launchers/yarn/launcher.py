@@ -18,7 +18,15 @@ from tfcollective.errors import ConfigError, LaunchError, RendezvousError, Unsup
 from tfcollective.job_keys import new_key
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
 from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
-from tfcollective.launch.launcher import CheckedLauncher, Finding, JobDescription, JobManager, JobOutcome, Launcher
+from tfcollective.launch.launcher import (
+    Capabilities,
+    CheckedLauncher,
+    Finding,
+    JobDescription,
+    JobManager,
+    JobOutcome,
+    Launcher,
+)
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running.job import new_job_id
@@ -70,6 +78,17 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
     Attributes:
         last: what it has run last.
     """
+
+    capabilities = Capabilities(
+        start="containers of an application, with the packed environment",
+        logs="`tfcollective logs`, in YARN's logs",
+        gpus="those of the container (`gpus=` of a task)",
+        elastic="lost containers are requested again; up to `--max-np`",
+        preemption="YARN's message to the container: SIGTERM",
+        restart="`--max-restarts`, as another application",
+        secrets="a file of the application that only its user can read",
+        evaluator="a container of its own",
+    )
 
     def __init__(self) -> None:
         self.last: Submission | None = None

@@ -250,7 +250,7 @@ def test_what_this_installation_can_do(monkeypatch, capsys):
 def test_help_shows_the_options_in_groups():
     lines = CliRunner().invoke(run, ["--help"]).output.splitlines()
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
-    groups = ["Processes", "Hosts", "YARN", "Failures", "Output", "Performance", "Compatibility", "Options"]
+    groups = ["Processes", "Hosts", "Clusters", "YARN", "Failures", "Output", "Performance", "Compatibility", "Options"]
     assert headings == groups
     rest = [line.split()[0] for line in lines[lines.index("Options:") + 1 :] if line.startswith("  -")]
     assert rest == ["--print-plan,", "-cb,", "-v,", "-h,"]

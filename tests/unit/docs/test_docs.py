@@ -9,6 +9,7 @@ import pytest
 import tfcollective
 from tfcollective import errors
 from tfcollective.cli.app import app
+from tfcollective.launch.launcher import table_of_platforms
 from tfcollective.settings import VARIABLES, markdown_table
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,6 +22,10 @@ CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent
 
 def test_the_environment_page_is_the_table_of_settings():
     assert markdown_table() in (REFERENCE / "environment.md").read_text()
+
+
+def test_the_page_of_platforms_is_what_the_launchers_say():
+    assert table_of_platforms() in (ROOT / "docs" / "platforms.md").read_text()
 
 
 def test_every_variable_in_the_docs_exists():

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.launcher import JobOutcome, Launcher, platform_options
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher, platform_options
 from tfcollective.launch.plan.hosts import Host, Share, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
@@ -42,6 +42,17 @@ class _Options:
 
 class JoinedLauncher(Launcher):
     """Waits for agents that ``mpirun``, ``srun``, a person or anything else starts."""
+
+    capabilities = Capabilities(
+        start="whatever you use starts `tfcollective agent --join` on each node",
+        logs="live, each line with its rank; `--log-dir` on the nodes",
+        gpus="all of the node, or `--gpus-per-proc`",
+        elastic="lost ranks are replaced on their node; agents that come later join, up to `--max-np`",
+        preemption="SIGTERM to the agent or a rank; `--preemption-file`, `--preemption-command`",
+        restart="",
+        secrets="a file that only you can read (`--key-file`)",
+        evaluator="on the first agent",
+    )
 
     can_restart = False  # the agents end with the job, and what started them is not asked
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
-from tfcollective.launch.launcher import JobOutcome, Launcher
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher
 from tfcollective.launch.plan.planner import Plan, plan_local
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.providers.commands import CommandProvider, own_agent
@@ -25,6 +25,17 @@ _LOG = get_logger(__name__)
 
 class LocalLauncher(Launcher):
     """Runs jobs on this machine."""
+
+    capabilities = Capabilities(
+        start="processes on this machine",
+        logs="live, each line with its rank; `--log-dir`",
+        gpus="all of the node, or `--gpus-per-proc`",
+        elastic="lost ranks are replaced, from a process kept ready",
+        preemption="SIGTERM to a rank; `--preemption-file`, `--preemption-command`",
+        restart="`--max-restarts`",
+        secrets="the agent's standard input",
+        evaluator="beside the ranks",
+    )
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""

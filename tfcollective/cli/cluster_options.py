@@ -1,0 +1,15 @@
+"""Options of ``tfcollective run`` that more than one cluster takes, with the same meaning on each."""
+
+from __future__ import annotations
+
+from tfcollective.cli.groups import option
+
+QUEUE = option("--queue", metavar="NAME", help="Queue to submit to. [the cluster's default]")
+JOB_NAME = option("--job-name", metavar="NAME", help="Name of the job there. [tfcollective]")
+ALLOCATION_TIMEOUT = option(
+    "--allocation-timeout", type=float, metavar="S", help="Limit for the cluster to grant all that the job needs. [600]"
+)
+DETACH = option("--detach", is_flag=True, help="Return once the job runs; it continues.")
+
+#: Those that stand under "Clusters" in the help, and not under the name of one.
+SHARED = (QUEUE, JOB_NAME, ALLOCATION_TIMEOUT, DETACH)
