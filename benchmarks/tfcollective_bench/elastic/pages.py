@@ -75,5 +75,6 @@ def _plot(report: Report) -> Plot:
         "A rank is lost, and one more comes: time until training goes on",
         groups,
         y_label="s, median with least and longest",
+        log_y=True,
         names=tuple(RUNNERS),
     )

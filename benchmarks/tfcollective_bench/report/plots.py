@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -33,6 +34,7 @@ _MARKERS = "osD^vP*X"
 _GRID = "#d8d8d8"
 _HEADROOM = 1.06  # so that the highest marker is whole
 _FEW_POWERS = 300.0
+_COLUMNS = 100  # of letters, under all groups of bars
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,14 @@ def _scale_log(axes: Any, values: Sequence[float]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def draw_bars(name: str, title: str, groups: Sequence[Bars], *, y_label: str, names: Sequence[str]) -> Plot:
-    """Groups of bars side by side, one bar a name, with spread and the value above."""
+def draw_bars(
+    name: str, title: str, groups: Sequence[Bars], *, y_label: str, names: Sequence[str], log_y: bool = False
+) -> Plot:
+    """Groups of bars side by side, one bar a name, with spread and the value above.
+
+    Args:
+        log_y: for values that are more than a power of ten apart.
+    """
     figure, axes = new_figure(title)
     shown = [entry for entry in names if any(entry in group.values for group in groups)]
     width = 0.8 / max(len(shown), 1)
@@ -144,8 +152,12 @@ def draw_bars(name: str, title: str, groups: Sequence[Bars], *, y_label: str, na
                 _short(value), (place, value + spread), (0, 3), textcoords="offset points", ha="center", fontsize=7
             )
     axes.set_xticks(range(len(groups)))
-    axes.set_xticklabels([group.label for group in groups], fontsize=8)
-    axes.set_ylim(bottom=0)
+    columns = _COLUMNS // max(len(groups), 1)
+    axes.set_xticklabels([textwrap.fill(group.label, columns) for group in groups], fontsize=8)
+    if log_y:
+        _scale_log(axes, [value for group in groups for value in (*group.low.values(), *group.high.values())])
+    else:
+        axes.set_ylim(bottom=0)
     axes.margins(y=0.12)
     return _finish(name, title, figure, axes, "", y_label)
 
