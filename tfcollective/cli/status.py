@@ -14,7 +14,6 @@ from tfcollective.control.records import JobRecord, running_jobs
 from tfcollective.errors import CoordinatorError
 from tfcollective.launch.launcher import JobDescription, find_manager
 from tfcollective.launch.outcome.report import describe_change, describe_info, describe_restarts, describe_size
-from tfcollective.launch.plan.spec import NO_LIMIT
 from tfcollective.settings import Settings
 
 _COLUMNS = ("rank", "task", "host", "pid", "state", "operations", "last heartbeat", "says")
@@ -115,7 +114,7 @@ def elastic_lines(status: object) -> Iterator[str]:
         return
     waits = f"; generation {status['pending']} follows when all have come" if status["pending"] else ""
     least, most = status["min_size"], status["max_size"]
-    possible = f"{least} or more" if most >= NO_LIMIT else f"{least} to {most}"
+    possible = f"{least} or more" if most is None else f"{least} to {most}"
     yield f"{describe_size(status['size'])}, {possible} are possible{waits}"
     for change in status["changes"]:
         at = time.strftime("%H:%M:%S", time.localtime(change["time"]))

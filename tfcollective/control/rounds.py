@@ -22,6 +22,9 @@ from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
 
 
+NO_LIMIT = 1 << 30  #: as the largest size of a world: all that come
+
+
 @dataclass(frozen=True)
 class Bounds:
     """How many ranks the worlds of a job have.
@@ -29,7 +32,7 @@ class Bounds:
     Attributes:
         smallest: fewer form no world.
         first: how many the first one waits for, as long as the start timeout allows.
-        largest: those that join beyond it wait until there is room.
+        largest: those that join beyond it wait until there is room; from :data:`NO_LIMIT` on there always is.
         shortage: how long (s) those that are too few wait for others; 0: nothing replaces a task that has ended.
         slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
             first one.

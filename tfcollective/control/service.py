@@ -17,6 +17,7 @@ from tfcollective.control.job_state import JobState, JobView, Resume
 from tfcollective.control.journal import Journal
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
+from tfcollective.control.rounds import NO_LIMIT
 from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
@@ -420,7 +421,7 @@ class JobService:
         return {
             "size": len(membership.members),
             "min_size": membership.bounds.smallest,
-            "max_size": membership.bounds.largest,
+            "max_size": membership.bounds.largest if membership.bounds.largest < NO_LIMIT else None,
             "pending": membership.pending or None,
             "coordinator_restarts": self._life,
             "leaving": {str(task): why for task, why in membership.leaving.items()},

@@ -19,7 +19,6 @@ from tfcollective.control.service import JobService
 from tfcollective.control.state import Membership
 from tfcollective.control.store import Store
 from tfcollective.failures import ExitRecord
-from tfcollective.launch.plan.spec import NO_LIMIT
 from tfcollective.tasks import TaskKey, workers
 
 
@@ -120,5 +119,5 @@ def test_the_status_of_an_elastic_job_tells_how_its_world_has_changed() -> None:
     again = list(elastic_lines({**elastic, "coordinator_restarts": 2}))
     assert again[2:-2] == ["the coordinator was started again 2 times"]
     assert next(elastic_lines({**elastic, "size": 1})).startswith("1 rank, 1 to 5 are possible")
-    assert next(elastic_lines({**elastic, "max_size": NO_LIMIT})).startswith("3 ranks, 1 or more are possible")
+    assert next(elastic_lines({**elastic, "max_size": None})).startswith("3 ranks, 1 or more are possible")
     assert not list(elastic_lines(None))

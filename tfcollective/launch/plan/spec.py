@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfcollective.agent.protocol import ProcessOptions
-from tfcollective.control.rounds import Bounds
+from tfcollective.control.rounds import NO_LIMIT, Bounds
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host, share_out, without
 from tfcollective.processes import program_of
@@ -18,7 +18,6 @@ from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective.timing import TIMING
 
-NO_LIMIT = 1 << 30  #: of a world that grows to all slots that a script names
 _LONGEST_COOLDOWN_S = 3600.0
 _LEAST = "min_proc (--min-np)"
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
