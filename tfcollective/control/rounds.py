@@ -21,7 +21,6 @@ from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
 
-
 NO_LIMIT = 1 << 30  #: as the largest size of a world: all that come
 
 
