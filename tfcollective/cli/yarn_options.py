@@ -28,6 +28,14 @@ YARN_OPTIONS: tuple[GroupedOption, ...] = (
     package_index_option(),
     option("--ship", multiple=True, metavar="NAME=PATH", help="Send a file or directory along; may be repeated."),
     option("--pre-script", metavar="BASH", help="Commands that run in every container before Python."),
+    option("--docker-image", metavar="IMAGE", help="Image in which the nodes' Docker runs the containers. [no Docker]"),
+    option(
+        "--docker-mount",
+        multiple=True,
+        metavar="SOURCE:TARGET:ro|rw",
+        help="Directory of the nodes that these containers see; may be repeated.",
+    ),
+    option("--docker-network", metavar="NAME", help="Network of these containers. [the nodes' default]"),
     ALLOCATION_TIMEOUT,
     DETACH,
 )
@@ -45,6 +53,9 @@ def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
         "pre_script_hook": options["pre_script"],
         "allocation_timeout": options["allocation_timeout"],
         "detach": options["detach"],
+        "docker_image": options["docker_image"],
+        "docker_mounts": options["docker_mount"],
+        "docker_network": options["docker_network"],
     }
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -70,6 +70,9 @@ def run_on_yarn(
     python: str | None = None,
     pack: Mapping[str, Any] | None = None,
     allocation_timeout: float = TIMING.allocation,
+    docker_image: str | None = None,
+    docker_mounts: Sequence[str] = (),
+    docker_network: str | None = None,
     launcher: str = _YARN,
     **options: Any,
 ) -> Metrics:
@@ -96,6 +99,9 @@ def run_on_yarn(
             environment is packed by cluster-pack.
         pack: more arguments of ``cluster_pack.upload_env`` for that.
         allocation_timeout: how long (s) to wait for all containers.
+        docker_image: the image in which the nodes' Docker runs all containers; None: no Docker.
+        docker_mounts: what they see of their node: ``SOURCE:TARGET:ro`` or ``:rw``.
+        docker_network: their network; None: the nodes' default.
         launcher: the platform; with ``"local"`` the same call runs on this machine, and what is YARN's is ignored.
         **options: as for :func:`tfcollective.run`.
 
@@ -118,6 +124,9 @@ def run_on_yarn(
         "file_systems": file_systems,
         "pre_script_hook": pre_script_hook,
         "allocation_timeout": allocation_timeout,
+        "docker_image": docker_image,
+        "docker_mounts": docker_mounts,
+        "docker_network": docker_network,
         "skein_client": skein_client,
     }
     specs = single_server_topology() if task_specs is None else task_specs

@@ -157,7 +157,7 @@ def application(
             "resources": {"memory": options.master_memory_mib, "vcores": options.master_vcores},
             "script": _script(_environment(options, archives, ""), options, (_MASTER,)),
             "files": _files(_environment(options, archives, ""), options, staged),
-            "env": _env(spec),
+            "env": _env(spec, options),
         },
         "services": {request.name: _service(request, spec, options, staged, archives) for request in wanted},
     }
@@ -178,7 +178,7 @@ def _service(
         "resources": {**resources, "gpus": request.amount.gpus} if request.amount.gpus else resources,
         "script": _script(environment, options, (_CONTAINER, request.name, timeout, environment.interpreter)),
         "files": _files(environment, options, {KEY_FILE: staged[KEY_FILE]}),
-        "env": _env(spec),
+        "env": _env(spec, options),
     }
 
 
@@ -214,5 +214,5 @@ def _is_archive(source: str, target: str) -> bool:
     return source.endswith((".zip", ".tar.gz", ".tgz")) and not target.endswith((".zip", ".tar.gz", ".tgz"))
 
 
-def _env(spec: JobSpec) -> dict[str, str]:
-    return {**spec.env, "PYTHONUNBUFFERED": "1", variable("log_level"): spec.log_level}
+def _env(spec: JobSpec, options: YarnOptions) -> dict[str, str]:
+    return {**options.runtime_variables, **spec.env, "PYTHONUNBUFFERED": "1", variable("log_level"): spec.log_level}

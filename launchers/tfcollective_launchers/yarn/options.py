@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,6 +12,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.task_specs import memory_in_mib
 from tfcollective.timing import TIMING
 
+_MOUNT = re.compile(r"/[^:,]*:/[^:,]*:(ro|rw)")
 _ACL_LISTS = ("view_users", "view_groups", "modify_users", "modify_groups", "ui_users")
 
 
@@ -34,6 +36,10 @@ class YarnOptions:
         detach: whether to return as soon as the job runs; it does not end with the submitter then.
         master_memory: of the coordinator's container: MiB, or a text with a unit.
         master_vcores: of the coordinator's container.
+        docker_image: the image in which the nodes' Docker runtime runs all containers of the job; it has to have what
+            ``python`` names, or runs what is packed. None: no Docker.
+        docker_mounts: what those containers see of their node: ``SOURCE:TARGET:ro`` or ``:rw``.
+        docker_network: the network of those containers; None: the nodes' default.
         skein_client: a client of skein's to use; None: one of our own.
     """
 
@@ -50,6 +56,9 @@ class YarnOptions:
     detach: bool = False
     master_memory: int | str = "1 GiB"
     master_vcores: int = 1
+    docker_image: str | None = None
+    docker_mounts: tuple[str, ...] = ()
+    docker_network: str | None = None
     skein_client: Any = None
 
     @classmethod
@@ -60,7 +69,8 @@ class YarnOptions:
         if unknown:
             raise ConfigError(f"the launcher 'yarn' has no option {unknown[0]!r}; known: {', '.join(sorted(known))}")
         given = {name: value for name, value in platform.items() if value is not None}
-        return cls(**{**given, "file_systems": tuple(given.get("file_systems", ()))})
+        lists = {name: tuple(given.get(name, ())) for name in ("file_systems", "docker_mounts")}
+        return cls(**{**given, **lists})
 
     def __post_init__(self) -> None:
         for name in ("queue", "name"):
@@ -80,6 +90,34 @@ class YarnOptions:
                 )
         memory_in_mib(self.master_memory)
         self.acl_fields()
+        self._check_docker()
+
+    def _check_docker(self) -> None:
+        for name in ("docker_image", "docker_network"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise ConfigError(f"yarn: {name}: expected a string, got {value!r}")
+        if self.docker_image is None and (self.docker_mounts or self.docker_network):
+            raise ConfigError("yarn: docker_mounts and docker_network need docker_image, the image to run in")
+        for mount in self.docker_mounts:
+            if not isinstance(mount, str) or not _MOUNT.fullmatch(mount):
+                raise ConfigError(f"yarn: docker_mounts: expected SOURCE:TARGET:ro or SOURCE:TARGET:rw, got {mount!r}")
+
+    @property
+    def runtime_variables(self) -> dict[str, str]:
+        """The variables by which a container asks its node for Docker.
+
+        Their names are those of Hadoop's "Launching Applications Using Docker Containers".
+        """
+        if self.docker_image is None:
+            return {}
+        prefix = "YARN_CONTAINER_RUNTIME"
+        variables = {f"{prefix}_TYPE": "docker", f"{prefix}_DOCKER_IMAGE": self.docker_image}
+        if self.docker_mounts:
+            variables[f"{prefix}_DOCKER_MOUNTS"] = ",".join(self.docker_mounts)
+        if self.docker_network:
+            variables[f"{prefix}_DOCKER_CONTAINER_NETWORK"] = self.docker_network
+        return variables
 
     @property
     def master_memory_mib(self) -> int:

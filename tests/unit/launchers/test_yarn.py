@@ -63,6 +63,9 @@ JOBS = {
             pre_script_hook="ulimit -c 0\nexport A=1",
             master_memory="2 GiB",
             master_vcores=2,
+            docker_image="registry.example/training:7",
+            docker_mounts=("/data:/data:ro", "/scratch:/scratch:rw"),
+            docker_network="host",
         ),
         {"": "hdfs:///envs/cpu.pex", "gpu": "hdfs:///envs/gpu.pex.zip"},
     ),
@@ -166,6 +169,22 @@ def test_a_container_with_gpus_is_a_node_of_its_own():
     ],
 )
 def test_options_that_cannot_be_used_are_named(options, said):
+    with pytest.raises(ConfigError, match=said):
+        YarnOptions.from_platform(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"docker_mounts": ["/data:/data:ro"]}, "docker_mounts and docker_network need docker_image"),
+        ({"docker_network": "host"}, "docker_mounts and docker_network need docker_image"),
+        ({"docker_image": ""}, "docker_image: expected a string, got ''"),
+        ({"docker_image": "a", "docker_mounts": ["/data:/data"]}, "expected SOURCE:TARGET:ro or SOURCE:TARGET:rw"),
+        ({"docker_image": "a", "docker_mounts": ["/a:/b:ro,/etc:/etc:rw"]}, "expected SOURCE:TARGET:ro"),
+        ({"docker_image": "a", "docker_mounts": ["data:/data:ro"]}, "got 'data:/data:ro'"),
+    ],
+)
+def test_options_of_docker_that_cannot_be_used_are_named(options, said):
     with pytest.raises(ConfigError, match=said):
         YarnOptions.from_platform(options)
 
