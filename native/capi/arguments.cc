@@ -75,6 +75,7 @@ Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options
   options.spin_us = given.spin_us;
   options.probe_link = given.skip_link_probe == 0;
   options.log = Log(given.log, given.log_user);
+  if (given.cancellation != nullptr) options.cancellation = &given.cancellation->cancellation;
   if (given.world_ranks != nullptr)
     options.world_ranks = WorldRanks(std::vector<int>(given.world_ranks, given.world_ranks + given.size));
   return options;

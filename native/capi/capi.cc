@@ -73,6 +73,20 @@ tfc_code tfc_listener_address(const tfc_listener* listener, char* buffer, size_t
 
 void tfc_listener_destroy(tfc_listener* listener) { delete listener; }
 
+tfc_code tfc_cancellation_create(tfc_cancellation** cancellation, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (cancellation == nullptr) return Status(Code::kInvalidArgument, "there is no place for the cancellation");
+    *cancellation = new tfc_cancellation();
+    return Status::Ok();
+  });
+}
+
+void tfc_cancellation_request(tfc_cancellation* cancellation, const char* cause) {
+  if (cancellation != nullptr) cancellation->cancellation.Request(Text(cause));
+}
+
+void tfc_cancellation_release(tfc_cancellation* cancellation) { delete cancellation; }
+
 tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_options* options,
                                  tfc_communicator** communicator, tfc_error* error) {
   const std::unique_ptr<tfc_listener> owned(listener);

@@ -158,6 +158,7 @@ void CommunicatorImpl::MakeEngine(const CommunicatorOptions& options, const std:
   device_options.log = options.log;
   engine_options.on_failure = [this] {
     cancel_.Signal();
+    if (control_ != nullptr) control_->CancelStart();
     devices_->OnFailure();
   };
   engine_options.on_gpu_decision = [this](const Decision& decision) { devices_->OnDecision(decision); };
@@ -222,6 +223,14 @@ Status CommunicatorImpl::Connect(std::unique_ptr<ListenerBundle> bundle, const C
   if (!control.ok()) return control.status();
   control_ = control.Take();
   engine_->Attach(control_.get());
+  // The failure ends all waits of the set-up.
+  Cancellation::Scope scope(options.cancellation, [this](const std::string& cause) { engine_->Abort(cause); });
+  TFC_RETURN_IF_ERROR(SetUp(bundle.get(), options, peers, deadline));
+  return scope.Close() ? engine_->failure().Get() : Status::Ok();
+}
+
+Status CommunicatorImpl::SetUp(ListenerBundle* bundle, const CommunicatorOptions& options,
+                               const std::vector<PeerAddress>& peers, Deadline deadline) {
   TFC_RETURN_IF_ERROR(control_->Start(deadline));
   const double extra = options.rank == 0 ? 0 : timing::kRootGrace;
   const Deadline limit = Deadline::After(deadline.Left() + extra);

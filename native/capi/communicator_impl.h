@@ -17,6 +17,7 @@
 #include "base/cpu_set.h"
 #include "base/event_fd.h"
 #include "base/log.h"
+#include "capi/cancellation.h"
 #include "capi/world_ranks.h"
 #include "control/control_connections.h"
 #include "executor/engine.h"
@@ -63,6 +64,7 @@ struct CommunicatorOptions {
   bool probe_link = true;
   Log log;
   WorldRanks world_ranks;
+  Cancellation* cancellation = nullptr;  // borrowed until the set-up has ended
 
   int size() const { return static_cast<int>(addresses.size()); }
 };
@@ -93,6 +95,8 @@ class CommunicatorImpl {
   void MakeEngine(const CommunicatorOptions& options, const std::vector<PeerAddress>& peers);
   Status Connect(std::unique_ptr<ListenerBundle> bundle, const CommunicatorOptions& options,
                  const std::vector<PeerAddress>& peers);
+  Status SetUp(ListenerBundle* bundle, const CommunicatorOptions& options, const std::vector<PeerAddress>& peers,
+               Deadline deadline);
   Status ShareMemory(FdServer* server, const CommunicatorOptions& options, const std::vector<PeerAddress>& peers,
                      Deadline deadline);
   Status GiveUp(const Status& why);

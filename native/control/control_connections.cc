@@ -64,7 +64,7 @@ struct ControlConnections::Impl {
   std::unique_ptr<Acceptor> acceptor;
   UniqueFd epoll;
   EventFd wake;
-  EventFd cancel;  // ends a connect that is under way when the control connections stop
+  EventFd cancel;  // ends a connect to rank 0 that is under way
   std::thread thread;
   std::atomic<std::thread::id> monitor{};  // while it runs
 
@@ -80,7 +80,7 @@ struct ControlConnections::Impl {
   Mutex mutex;
   std::deque<std::function<void()>> tasks TFC_GUARDED_BY(mutex);
   std::set<int> connected TFC_GUARDED_BY(mutex);
-  Status lost TFC_GUARDED_BY(mutex);  // the first connection that ended, and why
+  Status lost TFC_GUARDED_BY(mutex);  // what ends the start: the first connection that ended, or CANCELLED
   bool stopping TFC_GUARDED_BY(mutex) = false;
   Deadline stop_deadline TFC_GUARDED_BY(mutex) = Deadline::After(0);
   EventCount events;  // where Start waits for `connected` and `lost`
@@ -372,14 +372,19 @@ struct ControlConnections::Impl {
     return connected.size() >= wanted() || !lost.ok();
   }
 
+  std::vector<int> Missing() TFC_REQUIRES(mutex) {
+    std::vector<int> missing;
+    for (int rank = 1; rank < options.self.size; ++rank)
+      if (connected.count(rank) == 0) missing.push_back(rank);
+    return missing;
+  }
+
   // How the start ends, by now.
   Status Started() {
     const MutexLock lock(mutex);
     if (!lost.ok() || connected.size() >= wanted()) return lost;
     if (!is_root()) return Status(Code::kDeadlineExceeded, "the connection to rank 0 was not ready in time", 0);
-    std::vector<int> missing;
-    for (int rank = 1; rank < options.self.size; ++rank)
-      if (connected.count(rank) == 0) missing.push_back(rank);
+    const std::vector<int> missing = Missing();
     return Status(Code::kDeadlineExceeded, RankList(missing) + " did not connect to rank 0", missing.front());
   }
 
@@ -435,6 +440,20 @@ Status ControlConnections::Start(Deadline deadline) {
   if (!impl_->is_root()) TFC_RETURN_IF_ERROR(impl_->ConnectToRoot(deadline));
   impl_->events.WaitUntil(deadline, [this] { return impl_->MayStart(); });
   return impl_->Started();
+}
+
+void ControlConnections::CancelStart() {
+  {
+    const MutexLock lock(impl_->mutex);
+    if (impl_->lost.ok()) impl_->lost = Status(Code::kCancelled, "connecting was cancelled");
+  }
+  impl_->cancel.Signal();
+  impl_->events.Notify();
+}
+
+std::vector<int> ControlConnections::Missing() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->Missing();
 }
 
 bool ControlConnections::IsMonitor() const { return impl_->monitor.load() == std::this_thread::get_id(); }

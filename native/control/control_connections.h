@@ -57,6 +57,11 @@ class ControlConnections {
   // others. Otherwise DEADLINE_EXCEEDED naming who is missing, or PEER_LOST as soon as one that had
   // connected is gone.
   Status Start(Deadline deadline);
+  // Ends a Start that is under way, or the one that comes, with CANCELLED; one that has returned stays as it is. Any
+  // thread.
+  void CancelStart();
+  // Rank 0: the ranks that have never connected.
+  std::vector<int> Missing() const;
   // Whether the calling thread is the monitor, which cannot Stop.
   bool IsMonitor() const;
 

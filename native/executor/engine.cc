@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/pause.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/messages.h"
@@ -59,9 +60,7 @@ class Engine::CallerWaiter final : public Waiter {
   static bool LookBriefly(const Condition& condition) {
     for (int i = 0; i < kBriefLooks; ++i) {
       if (condition.Holds()) return true;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
+      Pause();
     }
     return false;
   }
@@ -718,7 +717,10 @@ void Engine::Shutdown(double timeout_s) {
   Send(control_, 0, Message::kLeave, watch_.progress());
   const Deadline deadline = Deadline::After(failed ? std::min(timeout_s, timing::kFailedLinger) : timeout_s);
   // The control connections end with rank 0, so rank 0 stays a little for those who still tell each other why.
-  if (is_root()) departures_.WaitForAll(deadline);
+  if (is_root()) {
+    for (const int rank : control_->Missing()) departures_.Close(rank);
+    departures_.WaitForAll(deadline);
+  }
   control_->Stop(is_root() ? Deadline::After(timing::kCause) : deadline);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/event_count.h"
 #include "base/mutex.h"
+#include "base/pause.h"
 #include "base/thread.h"
 #include "executor/fiber.h"
 
@@ -289,11 +290,7 @@ struct Scheduler::Impl {
     const Deadline until = Deadline::After(spin_us * 1e-6);
     while (!condition.Holds()) {
       if (until.Passed()) return false;
-      for (int i = 0; i < 32; ++i) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-      }
+      for (int i = 0; i < 32; ++i) Pause();
     }
     return true;
   }

@@ -95,6 +95,7 @@ typedef struct tfc_error {
 } tfc_error;
 
 typedef struct tfc_listener tfc_listener;
+typedef struct tfc_cancellation tfc_cancellation;
 typedef struct tfc_communicator tfc_communicator;
 typedef struct tfc_plan tfc_plan;
 typedef struct tfc_call tfc_call;
@@ -126,6 +127,15 @@ TFC_EXPORT tfc_code tfc_listener_create(const tfc_listener_options* options, tfc
 TFC_EXPORT tfc_code tfc_listener_address(const tfc_listener* listener, char* buffer, size_t capacity, tfc_error* error);
 TFC_EXPORT void tfc_listener_destroy(tfc_listener* listener); /* NULL is fine */
 
+/* ---- cancellation: ends a wait for peers from another thread ----------------------------------- */
+
+TFC_EXPORT tfc_code tfc_cancellation_create(tfc_cancellation** cancellation, tfc_error* error);
+/* Ends the tfc_communicator_create that has this cancellation, or the next one that gets it, with TFC_CANCELLED. Ranks
+ * that are connected to this one get TFC_ABORTED with `cause`, as by tfc_communicator_abort. Any thread, at any time;
+ * does not wait for the call to return. The first request counts; there is no way back. */
+TFC_EXPORT void tfc_cancellation_request(tfc_cancellation* cancellation, const char* cause);
+TFC_EXPORT void tfc_cancellation_release(tfc_cancellation* cancellation); /* NULL is fine */
+
 /* ---- communicator: a connected world ----------------------------------------------------------- */
 
 typedef struct tfc_communicator_options {
@@ -147,10 +157,15 @@ typedef struct tfc_communicator_options {
   const int32_t* world_ranks;
   /* 1: do not measure the network at the start, but take algorithms for a usual one. Rank 0's counts. */
   int32_t skip_link_probe;
+  /* By which another thread can end the call; NULL: none can. It must live until the call returns, and serves one call
+   * at a time. */
+  tfc_cancellation* cancellation;
 } tfc_communicator_options;
 
 /* Connects to the peers and returns when all of them are there. Takes the listener over, also on
- * failure; `listener` may be NULL when size is 1. The caller releases the communicator. */
+ * failure; `listener` may be NULL when size is 1. The caller releases the communicator.
+ * After a failure no thread, no descriptor and no memory of the attempt is left when the call returns. To tell the
+ * peers why, that takes up to 1 s. */
 TFC_EXPORT tfc_code tfc_communicator_create(tfc_listener* listener, const tfc_communicator_options* options,
                                             tfc_communicator** communicator, tfc_error* error);
 /* Tells all ranks to stop: their operations end with TFC_ABORTED and `cause`, ours with

@@ -450,17 +450,31 @@ TEST(DivisorTest, DividesIntegersExactlyTowardZero) {
 }
 
 #if defined(__SSE2__)
+constexpr uint64_t kFlush = 0x8040;  // flush to zero, denormals are zero
+uint64_t GetFloatMode() { return _mm_getcsr(); }
+void SetFloatMode(uint64_t mode) { _mm_setcsr(static_cast<unsigned>(mode)); }
+#elif defined(__aarch64__)
+constexpr uint64_t kFlush = 1u << 24;
+uint64_t GetFloatMode() {
+  uint64_t mode;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return mode;
+}
+void SetFloatMode(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode) : "memory"); }
+#endif
+
+#if defined(__SSE2__) || defined(__aarch64__)
 TEST(FloatModeTest, SubnormalsCountWhateverTheThreadDoes) {
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(saved | 0x8040);  // flush to zero, denormals are zero
+  const uint64_t saved = GetFloatMode();
+  SetFloatMode(saved | kFlush);
   const std::vector<float> values(33, 0x1p-140f);
   const std::byte* inputs[] = {reinterpret_cast<const std::byte*>(values.data()),
                                reinterpret_cast<const std::byte*>(values.data())};
   std::vector<float> output(33);
   ReduceArrays(Reduction(), inputs, 2, reinterpret_cast<std::byte*>(output.data()), 33);
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(saved);
-  EXPECT_EQ(after & 0x8040, 0x8040u);
+  const uint64_t after = GetFloatMode();
+  SetFloatMode(saved);
+  EXPECT_EQ(after & kFlush, kFlush);
   for (float value : output) EXPECT_EQ(value, 0x1p-139f);
 }
 #endif

@@ -485,6 +485,21 @@ TEST(ConnectTest, CancelEndsItFromAnotherThread) {
   EXPECT_EQ(fd.status().code(), Code::kCancelled);
 }
 
+TEST(ConnectTest, CancelEndsItAfterAConnectionThatGotLost) {
+  const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
+  const EventFd cancel = TakeOrDie(EventFd::Create());
+  std::thread other([&] {
+    pollfd ready = {listener.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, 60000), 1);
+    (void)TakeOrDie(listener.Accept());  // and closes it; the next one waits for an answer
+    cancel.Signal();
+  });
+  const Result<UniqueFd> fd =
+      Connect(listener.address(), Hello{Purpose::kControl, 7, 2, 1}, Key(), Deadline::After(3600), cancel.fd());
+  other.join();
+  EXPECT_EQ(fd.status().code(), Code::kCancelled) << fd.status().message();
+}
+
 TEST(ConnectTest, AListenerThatIsNoneOfOursIsAProtocolError) {
   const TcpListener listener = TakeOrDie(TcpListener::Create("127.0.0.1"));
   std::thread other([&] {

@@ -4,7 +4,7 @@ namespace tfc {
 
 std::vector<const KernelTable*> UsableKernels() {
   std::vector<const KernelTable*> tables;
-  for (const KernelTable* table : {BaselineKernels(), Avx2Kernels(), Avx512Kernels()}) {
+  for (const KernelTable* table : {BaselineKernels(), NeonKernels(), Avx2Kernels(), Avx512Kernels()}) {
     if (table != nullptr) tables.push_back(table);
   }
   return tables;

@@ -1,7 +1,8 @@
 // The loops themselves, compiled once for each instruction set.
 //
 // Each kernels_*.cc sets its target, defines TFC_KERNELS (the name of its namespace) and
-// TFC_VECTOR_BYTES (16, 32 or 64 on x86-64: SSE2, AVX2 with F16C, AVX-512; else 0) and includes this;
+// TFC_VECTOR_BYTES (16, 32 or 64 on x86-64: SSE2, AVX2 with F16C, AVX-512; 16 on aarch64: NEON; else 0)
+// and includes this;
 // the compiler's own macros do not follow a target pragma. Only plain loops that the compiler
 // vectorises, and no function of another header: a shared inline function that was compiled for a
 // newer instruction set could be linked into code for an older one.
@@ -81,7 +82,7 @@ struct Product {
 struct Min {
   template <typename T>
   static T Apply(T a, T b) {
-    if constexpr (kIsFloating<T>) return (a < b) | (a != a) ? a : b;
+    if constexpr (kIsFloating<T>) return ((a < b) | (a != a)) ? a : b;
     return a < b ? a : b;
   }
 };
@@ -89,7 +90,7 @@ struct Min {
 struct Max {
   template <typename T>
   static T Apply(T a, T b) {
-    if constexpr (kIsFloating<T>) return (a > b) | (a != a) ? a : b;
+    if constexpr (kIsFloating<T>) return ((a > b) | (a != a)) ? a : b;
     return a > b ? a : b;
   }
 };
@@ -253,7 +254,31 @@ void CombineBfloat16(const std::byte* const* inputs, std::byte* output, size_t c
   for (size_t i = 0; i < count; ++i) out[i] = RoundBfloat16(O::Apply(WidenBfloat16(a[i]), WidenBfloat16(b[i])));
 }
 
-#if TFC_VECTOR_BYTES >= 32
+#if defined(__aarch64__) && TFC_VECTOR_BYTES == 16
+
+inline void WidenFloat16Array(const std::byte* input, std::byte* output, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const float16x8_t in = vreinterpretq_f16_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(input + 2 * i)));
+    auto* out = reinterpret_cast<uint8_t*>(output + 4 * i);
+    vst1q_u8(out, vreinterpretq_u8_f32(vcvt_f32_f16(vget_low_f16(in))));
+    vst1q_u8(out + 16, vreinterpretq_u8_f32(vcvt_high_f32_f16(in)));
+  }
+  for (; i < count; ++i) Write<float>(output)[i] = WidenFloat16Portable(Read<uint16_t>(input)[i]);
+}
+
+inline void RoundFloat16Array(const std::byte* input, std::byte* output, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const auto* in = reinterpret_cast<const uint8_t*>(input + 4 * i);
+    const float16x4_t low = vcvt_f16_f32(vreinterpretq_f32_u8(vld1q_u8(in)));
+    const float16x8_t both = vcvt_high_f16_f32(low, vreinterpretq_f32_u8(vld1q_u8(in + 16)));
+    vst1q_u8(reinterpret_cast<uint8_t*>(output + 2 * i), vreinterpretq_u8_f16(both));
+  }
+  for (; i < count; ++i) Write<uint16_t>(output)[i] = RoundFloat16Portable(Read<float>(input)[i]);
+}
+
+#elif TFC_VECTOR_BYTES >= 32
 
 inline void WidenFloat16Array(const std::byte* input, std::byte* output, size_t count) {
   size_t i = 0;
@@ -301,6 +326,12 @@ inline void StreamCopyArray(const std::byte* input, std::byte* output, size_t by
   for (; i + 32 <= bytes; i += 32) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(output + i),
                         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input + i)));
+  }
+#elif TFC_VECTOR_BYTES == 16 && defined(__aarch64__)
+  for (; i + 32 <= bytes; i += 32) {
+    const uint8x16_t low = vld1q_u8(reinterpret_cast<const uint8_t*>(input + i));
+    const uint8x16_t high = vld1q_u8(reinterpret_cast<const uint8_t*>(input + i + 16));
+    asm volatile("stnp %q0, %q1, [%2]" : : "w"(low), "w"(high), "r"(output + i) : "memory");
   }
 #elif TFC_VECTOR_BYTES == 16
   for (; i + 16 <= bytes; i += 16) {

@@ -54,7 +54,8 @@ inline constexpr size_t MaxCombineInputs(Dtype dtype, Op op) {
 }
 
 const KernelTable* BaselineKernels();
-const KernelTable* Avx2Kernels();    // null where the compiler or the processor has none
+const KernelTable* NeonKernels();    // null where the compiler or the processor has none
+const KernelTable* Avx2Kernels();    // likewise
 const KernelTable* Avx512Kernels();  // likewise
 
 // All tables that run on this processor, the best one last.

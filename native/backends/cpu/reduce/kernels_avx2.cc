@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include "backends/cpu/reduce/cpu_features.h"
+
 namespace tfc {
 namespace avx2_kernels {
 
@@ -12,7 +14,7 @@ extern const KernelTable kTable;
 }  // namespace avx2_kernels
 
 const KernelTable* Avx2Kernels() {
-  static const bool usable = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  static const bool usable = ReadCpuFeatures().avx2_f16c;
   return usable ? &avx2_kernels::kTable : nullptr;
 }
 

@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include "backends/cpu/reduce/cpu_features.h"
+
 namespace tfc {
 namespace avx512_kernels {
 
@@ -12,9 +14,7 @@ extern const KernelTable kTable;
 }  // namespace avx512_kernels
 
 const KernelTable* Avx512Kernels() {
-  static const bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                             __builtin_cpu_supports("f16c");
+  static const bool usable = ReadCpuFeatures().avx512;
   return usable ? &avx512_kernels::kTable : nullptr;
 }
 

@@ -20,6 +20,8 @@ const KernelTable* BaselineKernels() {
 void StreamFence() {
 #if defined(__SSE2__)
   _mm_sfence();
+#elif defined(__aarch64__)
+  asm volatile("dmb ishst" : : : "memory");
 #endif
 }
 

@@ -1,6 +1,7 @@
 #include "backends/cpu/reduce/reduce.h"
 
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "backends/cpu/reduce/block_reducer.h"
@@ -22,27 +23,44 @@ const KernelTable& BestKernels() {
 // ranks that run on different kinds of threads would get different results.
 class DefaultFloatMode {
  public:
-#if defined(__SSE2__)
-  DefaultFloatMode() : saved_(_mm_getcsr()), differs_((saved_ & ~kStickyFlags) != kDefault) {
-    if (differs_) _mm_setcsr(kDefault);
+  DefaultFloatMode() : saved_(Get()), differs_((saved_ & ~kStickyFlags) != kDefault) {
+    if (differs_) Set(kDefault);
   }
   ~DefaultFloatMode() {
-    if (differs_) _mm_setcsr(saved_);
+    if (differs_) Set(saved_);
   }
-
- private:
-  static constexpr unsigned kStickyFlags = 0x3f;
-  static constexpr unsigned kDefault = 0x1f80;  // nearest, subnormals kept, all exceptions masked
-  const unsigned saved_;
-  const bool differs_;
-#else
-  DefaultFloatMode() {}
-  ~DefaultFloatMode() {}
-#endif
-
- public:
   DefaultFloatMode(const DefaultFloatMode&) = delete;
   DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+
+ private:
+  // The default: nearest, subnormals kept, no exception traps.
+#if defined(__SSE2__)
+  using Word = unsigned;
+  static constexpr Word kStickyFlags = 0x3f;
+  static constexpr Word kDefault = 0x1f80;
+  static Word Get() { return _mm_getcsr(); }
+  static void Set(Word word) { _mm_setcsr(word); }
+#elif defined(__aarch64__)
+  using Word = uint64_t;
+  static constexpr Word kStickyFlags = 0;  // they are in fpsr
+  static constexpr Word kDefault = 0;
+  static Word Get() {
+    Word word;
+    asm volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
+  }
+  // A compiler barrier, so that no load of an input moves before it and no store of a result behind it.
+  static void Set(Word word) { asm volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
+#else
+  using Word = unsigned;
+  static constexpr Word kStickyFlags = 0;
+  static constexpr Word kDefault = 0;
+  static Word Get() { return kDefault; }
+  static void Set(Word) {}
+#endif
+
+  const Word saved_;
+  const bool differs_;
 };
 
 Status CheckScaling(const Reduction& reduction) {

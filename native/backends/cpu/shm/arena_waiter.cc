@@ -5,23 +5,12 @@
 #include <chrono>
 
 #include "backends/cpu/shm/arena.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "base/pause.h"
 
 namespace tfc {
 namespace {
 
 using Clock = Deadline::Clock;
-
-void Pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 class HoldsOrInterrupted : public Condition {
  public:

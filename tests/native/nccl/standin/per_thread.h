@@ -3,6 +3,7 @@
 #ifndef TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_PER_THREAD_H_
 #define TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_PER_THREAD_H_
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <map>
@@ -15,7 +16,7 @@ T& OfThisThread() {
   static auto* mutex = new std::mutex();
   static auto* all = new std::map<pid_t, T>();
   std::lock_guard<std::mutex> lock(*mutex);
-  return (*all)[::gettid()];
+  return (*all)[static_cast<pid_t>(::syscall(SYS_gettid))];  // gettid() is in glibc 2.30 and newer
 }
 
 #endif  // TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_PER_THREAD_H_
